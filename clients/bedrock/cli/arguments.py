@@ -29,7 +29,7 @@ MOST = 100
 
 
 def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The models that begin so."""
+    """Return the models whose names begin with the typed text."""
     return _complete(ctx, incomplete, _models)
 
 
@@ -47,7 +47,7 @@ class ConversationName(NameType):
         return value or self.fail("it is empty", param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The slugs of conversations that begin so, the latest first."""
+        """Return the slugs that begin with the typed text, the latest conversation first."""
         return _complete(ctx, incomplete, _conversations)
 
 
@@ -66,7 +66,7 @@ def _models(client: Client) -> Iterable[tuple[str, str]]:
 def _complete(
     ctx: click.Context, incomplete: str, ask: Callable[[Client], Iterable[tuple[str, str]]]
 ) -> list[CompletionItem]:
-    """What a server offers; nothing if there is none, or if it takes its time."""
+    """Return the server's names that begin with the typed text; none if no server answers within PATIENCE."""
     address = ctx.find_root().params.get("address")
     answers: queue.SimpleQueue[list[tuple[str, str]]] = queue.SimpleQueue()
 

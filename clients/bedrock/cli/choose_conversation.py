@@ -88,7 +88,7 @@ def open_conversation(
 
 
 def _latest(client: Client, directory: str) -> Conversation:
-    """The conversation of a directory that was changed last, of those that are not archived and no sub-agents.
+    """Return the latest changed conversation of a directory, without archived ones and sub-agents.
 
     One whose context is used up is gone on with in its successor, which is made now if there is none.
 

@@ -19,13 +19,13 @@ _CHAT: dict[type[BedrockError], str] = {
 
 
 def what_happened(error: BedrockError) -> str:
-    """The message of an error, with a conversation named as it was typed."""
+    """Return the message of an error, with a conversation named as it was typed."""
     missing = _missing_conversation(error)
     return f"there is no conversation “{missing}”" if missing else error.message
 
 
 def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
-    """The hint of an error in terms of commands or keys, not of calls; empty if the message says it already."""
+    """Return the hint of an error in terms of commands or keys; empty if the message says it already."""
     if _missing_conversation(error):
         return "`bedrock ls` lists those that there are."
     hint = (_CHAT if in_chat else _COMMAND_LINE).get(type(error), error.hint)

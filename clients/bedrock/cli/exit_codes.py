@@ -131,7 +131,7 @@ def told(source: str = "") -> Generator[None]:
 
 
 def _failure(error: Failure | BedrockError | OSError | UnicodeEncodeError, source: str) -> Failure:
-    """What an error means for somebody at a terminal."""
+    """Return the failure that an error means at a terminal."""
     match error:
         case Failure():
             return error

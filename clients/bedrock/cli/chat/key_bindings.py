@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_being_chosen(typed: Buffer) -> bool:
-    """Whether a menu is open that offers more than what it has put in already, or waits for what comes behind that."""
+    """Return whether an open menu still has a choice to offer, or its command still needs an argument."""
     menu = typed.complete_state
     if menu is None or menu.current_completion is None:
         return False
@@ -27,7 +27,7 @@ def is_being_chosen(typed: Buffer) -> bool:
 
 
 def _without_meaning() -> set[str]:
-    """The characters that do nothing with Alt."""
+    """Return the characters that have no meaning together with Alt."""
     bound = {
         each.keys[1] for each in load_key_bindings().bindings if each.keys[0] == Keys.Escape and len(each.keys) > 1
     }

@@ -172,7 +172,7 @@ class ChatPrompt:
 
 
 def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
-    """What stands above what is typed, and its mark; `room` is how many lines of an unfinished text are shown."""
+    """Return the lines above the input, and its mark; `room` is how many lines of an unfinished text are shown."""
     lines = [*session.agent_lines(), *session.transcript.unfinished(room)]
     asked, count = session.question, session.open_questions
     if asked is not None and count > 1:

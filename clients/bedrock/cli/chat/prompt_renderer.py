@@ -67,7 +67,7 @@ class PromptRenderer(Renderer):
         self._min_available_height = max(1, room - taken) if room else 0
 
     def _rows_gained(self) -> int:
-        """How many rows the terminal has made of those above the cursor, beside those that were drawn."""
+        """Return how many rows above the cursor the terminal has added by breaking the rows that were drawn."""
         drawn, before, now = self._last_screen, self._last_size, self.output.get_size()
         if drawn is None or before is None or not self._reflow or now.columns >= before.columns:
             return 0

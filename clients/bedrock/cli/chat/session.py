@@ -110,11 +110,11 @@ class ChatSession:
         return len(self.view.approvals) + (self._offer is not None)
 
     def agent_lines(self) -> list[SafeText]:
-        """The tree of sub-agents; empty unless they are waited for."""
+        """Return the tree of sub-agents; empty unless the run waits for them."""
         return self._onlooker.agent_lines()
 
     def status(self) -> SafeText:
-        """The status line."""
+        """Return the status line."""
         if self.outage.lasts:
             return SafeText(TRYING_AGAIN)
         return self._onlooker.status()
@@ -294,7 +294,7 @@ class ChatSession:
             self.say(self.paint.dim(f"  {hint}"))
 
     def _changed(self) -> None:
-        """Something has happened, here or in a sub-agent."""
+        """Update the chat after an event of the conversation or of a sub-agent."""
         self.outage.end()
         if self.view.busy and not self._was_busy:
             self._armed = False
@@ -340,5 +340,5 @@ class ChatSession:
 
 
 def is_answer(text: str) -> bool:
-    """Whether a text is a reply to a question, and not a message."""
+    """Return whether a text is a reply to a question, and not a message."""
     return any(pattern.fullmatch(text.strip()) for pattern in (_YES, _ALWAYS, _NO))

@@ -45,7 +45,7 @@ class Command:
     run: Callable[[ChatActions, str], Awaitable[None]]
 
     def takes(self, argument: str) -> bool:
-        """Whether it makes sense with this argument, as far as that is known before."""
+        """Return whether the command may have this argument: none, any, or one that is required."""
         if not self.argument:
             return not argument
         return bool(argument) or self.argument.startswith("[")
@@ -115,7 +115,7 @@ async def _queue(chat: ChatActions, text: str) -> None:
 
 
 async def _withdraw(chat: ChatActions, message: str) -> None:
-    """The event of it tells the rest."""
+    """Withdraw a queued message; its event is printed."""
     if message:
         await chat.attempt(chat.conversation.withdraw(f"{chat.conversation.name}/messages/{message}"))
     elif chat.view.queue:
@@ -125,7 +125,7 @@ async def _withdraw(chat: ChatActions, message: str) -> None:
 
 
 async def _mode(chat: ChatActions, mode: str) -> None:
-    """The change itself is told by its event."""
+    """Set the mode, and offer to stop what runs with wider rights; the event of the change is printed."""
     if mode not in MODES:
         chat.say(chat.paint.careful(f"· the mode can be {' or '.join(MODES)}"))
         return

@@ -123,7 +123,7 @@ def _image(path: str) -> v1.Image:
 
 
 def _is_piped() -> bool:
-    """Whether standard input is something that ends: waiting for a service's idle input would be for ever."""
+    """Return whether standard input is a pipe or a file, which end; the idle input of a service never does."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):

@@ -41,7 +41,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
 
 
 def _everything(client: Client) -> Iterator[str]:
-    """The slugs of all conversations, and of their sub-agents, each once: what changes meanwhile is listed again.
+    """Yield the slugs of all conversations and sub-agents, each once: a list names what changes meanwhile twice.
 
     Those that are too damaged to be listed go by their ids.
     """

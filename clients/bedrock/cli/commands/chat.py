@@ -93,13 +93,13 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, aga
 
 
 def _other_runs(client: Client, left: str) -> list[str]:
-    """The slugs of other conversations that are at work."""
+    """Return the slugs of other conversations that have a run."""
     latest = islice(client.conversations(), OTHERS)
     return [found.slug for found in latest if found.state.busy and found.name != left]
 
 
 def _farewell(left: ConversationInfo, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
-    """What was left, what goes on or ends because the server does, and how to come back; `others` end with it."""
+    """Return lines that say what continues, what the server's end stops (`others` too), and how to come back."""
     told = _own_farewell(left, again, spawned=spawned)
     if not others:
         return told

@@ -101,7 +101,7 @@ def _of_file(source: str, *, strict: bool) -> list[RequestCycle]:
 
 
 def _fold() -> Any:
-    """What makes cycles of lines; it is the server's, and works without a server running."""
+    """Load the server's function that makes cycles of lines; it needs no running server."""
     for plugged in entry_points(group=GROUP, name="cycles"):
         with ending_at_once():
             return plugged.load()

@@ -88,7 +88,7 @@ def _versions() -> Finding:
 
 
 def _token(address: str | None) -> Finding:
-    """Where the token comes from. One in the data directory stays on this machine."""
+    """Report where the token comes from. One in the data directory stays on this machine."""
     if os.environ.get("BEDROCK_TOKEN"):
         return Finding("ok", "token", "from BEDROCK_TOKEN")
     if (address or os.environ.get("BEDROCK_ADDRESS")) and not resolve(address).token:
@@ -127,7 +127,7 @@ def _server(client: Client) -> Iterator[Finding]:
 
 
 def _sandbox(sandbox: Sandbox) -> Finding:
-    """What was chosen is no fault; the reason names the setting."""
+    """Report the sandbox. A tier that was chosen is no fault; the reason names the setting."""
     tier = sandbox.tier.upper()
     kept = f"tier {tier}, Landlock {sandbox.landlock_abi}"
     text = kept if sandbox.restricted_available else "the restricted mode is not available"
@@ -139,7 +139,7 @@ def _sandbox(sandbox: Sandbox) -> Finding:
 
 
 def _tool_limits(sandbox: Sandbox) -> Finding:
-    """Who bounds what a tool's processes have together; what is counted may be passed for a moment."""
+    """Report who limits a tool's processes and memory; limits that are counted may be exceeded briefly."""
     keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
     by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}

@@ -67,7 +67,7 @@ def _all(conversation: Conversation) -> dict[str, Image]:
 
 
 def _chosen(found: dict[str, Image], wanted: tuple[str, ...]) -> dict[str, Image]:
-    """Those that were asked for, in that order; all if none was.
+    """Return the wanted images, in that order; all if none is named.
 
     Raises:
         Failure: There is no such image, or none at all.

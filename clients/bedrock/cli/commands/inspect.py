@@ -212,7 +212,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
 
 
 def _jobs(conversation: ConversationInfo) -> str:
-    """The background jobs, and how to end them."""
+    """Return the background jobs, and how to stop them."""
     name = conversation.slug or conversation.name.removeprefix("conversations/")
     jobs = ", ".join(conversation.background_jobs)
     return jobs and f"{jobs} (`bedrock cancel --kill-jobs {name}` ends them)"

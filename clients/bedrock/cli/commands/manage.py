@@ -218,7 +218,7 @@ def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
 
 
 def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:
-    """The questions that the command line means.
+    """Return the open approvals that the command line names.
 
     Raises:
         Failure: None waits, or several do and none is named.

@@ -132,6 +132,6 @@ async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:
 
 
 def _unfinished(onlooker: Onlooker) -> list[SafeText]:
-    """What is not printed yet: the end of what is being written, and the tree of sub-agents."""
+    """Return what is not printed yet: the end of an unfinished text, and the tree of sub-agents."""
     room = min(shutil.get_terminal_size().lines // UNFINISHED_SHARE, UNFINISHED_LINES)
     return [*onlooker.transcript.unfinished(room), *onlooker.agent_lines()]

@@ -78,7 +78,7 @@ class Outage:
                 return
 
     async def _begins(self) -> bool:
-        """Whether a stream of events begins now."""
+        """Return whether a stream of events can be opened now."""
         try:
             async with aclosing(self._conversation().events(recent_messages=0, omit_deltas=True)) as events:
                 return await anext(events, None) is not None

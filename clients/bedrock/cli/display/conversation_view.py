@@ -82,7 +82,7 @@ class ConversationView:
                 pass
 
     def status(self, now: float, wall: datetime, width: int | None = None, *, keys: str = "") -> SafeText:
-        """The status line: state, what it waits for, queue, background jobs, context, mode, model.
+        """Return the status line: state, queue, background jobs, context, mode, model.
 
         Args:
             now: Of the same clock as in `observe`.
@@ -104,7 +104,7 @@ class ConversationView:
         return one_line(line, width) if width is not None else for_terminal(line)
 
     def activity(self, now: float, wall: datetime) -> str:
-        """What is going on, in a few words; the arguments are those of `status`."""
+        """Return the current activity in a few words; the arguments are those of `status`."""
         state = self.state
         if state.llm_requesting:
             return self._requesting(state.llm_requesting, _WORDS.get(state.kind, "thinking"), wall)

@@ -76,15 +76,15 @@ class Onlooker:
             await self._leave()
 
     def status(self) -> SafeText:
-        """The status line."""
+        """Return the status line."""
         return self.view.status(time.monotonic(), _wall(), self._width(), keys="Esc cancels")
 
     def agent_lines(self) -> list[SafeText]:
-        """The tree of sub-agents; empty unless they are waited for."""
+        """Return the tree of sub-agents; empty unless the run waits for them."""
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
     async def _fates(self, event: Event) -> list[Fate]:
-        """What a snapshot does not say: which of its messages were never delivered, and which runs cut short."""
+        """Return what a snapshot lacks: which messages were never delivered, and which runs were cut short."""
         if (snapshot := event.snapshot) is None:
             return []
         try:
@@ -144,7 +144,7 @@ class Onlooker:
 
 
 def _goes_on(event: Event) -> bool:
-    """Whether a parent that waited for sub-agents waits no more: what it goes on with is told first."""
+    """Return whether an event shows that a parent no longer waits for its sub-agents."""
     message = event.message if event.kind == "message_added" else None
     results = message is not None and (message.role == "tool" or message.system_kind == RESULTS)
     return results or event.kind in ("run_stopped", "deleted")

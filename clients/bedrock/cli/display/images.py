@@ -16,15 +16,15 @@ _NO_NAME = re.compile(r"[^0-9A-Za-z]+")
 
 
 def short(image: Image) -> str:
-    """What people call an image: the beginning of the hash in its id."""
+    """Return the short name of an image: the beginning of the hash in its id."""
     return _NO_NAME.sub("", image.attachment.rpartition("/")[2].rpartition("-")[2])[:SHOWN]
 
 
 def kind(image: Image) -> str:
-    """Its format in a word, which is a file's ending too: "png", "jpeg", "gif" or "webp"."""
+    """Return the format, which is also the file extension: "png", "jpeg", "gif" or "webp"."""
     return _NO_NAME.sub("", image.media_type.rpartition("/")[2])
 
 
 def described(image: Image) -> str:
-    """An image in a line of text."""
+    """Describe an image in a line of text."""
     return f"[image {short(image)}: {kind(image)}, {image.width} x {image.height}]"

@@ -25,14 +25,14 @@ MODES = {
 
 
 def for_people(result: ToolResult) -> str:
-    """The output of a tool, without what it says is for the agent alone."""
+    """Return the output of a tool, without the part that is marked as for the agent only."""
     addressed = str(result.display.get("for_agent", ""))
     before, found, after = result.output.rpartition(addressed) if addressed else ("", "", result.output)
     return before.rstrip(" ") + after if found else result.output
 
 
 def interruption(detail: str) -> str:
-    """Why a run was interrupted."""
+    """Return why a run was interrupted."""
     return {
         "": "cancelled",
         "restart": "interrupted by a restart of the server",
@@ -45,7 +45,7 @@ def interruption(detail: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """So many of something."""
+    """Return a count with its noun, in the plural unless it is one."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -58,7 +58,7 @@ def ending(cycle: RequestCycle) -> str:
 
 
 def fate(name: str) -> str:
-    """What became of a message that had to wait."""
+    """Return what became of a queued message."""
     return {
         "queued": "waits",
         "returned": "not delivered",

@@ -83,7 +83,7 @@ class Listing:
                 self._active[changed.name] = changed
 
     def lines(self, paint: Paint, width: int, height: int) -> list[SafeText]:
-        """The table in so many columns and lines at most; the rest is counted."""
+        """Return the table in at most `width` columns and `height` lines; the last line counts the rest."""
         latest = sorted(self._active.values(), key=lambda each: each.update_time, reverse=True)
         if not latest:
             return [paint.dim("No conversations. Start one: `bedrock chat`.")]

@@ -95,7 +95,7 @@ class Progress:
 
 
 def _is_last_word(event: Event) -> bool:
-    """Whether an event is what was asked, the answer or the error, which are printed in their own way."""
+    """Return whether an event is the prompt, the answer or the error, which the command prints itself."""
     message = event.message if event.kind == "message_added" else None
     if message is None:
         return event.kind == "run_stopped"

@@ -18,19 +18,19 @@ COLUMNS = ("sub-agent", "state", "took", "tokens", "task")
 
 
 def in_order(agents: Iterable[ConversationInfo]) -> list[ConversationInfo]:
-    """The order in which they were started; servers list the latest changed first."""
+    """Sort sub-agents by their start; servers list the latest changed first."""
     return sorted(agents, key=lambda agent: (agent.create_time, len(agent.name), agent.name))
 
 
 def rows(agents: Iterable[ConversationInfo]) -> Iterator[tuple[str, ...]]:
-    """A row of the table for each. They have no slugs: their ids say whose they are."""
+    """Yield a table row for each. Sub-agents have no slugs: their ids contain that of the parent."""
     for agent in in_order(agents):
         state = agent.state.kind.replace("_", " ")
         yield (_id(agent), state, _took(agent), f"{agent.total_usage.total_tokens:,}", agent.title)
 
 
 def lines(agents: Sequence[ConversationInfo], paint: Paint) -> Iterator[SafeText]:
-    """What became of each, for people."""
+    """Yield a line for each: how it ended, or that it is at work."""
     for agent in in_order(agents):
         figures = f"{_took(agent)} · {agent.total_usage.total_tokens:,} tokens"
         line = f"{_id(agent)}  {one_line(agent.title, 60)} · {figures}"

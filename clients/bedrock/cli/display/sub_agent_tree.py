@@ -67,14 +67,14 @@ class AgentView:
         return bool(self.status.outcome) and not self.told and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:
-        """How long it has been at work, and what it has used."""
+        """Return the seconds that it has been at work, and the tokens that it has used."""
         seconds = [max(0.0, (until - self.began).total_seconds())] if self.began else []
         tokens = [self.view.tokens] if self.view.tokens else []
         return [*(f"{taken:.0f} s" for taken in seconds), *(f"{used:,} tokens" for used in tokens)]
 
 
 def _result(state: ConversationState) -> str:
-    """What a sub-agent submitted, or the last text it wrote if it failed."""
+    """Return what a sub-agent submitted, or the last text it wrote if it failed."""
     if state.completed:
         return state.completed.result
     return state.failed.partial_result if state.failed else ""
@@ -133,7 +133,7 @@ class AgentTree:
                 agent.followed = False
 
     def seen_to_the_end(self, name: str) -> bool:
-        """Whether its own conversation has told its end."""
+        """Return whether the end was seen in its own conversation."""
         return any(agent.seen_to_the_end for agent in self._agents.values() if agent.status.name == name)
 
     def endings(self, paint: Paint) -> Iterator[SafeText]:

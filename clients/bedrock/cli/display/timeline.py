@@ -125,7 +125,7 @@ class _Timeline:
 
 
 def _is_timed(cycle: RequestCycle) -> bool:
-    """Whether it is known when a cycle began: one that was made of a file need not have it."""
+    """Return whether the start of a cycle is known; one that was read from a file may lack it."""
     return cycle.proto.HasField("start_time")
 
 
@@ -134,12 +134,12 @@ def _outcome(result: ToolResult | None) -> str:
 
 
 def _counted(values: list[str]) -> list[str]:
-    """Each value once, in the order of the first ones, with how often it is there."""
+    """Return each value once, in the order of first occurrence, with its count."""
     return [value if values.count(value) == 1 else f"{value} x{values.count(value)}" for value in dict.fromkeys(values)]
 
 
 def _seconds(value: float) -> str:
-    """For people: 0.12 s, 3.4 s, 75 s, 12 min."""
+    """Format seconds for people: 0.12 s, 3.4 s, 75 s, 12 min."""
     if value < 1:
         return f"{max(0.0, value):.2f} s"
     if value < 10:

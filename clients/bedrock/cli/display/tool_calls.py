@@ -12,7 +12,7 @@ _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
 def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -> str:
-    """What a call is about, from its input, or from the raw input if that is no JSON object."""
+    """Describe a call by its input, or by the raw input if that is no JSON object."""
     if not given:
         return clean(raw)
     if isinstance(tasks := given.get("tasks"), list):
@@ -26,7 +26,7 @@ def telling(given: dict[str, Any], clean: Callable[[str], str], raw: str = "") -
 
 
 def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
-    """What sub-agents are to do: a line for each, with what it says beside the task."""
+    """Describe the tasks of sub-agents, a line for each."""
     lines = [f"{len(tasks)} task{'' if len(tasks) == 1 else 's'}"]
     for number, task in enumerate(tasks, start=1):
         values = task if isinstance(task, dict) else {"task": task}
@@ -37,13 +37,13 @@ def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
 
 
 def headline(given: dict[str, Any], clean: Callable[[str], str]) -> str:
-    """What a call is about, in a line: the part of its input that says most."""
+    """Describe a call in a line, by the most telling part of its input."""
     key = next((key for key in _TELLING if key in given), None)
     return "" if key is None else clean(str(given[key])).replace("\n", " ")
 
 
 def _patches(patches: list[Any], clean: Callable[[str], str]) -> Iterator[str]:
-    """What is to be changed in a file: what goes and what comes, line by line."""
+    """Describe the change of a file: the lines to remove and to add."""
     for patch in patches:
         values = dict(patch) if isinstance(patch, dict) else {"operation": str(patch)}
         old, new = values.pop("oldText", ""), values.pop("newText", "")

@@ -58,7 +58,7 @@ class ToolOutput:
         self._count = 0
 
     def unfinished(self, room: int) -> list[SafeText]:
-        """The end of what the present tool has printed so far, in `room` lines at most."""
+        """Return the end of the current tool's output, in at most `room` lines."""
         lines = [*self._latest, *self._flow.tail]
         total = self._count + len(self._flow.tail)
         return self._end(lines, total, room if total <= room else room - 1)
@@ -124,7 +124,7 @@ class ToolOutput:
         return text if told else self._paint.text(*(f"{line}\n" for line in streamed), text)
 
     def _end(self, lines: list[SafeText], total: int, room: int) -> list[SafeText]:
-        """The last lines of `total`, below how many are not shown."""
+        """Return the last `room` lines, below a line that counts the hidden ones of `total`."""
         shown = lines[-room:] if room > 0 else []
         hidden = total - len(shown)
         above = [f"  │ … {counted(hidden, 'line')} above{self._hint}"] if hidden > 0 else []

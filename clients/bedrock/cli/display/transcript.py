@@ -66,17 +66,17 @@ class Transcript:
         self.agents = AgentTree()
 
     def unfinished(self, room: int) -> list[SafeText]:
-        """The end of what is still being written, in `room` lines at most."""
+        """Return the end of the unfinished text, in at most `room` lines."""
         said = self._said.tail or [self._paint.dim(line) for line in self._thought.tail]
         return said[-room:] if said else self._output.unfinished(room)
 
     def call_title(self, call: str) -> SafeText:
-        """A call that has not ended, by its id, in a few words."""
+        """Return a short title of a call that has not ended, by its id."""
         known = self._calls.get(call)
         return call_title(known.tool, known.input) if known else self._paint.clean(f"the tool call {call}")
 
     def output(self, number: int) -> list[SafeText]:
-        """All that a tool printed, as lines: 1 is the latest one. Empty if there is none."""
+        """Return the whole output of a tool as lines: 1 is the latest one. Empty if there is none."""
         running = next(iter(self._calls.values()), None)
         return self._output.all(number, running)
 
@@ -179,7 +179,7 @@ class Transcript:
                 self._write(self._paint.dim(f"    … {counted(hidden, 'more line')}{hint}"))
 
     def _system(self, message: Message) -> None:
-        """What the server told the agent."""
+        """Print a notice of the server to the agent."""
         text, kind = message.text, message.system_kind
         if kind == "sub_agent_results":
             self._write(self._paint.dim("· what the sub-agents report"))
@@ -190,7 +190,7 @@ class Transcript:
             self._block(self._paint.dim("· "), MODES.get(kind, text), self._paint.dim)
 
     def _summary(self, text: str, *, of_another: bool) -> None:
-        """The summary of a conversation that is full, in it or as the first message of the one that goes on."""
+        """Print the summary of a full conversation, there or as the first message of its successor."""
         if not self._summing:
             self._heading("the conversation before, summed up" if of_another else SUMMED_UP)
         for line in self._said.finish(text):
@@ -214,7 +214,7 @@ class Transcript:
             self.message(event.message)
 
     def _show_state_changed(self, event: Event) -> None:
-        """A summary has its heading before it is written."""
+        """Print the heading of a summary before its text."""
         summing = event.state is not None and event.state.kind == "awaiting_continuation"
         if summing and not self._summing and self._live:
             self._heading(SUMMED_UP)

@@ -112,7 +112,7 @@ def _runs(messages: Iterable[Message]) -> set[str]:
 
 
 def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
-    """The run, if it is one of `runs` and nothing else tells its end; from now on it is not looked for."""
+    """Return the run if it is one of `runs`, which loses it, and no message shows its end."""
     told = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
     wanted = cycle.name in runs
     runs.discard(cycle.name)
@@ -120,13 +120,13 @@ def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
 
 
 def _decided(entry: Fate) -> datetime:
-    """When it was decided; what waits comes last."""
+    """Return when it was decided; the latest possible time for what waits."""
     decided = entry.end_time if isinstance(entry, RequestCycle) else entry.settle_time
     return decided or datetime.max.replace(tzinfo=UTC)
 
 
 def _is_before(entry: Fate, message: Message) -> bool:
-    """Whether it was decided before a message was stored. The end of a run and the next run can be one moment."""
+    """Return whether it was decided before a message was stored. A run can end and the next begin at one time."""
     decided, stored = _decided(entry), message.create_time
     run = entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle
     return decided < stored or (decided == stored and run != message.request_cycle)

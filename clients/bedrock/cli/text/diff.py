@@ -33,7 +33,7 @@ def changed_line(line: str, paint: Paint, unmarked: Callable[[str], SafeText] | 
 
 
 def extent(diff: str) -> str:
-    """How many lines a diff adds and takes away."""
+    """Return how many lines a diff adds and removes."""
     body = [line for line in diff.split("\n") if not line.startswith(_HEAD)]
     added, gone = (sum(line.startswith(sign) for line in body) for sign in "+-")
     return f"+{added} -{gone}"

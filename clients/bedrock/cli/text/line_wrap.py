@@ -104,7 +104,7 @@ class LineFlow:
 
 
 def flow_of(paint: Paint, width: Width | None) -> Flow:
-    """How what an agent says becomes lines: as Markdown looks, if there are colours and a width; else as it is."""
+    """Return the flow for an agent's text: rendered Markdown if there are colours and a width, else plain lines."""
     if not paint.enabled or width is None:
         return LineFlow(width, paint.clean)
     from bedrock.cli.text.markdown_stream import MarkdownFlow  # noqa: PLC0415 -- loads rich, which not every command needs
@@ -115,11 +115,12 @@ def flow_of(paint: Paint, width: Width | None) -> Flow:
 class Say(Protocol):
     """Prints a line. Where it is too long and goes on, it is set in by `indent`, or like its text."""
 
-    def __call__(self, line: SafeText, *, indent: int | None = None) -> None: ...
+    def __call__(self, line: SafeText, *, indent: int | None = None) -> None:
+        """Print a line; `indent` is that of its continuation lines, in columns."""
 
 
 def folding(write: Write, width: Width | None) -> Say:
-    """Return what prints a line so that it goes on, set in, where it is too long; as it is if `width` is None."""
+    """Return a function that prints a line folded to `width`, with an indent; unchanged if `width` is None."""
 
     def fold(line: SafeText, *, indent: int | None = None) -> None:
         if width is None or cells(line.expandtabs()) <= (room := width()):

@@ -41,6 +41,6 @@ class LiveBlock:
         self._columns = shutil.get_terminal_size().columns
 
     def _rows(self) -> int:
-        """How many rows the block takes now: a terminal that has become narrower may have made more of them."""
+        """Return how many rows the block takes now: a terminal that became narrower may have broken some."""
         columns = shutil.get_terminal_size().columns if self._reflow else self._columns
         return rows_taken((cells(without_colours(line)) for line in self._lines), columns)

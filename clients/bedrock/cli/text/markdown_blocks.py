@@ -128,13 +128,13 @@ def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeTe
 
 
 def frame(paint: Paint, indent: str, language: str) -> SafeText:
-    """What is above and below code: a short line, with the language if it is known."""
+    """Return the short line above and below code, with the language if it is known."""
     return paint.text(indent, paint.dim(f"  ── {language}".rstrip() if language else "  ──"))
 
 
 @lru_cache(maxsize=16)
 def _syntax(language: str) -> Syntax | None:
-    """What colours a language; None if it is not known."""
+    """Return the lexer of a language; None if it is not known."""
     lexer = Syntax("", language).lexer if language else None
     return None if lexer is None else Syntax("", lexer, theme="ansi_dark", background_color="default")
 

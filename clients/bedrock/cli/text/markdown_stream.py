@@ -127,7 +127,7 @@ class MarkdownFlow:
         return self._end() if _RULE.fullmatch(line) else []
 
     def _continues(self, line: str) -> bool:
-        """Whether a line belongs to the block that is open."""
+        """Return whether a line belongs to the open block."""
         if not self._block or _HEADING.match(line) or _is_item(line):
             return False
         first = self._block[0]
@@ -147,7 +147,7 @@ class MarkdownFlow:
         return [self._paint.text(" " * fence.indent, CODE_INDENT, shown) if shown else SafeText()]
 
     def _end(self) -> list[SafeText]:
-        """The block that was open, complete."""
+        """Return the lines of the open block, and close it."""
         if self._fence is not None:
             return []
         block, self._block = self._block, []

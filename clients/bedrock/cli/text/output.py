@@ -37,5 +37,5 @@ def print_json_line(line: str) -> None:
 
 
 def window_title(title: str) -> SafeText:
-    """The control sequence that gives a terminal's window a title."""
+    """Return the control sequence that sets the title of a terminal window."""
     return SafeText(f"\x1b]2;{' '.join(for_terminal(title).split())}\x07")

@@ -24,5 +24,5 @@ def reflows(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def rows_taken(cells: Iterable[int], columns: int) -> int:
-    """How many rows lines of so many cells take on a terminal of `columns` that breaks them where they are too long."""
+    """Return how many rows lines of so many cells take on a terminal of `columns` that breaks long lines."""
     return sum(max(1, -(-taken // max(1, columns))) for taken in cells)

@@ -95,7 +95,7 @@ def json_text(line: str) -> SafeText:
 
 
 def without_colours(text: SafeText) -> str:
-    """The characters of a text that take room."""
+    """Return a text without its colour sequences."""
     return _COLOUR.sub("", text)
 
 
@@ -120,7 +120,7 @@ def _surplus_in_json(found: re.Match[str]) -> str:
 
 
 def _rows(found: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Each character, and how many combining marks there are in a row up to it."""
+    """Yield each character, and how many combining marks there are in a row up to it."""
     row = 0
     for character in found.group():
         row = row + 1 if unicodedata.category(character) in ("Mn", "Me") else 0

@@ -48,31 +48,31 @@ class Paint:
         return SafeText("".join(map(self.clean, parts)))
 
     def flat(self, text: str) -> SafeText:
-        """A text on one line."""
+        """Return a text on one line."""
         return SafeText(" ".join(self.clean(text).split()))
 
     def dim(self, text: str) -> SafeText:
-        """What may be overlooked."""
+        """Style what may be overlooked."""
         return self._style(text, dim=True)
 
     def bold(self, text: str) -> SafeText:
-        """What should be noticed."""
+        """Style what should be noticed."""
         return self._style(text, bold=True)
 
     def good(self, text: str) -> SafeText:
-        """What went well."""
+        """Style what went well."""
         return self._style(text, fg="green")
 
     def bad(self, text: str) -> SafeText:
-        """What went wrong."""
+        """Style what went wrong."""
         return self._style(text, fg="red")
 
     def careful(self, text: str) -> SafeText:
-        """What needs a decision, or will be tried again."""
+        """Style what needs a decision, or will be retried."""
         return self._style(text, fg="yellow")
 
     def name(self, text: str) -> SafeText:
-        """What something is called."""
+        """Style a name."""
         return self._style(text, fg="cyan")
 
     def _style(self, text: str, **style: Any) -> SafeText:
@@ -81,7 +81,7 @@ class Paint:
 
 
 def one_line(text: str, width: int) -> SafeText:
-    """For a terminal: the beginning of a text on one line of at most `width` columns, cut at a blank if that leaves
+    """Return the beginning of a text on one line of at most `width` columns, cut at a blank if that leaves
     most of it.
     """
     line = SafeText(" ".join(for_terminal(text).split()))
@@ -93,26 +93,26 @@ def one_line(text: str, width: int) -> SafeText:
 
 
 def cut(text: str, width: int) -> str:
-    """The beginning of a line, at most `width` columns of it; its blanks stay."""
+    """Return the beginning of a line, at most `width` columns; blanks stay."""
     return text if cells(text) <= width else text[: fitting(text, width - 1)] + "…"[:width]
 
 
 def cut_start(text: str, width: int) -> str:
-    """The end of a line, at most `width` columns of it: of a path it says more than the beginning."""
+    """Return the end of a line, at most `width` columns: the telling part of a path."""
     if cells(text) <= width:
         return text
     return "…"[:width] + (text[-kept:] if (kept := fitting(text[::-1], width - 1)) else "")
 
 
 def cells(text: str) -> int:
-    """How many columns a text without controls takes at most, whatever the terminal makes of joined characters."""
+    """Return how many columns a text without controls takes at most, with no characters joined."""
     if text.isascii():
         return len(text)
     return sum(map(_cells_of(), text))
 
 
 def fitting(text: str, width: int) -> int:
-    """How many characters of a text fit into `width` columns."""
+    """Return how many characters of a text fit into `width` columns."""
     if text.isascii():
         return max(0, min(len(text), width))
     taken = accumulate(map(_cells_of(), text))
@@ -120,7 +120,7 @@ def fitting(text: str, width: int) -> int:
 
 
 def _cells_of() -> Callable[[str], int]:
-    """What tells the columns of one character; a selector that may widen the one before counts for one."""
+    """Return a function for the columns of a character; a variation selector, which may widen, counts for one."""
     from rich.cells import get_character_cell_size  # noqa: PLC0415 -- costs more than most commands
 
     return lambda character: 1 if character == "\ufe0f" else get_character_cell_size(character)
@@ -132,7 +132,7 @@ def columns(stream: TextIO) -> Width | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """All but the last column: a cursor that stands behind it is where terminals disagree."""
+    """Return the columns but the last one: terminals disagree about a cursor behind it."""
     try:
         size = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # it is closed, or only says that it is a terminal

@@ -61,7 +61,7 @@ def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -
 
 
 def with_tilde(path: str) -> str:
-    """A path, with ~ for the home directory of this machine's user."""
+    """Return a path with ~ for the home directory of this machine's user."""
     home = os.path.realpath(os.path.expanduser("~"))
     return "~" + path.removeprefix(home) if path == home or path.startswith(f"{home}/") else path
 
@@ -86,12 +86,12 @@ def print_values(values: Iterable[Wrapper[Any]]) -> None:
 
 
 def ago(then: datetime, now: datetime) -> str:
-    """How long ago something was, in its largest unit."""
+    """Return how long ago something was, in the largest unit."""
     return lasted(then, now)
 
 
 def lasted(begin: datetime, end: datetime) -> str:
-    """How long something took, in its largest unit."""
+    """Return how long something took, in the largest unit."""
     seconds = max(0, int((end - begin).total_seconds()))
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
