@@ -70,14 +70,14 @@ class LocalSocket:
         return f"unix:{self._socket}\n"
 
     def look(self) -> None:
-        """Put back what is missing, and say so; say once what cannot be put back."""
+        """Restore missing files and log a warning; log once what cannot be restored."""
         if _inode(self._data_dir) != self._directory:
-            return  # the store says that; what is at its path now is somebody else's
+            return  # the store reports that; what is at the path now belongs to another process
         self._look_at(self._socket, _inode(self._socket) == self._inode)
         self._look_at(self._address, _holds(self._address, self._line))
 
     def withdraw(self) -> None:
-        """Remove what was made here; what another one has put in its place stays."""
+        """Remove the files made here; files that another process has put in their place are kept."""
         if self._spare is not None:
             with suppress(OSError):
                 self._spare.unlink(missing_ok=True)
@@ -121,7 +121,7 @@ class LocalSocket:
             log.warning("%s was removed or replaced while the server uses it: it was made again", path)
 
     def _link_back(self) -> None:
-        """Restore what is missing. Raises NotPrivate or OSError."""
+        """Link the socket again at its path, from the second link. Raises NotPrivate or OSError."""
         if self._spare is None or _inode(self._spare) != self._inode:
             raise FileNotFoundError(0, "no second link to the socket is left")
         if self._socket.parent != self._data_dir:

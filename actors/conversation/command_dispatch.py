@@ -1,4 +1,4 @@
-"""What a conversation does when it is asked: every command, from its request to its answer."""
+"""Dispatch and handle the commands of a conversation, each from request to answer."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CommandDispatch:
         self._services = pipeline.services
 
     def carry_out(self, request: CreateConversationCommand | CreateSubAgent | ConversationCommand) -> object:
-        """Do it, and return its answer; to a Delete that is None: it is finished with `delete`."""
+        """Handle a command and return its answer; for a Delete that is None, and `delete` finishes it later."""
         match request:
             case CreateConversationCommand():
                 return self._create(request)
@@ -118,8 +118,9 @@ class CommandDispatch:
                 return None
 
     def delete(self) -> None:
-        """Remove the conversation, which is at rest, and all that tools keep for it. Raises StoreError, and then
-        it is still there as a whole.
+        """Delete the conversation, which must be idle, and the state that tools keep for it.
+
+        Raises StoreError; then nothing was deleted.
         """
         conversation_id, services = self._pipeline.conversation_id, self._services
         children = services.store.children(conversation_id)
@@ -199,11 +200,11 @@ class CommandDispatch:
         return answer
 
     def cancel(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
-        """Stop what is under way; `event` is the request as the machine takes it.
+        """Cancel the live run; `event` is the request as an event of the state machine.
 
-        The background jobs first: to kill them takes nothing of the store. If the store cannot take the cancel, all
-        the same is stopped, and the receipt says so. Raises StoreUnavailableError if nothing is awake that it could
-        stop.
+        Background jobs are killed first, since that does not need the store. If the cancel cannot be stored, the work
+        is stopped nevertheless, and the receipt says so. Raises StoreUnavailableError if the conversation is not in
+        memory and cannot be loaded.
         """
         loaded = self._pipeline.load()
         ended: tuple[str, ...] = ()
@@ -226,7 +227,7 @@ class CommandDispatch:
         return withdrawn
 
     def _change_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
-        """Nothing starts in the wider mode any more before it is asked what runs in it."""
+        """Change the mode; rights are narrowed first, so that nothing starts in the wider mode during the change."""
         rights, mode = self._pipeline.executor.rights, request.mode
         rights.narrow(mode)
         stopped = rights.wider_than(mode) if request.stop_running else ()
@@ -239,7 +240,7 @@ class CommandDispatch:
         finally:
             rights.set(loaded.context.mode)
         rights.cancel(stopped)
-        # The calls before the jobs: one that becomes a job meanwhile is missed in neither place.
+        # Calls before jobs: a call that becomes a job between the two is then found in at least one of them.
         calls = rights.wider_than(mode)
         ended = self._pipeline.executor.end_jobs(loaded.record.id, mode) if request.stop_running else ()
         jobs = tuple(job for job in self._services.toolbox.jobs(loaded.record.id, mode) if job not in ended)
@@ -309,7 +310,7 @@ class CommandDispatch:
         raise SlugTakenError
 
     def _stop(self, force: bool) -> None:
-        """Bring it to rest and kill all that it has running, before it is deleted."""
+        """Cancel the run and kill all jobs, before the conversation is deleted."""
         if not self._pipeline.idle:
             if not force:
                 raise Rejected(
@@ -328,7 +329,7 @@ class CommandDispatch:
     def _known(
         self, request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand
     ) -> CommandRecord | None:
-        """The same command, if it was accepted before."""
+        """Return the stored record of the same command if it was accepted before."""
         if not request.request_id:
             return None
         known = self._services.store.command(self._pipeline.conversation_id, request.request_id)
@@ -374,7 +375,7 @@ def _refuse_archived(loaded: LoadedConversation) -> None:
 
 
 def _check_archived(loaded: LoadedConversation, before: int | None) -> None:
-    """Raise EtagMismatch unless it has been archived since before this time, if there is one."""
+    """Raise EtagMismatchError if `before` is set and the conversation was not archived before it (milliseconds)."""
     at = loaded.record.archived_at
     if before is not None and (at is None or at >= before):
         raise EtagMismatchError
@@ -388,5 +389,5 @@ def _same_body(known: CommandRecord, body_hash: str) -> None:
 def _remembered(
     request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand, answer: bytes, at: int
 ) -> CommandRecord | None:
-    """What is kept of an accepted command that has a request id."""
+    """Return the idempotency record of an accepted command; None without a request id."""
     return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None

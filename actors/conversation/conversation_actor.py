@@ -115,12 +115,12 @@ class Shutdown:
 
 
 Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
-"""What is committed without a caller that awaits the result."""
+"""Entries that are committed without a caller that waits for the result."""
 
 
 @dataclass(frozen=True)
 class SharedRunners:
-    """What the conversations of one process share to run their effects."""
+    """The runners that all conversations of one process share."""
 
     admission: Admission
     sub_agents: SubAgents
@@ -128,7 +128,7 @@ class SharedRunners:
 
 
 class ConversationActor(Actor):
-    """Owns one conversation while it is awake."""
+    """Owns one conversation while it is active."""
 
     def __init__(
         self, services: Services, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
@@ -149,35 +149,35 @@ class ConversationActor(Actor):
         self._deletion: Deletion | None = None
         self._ending: Future[None] | None = None
         self._birth: CreateSubAgent | None = None
-        """Of a sub-agent that this actor has brought into being."""
+        """The command that created this conversation as a sub-agent, if this actor handled it."""
         self._jobs_told = False
 
     # --- what others may see (any thread) ---------------------------------------------------------------------
 
     @property
     def settled(self) -> bool:
-        """Nothing is under way that would end without anybody's help."""
+        """Whether no work is in flight that would end by itself."""
         machine = self._pipeline.loaded
         waits_for_people = machine is not None and isinstance(machine.state, AwaitingToolApproval)
         return not self._retry_queue and not self._deletion and (self._pipeline.idle or waits_for_people)
 
     @property
     def ledger(self) -> Ledger | None:
-        """What is known of it now (any thread)."""
+        """The ledger as last committed (any thread)."""
         machine = self._pipeline.loaded
         return machine.state.ledger if machine is not None else None
 
     def in_flight(self, run: str) -> InFlightWork | None:
-        """What a cancel of this run, or of any run if it is "", would stop now (any thread)."""
+        """Return what a cancel of this run, or of any run if it is "", would stop now (any thread)."""
         work = self._executor.in_flight
         return work if work is not None and run in ("", work.run) else None
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop it without waiting for the mailbox; its cancel has to be in there already (any thread)."""
+        """Stop the work without waiting for the mailbox, which must already contain its cancel (any thread)."""
         self._executor.cancel_now(work)
 
     def cancel_run_now(self, run: str) -> None:
-        """Do the same for all of a run, what it executes and what it would still start (any thread)."""
+        """Stop all work of a run likewise, and prevent what it would still start (any thread)."""
         self._executor.cancel_run_now(run)
 
     def deliver(self, message: object) -> bool:
@@ -217,7 +217,7 @@ class ConversationActor(Actor):
         self._rest()
 
     def _answer(self, asked: AskEnvelope[Any]) -> None:
-        """Carry a command out. One that nobody waits for any more is dropped, but not a cancel: it has struck."""
+        """Handle a command; drop it if its caller has timed out, unless it is a cancel, which has taken effect."""
         if not asked.claim() and not isinstance(asked.request, CancelConversationCommand):
             return
         if self._ending is not None:
@@ -243,16 +243,16 @@ class ConversationActor(Actor):
             asked.fail(Rejected(Reason.SLUG_TAKEN))
         except StoreUnavailableError:
             asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
-            # What is there of a sub-agent that failed to start must not stay there half-born.
+            # A sub-agent whose creation failed must not stay in memory half-created.
             self._retry_queue.requeue(
                 ReloadFromStore(1) if isinstance(asked.request, CreateSubAgent) else VerifyUncertainCommit()
             )
 
     def _carry_out(self, request: Any) -> object:
-        """What is not stored yet comes first, but not before a cancel.
+        """Flush the retry queue, then handle the command; a cancel does not wait for the queue.
 
-        The work that a cancel stops is stopped already. Should the store fail now, the very same cancel is tried again
-        before everything else, lest the aborted work be taken for a failure that is worth another attempt.
+        The work that a cancel stops is stopped already. If the store fails now, the same cancel is put first in the
+        retry queue; otherwise the aborted work would be handled as a failure and retried.
         """
         if not isinstance(request, CancelConversationCommand):
             if not self._retry_queue.flush():
@@ -267,7 +267,7 @@ class ConversationActor(Actor):
     # --- deletion ---------------------------------------------------------------------------------------------
 
     def _delete_once_dead(self, asked: AskEnvelope[Any]) -> None:
-        """All was told to stop. It is answered when that is dead; until then nothing new gets in."""
+        """Register a deletion, which is answered once all processes have exited; until then nothing new is admitted."""
         if self._deletion is None:
             self._deletion = Deletion()
             self._remind(DeletionOverdue(), DELETE_WAIT_MS)
@@ -278,7 +278,7 @@ class ConversationActor(Actor):
             self._deletion.overdue = True
 
     def _delete_what_is_dead(self) -> None:
-        """Finish the deletion, if there is one and nothing has to be waited for any more."""
+        """Finish a pending deletion once all processes have exited or its time limit has passed."""
         deletion = self._deletion
         if deletion is None:
             return
@@ -301,7 +301,7 @@ class ConversationActor(Actor):
     # --- outcomes ---------------------------------------------------------------------------------------------
 
     def _settle(self, entry: Uncommitted) -> None:
-        """Apply what came from outside; it concerns only what is in memory. Raises StoreError."""
+        """Apply an entry that has no caller; dropped if the conversation is not in memory. Raises StoreError."""
         if isinstance(entry, ReloadFromStore):
             self._pipeline.reload(entry.epoch)
         elif self._pipeline.loaded is None:
@@ -322,7 +322,7 @@ class ConversationActor(Actor):
                 self._look_again()
 
     def _take(self, event: Event) -> None:
-        """Run an outcome. What nobody waits for any more has had its cost all the same."""
+        """Apply an outcome. The usage of an outcome that is no longer awaited is counted all the same."""
         ignored = self._pipeline.advance(event).empty
         if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
             self._pipeline.advance(UsageReported(event.at, event.usage, aside=False))
@@ -345,7 +345,7 @@ class ConversationActor(Actor):
         self._pipeline.perform(machine, unit)
 
     def _look_again(self) -> None:
-        """If the store is not where memory is, what was told to have failed has happened after all."""
+        """Reload if the store differs from memory: then a commit that was reported as failed has succeeded."""
         stored, machine = self._services.store.load(self.conversation_id), self._pipeline.loaded
         if stored is None:
             self._services.bus.deleted(self.conversation_id, machine.record if machine else None)
@@ -355,7 +355,7 @@ class ConversationActor(Actor):
     # --- faults -----------------------------------------------------------------------------------------------
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """A bug, or a store that fails: nothing of the message happened, or all of it did."""
+        """Handle a bug or a store failure; the message was applied as a whole or not at all."""
         if isinstance(error, StoreDamagedError):
             log.error("conversation %s is damaged in the store", self.conversation_id)
         elif isinstance(message, AskEnvelope) and isinstance(error, StoreError):
@@ -368,7 +368,7 @@ class ConversationActor(Actor):
         self._rest()
 
     def _contain(self) -> None:
-        """End the run as an error; if even that fails, trust the store only."""
+        """End the run with an error; if that fails too, reload from the store."""
         self._executor.stop_everything()
         if self._pipeline.loaded is None:
             return
@@ -382,7 +382,7 @@ class ConversationActor(Actor):
             self._start_over()
 
     def _start_over(self) -> None:
-        """Trust the store only. Should it fail now, it is tried again."""
+        """Discard memory and reload from the store; retried if the store is unavailable."""
         epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
         self._retry_queue.clear()
         self._retry_queue.add(ReloadFromStore(epoch))
@@ -391,7 +391,7 @@ class ConversationActor(Actor):
     # --- rest and end -----------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """After every message: if nothing is under way, let the tool runner go, and leave after a while."""
+        """After every message: release the tool runner if the conversation is idle, and schedule this actor's stop."""
         if self.stopped or not (self._ending or (self._pipeline.idle and not self._retry_queue)):
             return
         self._executor.on_idle()
@@ -404,12 +404,12 @@ class ConversationActor(Actor):
 
     @property
     def _over(self) -> bool:
-        """It is a sub-agent that has ended: nobody can use what its tools keep any more."""
+        """Whether this is a sub-agent that has ended; the state that its tools keep is then useless."""
         machine = self._pipeline.loaded
         return machine is not None and not machine.record.user_initiated and isinstance(machine.state, TERMINAL)
 
     def _leave_in_time(self) -> None:
-        """Now, if there is nothing to stay for; else once nobody has said anything for a while."""
+        """Stop now if the conversation has ended or the server shuts down, else after `idle_seconds` of inactivity."""
         machine = self._pipeline.loaded
         left = self._touched + self._services.idle_seconds - self._services.clock.monotonic()
         if self._ending is not None:
@@ -433,7 +433,7 @@ class ConversationActor(Actor):
             log.error("conversation %s is brought to rest at the next start", self.conversation_id)
 
     def terminate(self, refusal: Exception | None = None) -> None:
-        """End this actor, and whatever it still has under way (actor's thread)."""
+        """End this actor and all work in flight (actor's thread)."""
         try:
             self._executor.stop_everything()
         finally:
@@ -446,7 +446,7 @@ class ConversationActor(Actor):
                 self._ending.set_result(None)
 
     def _say_last_word(self) -> None:
-        """A sub-agent's parent hears of its end, whatever went wrong when it was to be told."""
+        """Report the sub-agent's end to its parent if that has not been done, for example because of a fault."""
         if self._over:
             self._services.toolbox.forget(self.conversation_id)
         if self._birth is None or self._executor.parent_notified:

@@ -1,4 +1,4 @@
-"""New conversations: by a client, as the successor of an exhausted one, as a sub-agent. Actor's thread."""
+"""Create conversations: for a client, as the successor of an exhausted one, as a sub-agent. Actor's thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_TITLE = 80
 def conversation(
     services: Services, conversation_id: str, request: CreateConversationCommand, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """The record of a new conversation and the commit that makes it.
+    """Return the record of a new conversation and the commit that creates it.
 
     Raises Rejected (working directory, model, mode).
     """
@@ -71,7 +71,7 @@ def conversation(
 def successor(
     services: Services, unit: UnitOfWork, request: ContinueConversationCommand, summary: str, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """The successor of the unit's conversation; the unit gets the link to it. Both go into one commit."""
+    """Return the successor of the unit's conversation and link the unit to it; both go into one commit."""
     parent = unit.record
     lean = validation.served_model(services, parent.model).info.lean
     surroundings = services.workspace.surroundings(parent.cwd)
@@ -111,7 +111,7 @@ _LEFT_OVER = (
 
 
 def _unanswered(services: Services, exhausted: ConversationRecord) -> str:
-    """The follow-ups that were discarded when the context was used up: what stands behind the summary."""
+    """Return the text of the follow-ups discarded when the context was exhausted: the messages after the summary."""
     last = exhausted.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
@@ -125,10 +125,10 @@ def _unanswered(services: Services, exhausted: ConversationRecord) -> str:
 def sub_agent(
     services: Services, parent: ConversationRecord, task: AgentTask, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """The record of a sub-agent that its parent has just asked for, and the commit that makes it.
+    """Return the record of a sub-agent that its parent requested, and the commit that creates it.
 
-    Restricted wherever that can be kept, whatever its parent's mode is (C32). Raises Rejected (budget, working
-    directory, model).
+    Its mode is restricted where the server can enforce that, independent of the parent's mode (C32). Raises Rejected
+    (budget, working directory, model).
     """
     cwd = validation.working_directory(services, task.cwd)
     lean = validation.served_model(services, task.model).info.lean
@@ -160,7 +160,7 @@ def sub_agent(
 
 
 def _share(parent: ConversationRecord) -> Budget:
-    """What one of the sub-agents that were started together may spend: an equal part of what their parent has left."""
+    """Return the budget of one of several sub-agents started together: an equal share of the parent's remainder."""
     ledger, state = parent.state.ledger, parent.state
     if spent := budget.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")

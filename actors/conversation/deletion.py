@@ -1,7 +1,7 @@
-"""A conversation on its way out: what it still has running is dying, and it is deleted when that is dead.
+"""The pending deletion of a conversation: it is carried out once all its processes have exited.
 
-The actor does not wait. It goes on taking messages, of which only those are admitted that cannot start anything; the
-deaths arrive as messages too, and so does the end of the patience with them.
+The actor does not block. It goes on handling messages, but admits only those that cannot start anything; exits of
+processes and the time limit of the deletion arrive as messages too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from actors.runtime.actor import AskEnvelope
 
 DELETE_WAIT_MS = QUIESCE_MS
-"""How long a deletion waits for processes to die, milliseconds."""
+"""How long a deletion waits for processes to exit, milliseconds."""
 
 LEFT_BEHIND = (
     f"Some processes of its tools could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
@@ -24,26 +24,26 @@ LEFT_BEHIND = (
 
 
 class Deletion:
-    """Who waits for it, and what is known of the dying. Actor's thread only."""
+    """The callers that wait for a deletion, and whether any process was left. Actor's thread only."""
 
     def __init__(self) -> None:
         self.asked: list[AskEnvelope[Any]] = []
         self.overdue = False
-        """They have had their time."""
+        """Whether the time limit has passed."""
         self.leaked = False
-        """Some of them were given up."""
+        """Whether some process could not be confirmed dead."""
 
     def admits(self, asked: AskEnvelope[Any]) -> bool:
-        """Whether this may be carried out meanwhile: it starts nothing."""
+        """Return whether a command is admitted during the deletion, since it starts nothing."""
         return isinstance(asked.request, (CancelConversationCommand, DeleteConversationCommand))
 
     def succeed(self) -> None:
-        """It is deleted: tell everybody who asked, with a warning if something may still run."""
+        """Answer all callers that the conversation is deleted, with a warning if a process may still run."""
         warnings = (LEFT_BEHIND,) if self.overdue or self.leaked else ()
         for asked in self.asked:
             asked.succeed(warnings)
 
     def fail(self, error: BaseException) -> None:
-        """It is not: tell everybody who asked."""
+        """Answer all callers that the deletion failed."""
         for asked in self.asked:
             asked.fail(error)

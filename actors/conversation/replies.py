@@ -1,4 +1,4 @@
-"""What those who asked are told: read off the unit that their command led to."""
+"""Replies to commands, built from the unit of work that each command produced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
-    """How a message was taken: stored as the root of a run, or queued."""
+    """Return how a message was accepted: as the first message of a run, or queued."""
     after, before = unit.record, unit.before
     run = run_id(after.id, after.state.ledger.run)
     for added in unit.find(MessageAdded):
@@ -28,7 +28,7 @@ def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
 
 
 def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
-    """Which sub-agents a command has started."""
+    """Return the sub-agents that a command has started."""
     after = unit.record
     root = next(added.message for added in unit.find(MessageAdded) if added.message.id == message_id)
     agents = tuple(effect.task.agent_id for effect in unit.effects if isinstance(effect, SpawnSubAgent))
@@ -38,7 +38,7 @@ def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
 def cancelled(
     unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
 ) -> CancelConversationResult:
-    """The receipt of a cancel: what it stopped, which background jobs it ended and left, and whether it is stored."""
+    """Return the receipt of a cancel: what it stopped, the background jobs ended and left, whether it is stored."""
     now = unit.record if recorded else unit.before
     summary = summarize(now.state, unit.context)
     if unit.empty:

@@ -1,4 +1,4 @@
-"""Starts, finds, parks and restores conversation actors: one per conversation, none for those that rest."""
+"""Start, find, stop and restore conversation actors: one per active conversation, none for idle ones."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
-"""What conversations that are still busy get to come to rest, once the drain time is over."""
+"""Seconds that busy conversations get to stop their runs once the drain time is over."""
 RESTORE_BATCH = 200
-"""Conversations brought to rest in one transaction at start."""
+"""Interrupted conversations recovered per transaction at startup."""
 
 
 class Supervisor:
-    """The directory of living conversation actors. Any thread; nothing here blocks but start() and stop()."""
+    """The directory of running conversation actors. Any thread; nothing here blocks except start() and stop()."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -61,11 +61,11 @@ class Supervisor:
         self._drain_skipped = False
 
     def start(self) -> tuple[str, ...]:
-        """Bring every conversation that was neither idle nor over to rest; returns their ids. At boot, before any
+        """Recover every conversation whose run was interrupted by a restart; return their ids. At startup, before any
         request.
 
-        One transaction per batch; no model is asked, no process started (C35). A conversation that resists is
-        left to its next message, with an alarm in the log (C39). Raises StoreError if the store itself fails.
+        One transaction per batch; no model is called, no process started (C35). A conversation that cannot be
+        recovered is logged as an error and retried at its next message (C39). Raises StoreError if the store fails.
         """
         ids = self._services.store.needing_recovery()
         for first in range(0, len(ids), RESTORE_BATCH):
@@ -75,15 +75,15 @@ class Supervisor:
     def create(
         self, request: CreateConversationCommand, *, deadline: float | None = None
     ) -> Future[ConversationRecord]:
-        """A new conversation."""
+        """Create a conversation."""
         return self._accept(self._services.ids.conversation(), AskEnvelope(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:
-        """Ask a conversation; the future fails with what actors.messages.commands and core.errors name.
+        """Send a command to a conversation; the future fails with what actors.messages.commands and core.errors name.
 
-        A change of mode goes into the urgent lane, so that no tool that waits its turn starts in the old one. So does
-        a cancel, and then what is under way is stopped without waiting for the mailbox: its outcome cannot overtake
-        the cancel.
+        A change of mode goes into the urgent lane, so that no queued tool call starts in the old mode. So does a
+        cancel; the work in flight is then stopped without waiting for the mailbox, so that its outcome cannot
+        overtake the cancel.
         """
         if not isinstance(request, CancelConversationCommand):
             urgent = isinstance(request, SetModeCommand)
@@ -102,7 +102,7 @@ class Supervisor:
             return len(self._live)
 
     def stop(self, drain_seconds: float) -> None:
-        """Refuse new work, wait for what is under way, bring the rest to rest, end every thread. Blocks; once."""
+        """Shut down gracefully: refuse new work, drain, stop the remaining runs, end all threads. Blocks; once."""
         with self._lock:
             self._refusing = True
         with self._changed:
@@ -121,7 +121,7 @@ class Supervisor:
             log.error("%d conversations did not come to rest in time; the next start brings them there", len(late))
 
     def skip_drain(self) -> None:
-        """Cut the drain of a `stop` short that is under way, or is yet to come. Any thread."""
+        """End the drain of a running `stop` now, and skip that of a later one. Any thread."""
         with self._changed:
             self._drain_skipped = True
             self._changed.notify_all()
@@ -146,7 +146,7 @@ class Supervisor:
         return None if actor is None or actor.stopped else actor
 
     def on_stopped(self, conversation: LiveConversation) -> None:
-        """Forget an actor that has closed its mailbox; not its successor, should there be one already."""
+        """Remove an actor that has closed its mailbox, but not its successor if there is one already."""
         conversation_id = conversation.conversation_id
         with self._changed:
             was_the_last = self._live.get(conversation_id) is conversation
@@ -175,7 +175,7 @@ class Supervisor:
         return asked.answer
 
     def _accept(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
-        """Put a request, which is first prepared if that takes waiting for files or for providers."""
+        """Put a request into the mailbox, after preparation if that has to wait for files or providers."""
         request = asked.request
         with_files = isinstance(request, SpawnSubAgentsCommand) and any(task.read_first for task in request.tasks)
         if with_files or model_choice.undecided(self._services, request):
@@ -183,8 +183,8 @@ class Supervisor:
         return self._put(conversation_id, asked)
 
     def _prepare(self, conversation_id: str, asked: AskEnvelope[Any], *, with_files: bool) -> Future[Any]:
-        """Ask providers for the models that a request names, and read the files that sub-agents are given, on a thread
-        of its own, before the conversation is asked.
+        """Look up a request's models at their providers and read the files of sub-agents' tasks, on a separate thread;
+        then deliver it to the conversation.
         """
         cancel = CancelToken()
         if asked.deadline is not None:
@@ -213,7 +213,7 @@ class Supervisor:
         return asked.answer
 
     def _find(self, conversation_id: str, *, urgent: bool = False) -> ConversationActor | None:
-        """The conversation's actor, started if need be; None while stopping. Raises RuntimeError."""
+        """Return the conversation's actor, started if needed; None while stopping. Raises RuntimeError (no thread)."""
         try:
             actor = self._live_or_new(conversation_id)
             if not self._stopped:
@@ -258,7 +258,7 @@ class Supervisor:
             log.exception("conversation %s could not be brought to rest", part.record.id)
 
     def _at_rest(self, conversation_id: str) -> Commit | None:
-        """What brings a conversation to rest; None if nothing has to, or nothing can."""
+        """Return the commit that recovers a conversation; None if none is needed or none can be made."""
         try:
             record = self._services.store.load(conversation_id)
             if record is None:

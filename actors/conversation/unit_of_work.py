@@ -1,7 +1,7 @@
 """The changes that one message makes to a conversation, collected until they are committed together.
 
 A unit of work collects a chain of transitions, or a changed setting, or both. It becomes one commit. A unit whose
-commit fails leaves no trace.
+commit fails has no effect.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Found = TypeVar("Found", bound=Struct)
 
 
 class UnitOfWork:
-    """Changes to one conversation that have not happened yet."""
+    """Uncommitted changes to one conversation."""
 
     def __init__(self, record: ConversationRecord, context: ConvContext, logged_context: ConvContext | None) -> None:
         self.before = record
         self.record = record
         self.context = context
         self.logged_context = logged_context
-        """Of the last journal row that names one; None: not known."""
+        """The context in the last journal row that has one; None: unknown."""
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
         self.text_deltas: list[TextDelta] = []
@@ -44,7 +44,7 @@ class UnitOfWork:
 
     @property
     def empty(self) -> bool:
-        """Nothing to commit: the event was ignored, or brought ephemeral text only."""
+        """Whether there is nothing to commit: the event was ignored, or was ephemeral text."""
         return not self.entries
 
     @property
@@ -52,26 +52,26 @@ class UnitOfWork:
         return tuple(notification for entry in self.entries for notification in entry.notifications)
 
     def find(self, kind: type[Found]) -> tuple[Found, ...]:
-        """The unit's notifications of one class, in order."""
+        """Return the unit's notifications of one class, in order."""
         return tuple(n for n in self.notifications if isinstance(n, kind))
 
     def run(self, event: Event) -> None:
-        """Apply an event and all that settles after it. Raises Rejected; then the unit is as it was."""
+        """Apply an event and its follow-up transitions. Raises Rejected; then the unit is unchanged."""
         for step in run_chain(self.record.state, self.context, event):
             self.context = step.context
             self._take(step.event, event.at, step.effects, step.new_state)
 
     def change(self, entry: Struct, at: int, notifications: tuple[Durable, ...], **fields: Any) -> None:
-        """Change the record beside the state machine. `entry` is what the journal says about it."""
+        """Change the record without the state machine; `entry` is written to the journal."""
         self.record = msgspec.structs.replace(self.record, **fields)
         self._log(_encode(entry), at, notifications)
 
     def set_context(self, context: ConvContext) -> None:
-        """Later events of this unit see this context."""
+        """Set the context for later events of this unit."""
         self.context = context
 
     def commit(self, command: CommandRecord | None = None) -> Commit:
-        """The whole unit as one commit."""
+        """Return the whole unit as one commit."""
         return Commit(
             record=self.record,
             expected_step=self.before.step,
@@ -119,7 +119,7 @@ class UnitOfWork:
         )
 
     def stored_events(self) -> tuple[StoredEvent, ...]:
-        """The unit's events as watchers will read them."""
+        """Return the unit's events as watchers will read them."""
         return tuple(
             StoredEvent(entry.first_revision + offset, entry.at, notification)
             for entry in self.entries

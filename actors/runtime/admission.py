@@ -1,4 +1,4 @@
-"""How much may be begun at the same time: model requests, and whatever else takes file descriptors."""
+"""Admission control: bounds on concurrent model requests and on everything else that takes file descriptors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ COUNT_SECONDS = 0.05
 
 
 class FileRoom:
-    """Whether there are file descriptors for something new. Any thread.
+    """Admits new work only while enough file descriptors are free. Any thread.
 
-    Some are never given away: they are for clients that connect to cancel, for reads of the store, and for what is
-    under way already.
+    Some are reserved: for clients that connect to cancel, for reads of the store, and for work that runs already.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class FileRoom:
 
     @property
     def reserved(self) -> int:
-        """File descriptors that nothing new gets."""
+        """File descriptors that are not available to new work."""
         return min(max(self._limit() // 8, 32), 512)
 
     def take(self, files: int) -> bool:

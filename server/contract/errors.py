@@ -97,7 +97,7 @@ class MalformedRequestError(Exception):
 
 
 class ConversationNotFoundError(Exception):
-    """There is nothing of this name, or it belongs to somebody else."""
+    """No resource has this name, or it belongs to another user."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} does not exist")
@@ -146,7 +146,7 @@ class SlowReaderError(Exception):
 
 
 class ConnectionLostError(Exception):
-    """A response could not be sent: as a rule nobody is there any more."""
+    """A response could not be sent: usually because the client has disconnected."""
 
     def __init__(self) -> None:
         super().__init__("the connection was lost; resume after the last revision seen")
@@ -209,7 +209,7 @@ _TEXTS: dict[type[BaseException], str] = {
 
 
 def _plain(error: BaseException) -> Status:
-    """Errors that are no refusals: their reason is the name of their code."""
+    """Return the status of an error that has no reason of its own: its reason is the name of its code."""
     code = _PLAIN.get(type(error))
     if code is None and (lacked := exhausted_resource(error)):
         return _exhausted(lacked)

@@ -81,7 +81,7 @@ class Stream(ABC):
             self._task.cancel()
 
     def _silent(self) -> bool:
-        """Whether nothing will have been sent for too long when somebody looks again."""
+        """Return whether a heartbeat will be overdue by the next check."""
         settings = self._streams.settings
         slack = min(ROUND_SECONDS, settings.heartbeat_seconds / 10)
         return asyncio.get_running_loop().time() + slack >= self._out.sent_at + settings.heartbeat_seconds
@@ -138,13 +138,13 @@ class Streams:
             log.warning("%d watchers did not take the end of their streams", len(self._streams))
 
     def _keep_rounds(self) -> None:
-        """Go round all streams now and then, as long as there are any."""
+        """Schedule the next check of the streams, as long as there are any."""
         if self._rounds is None and self._streams:
             interval = min(ROUND_SECONDS, self.settings.heartbeat_seconds / 10, self.settings.stall_seconds / 10)
             self._rounds = asyncio.get_running_loop().call_later(interval, self._round, interval)
 
     def _round(self, interval: float) -> None:
-        """Look after every stream: one clock for all is cheaper than one for each."""
+        """Check every stream for heartbeats and stalls; one timer for all is cheaper than one for each."""
         self._rounds = None
         now = asyncio.get_running_loop().time()
         for stream in tuple(self._streams):

@@ -21,7 +21,7 @@ OPENAI_RESPONSES = "openai-responses"
 
 
 class ProtocolTraits(Struct, frozen=True):
-    """What every server of one wire protocol expects beside the requests themselves."""
+    """What all servers of one wire protocol have in common, apart from the request format."""
 
     family: str
     """The preset whose `models` are the names that the protocol's maker gives to its models."""

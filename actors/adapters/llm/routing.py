@@ -146,8 +146,8 @@ class Router:
     def _of_family(self, name: str) -> Server | None:
         """Return the server for a name by its family.
 
-        A model with a row of its own needs no list. Other names of a family count only where no list can be had, for
-        models that are newer than this program.
+        A model with a row in models.toml matches without the provider's list. Another name of the family matches only
+        if the list cannot be fetched: it may be a model that is newer than this program.
         """
         known, spoken = limits_of(name) is not None, family_of(name)
         for server in self.servers:

@@ -47,7 +47,7 @@ class ServerFiles:
         return tuple(sorted(path for path in found if not any(_within(path, other) for other in found)))
 
     def in_shared_directories(self) -> tuple[str, ...]:
-        """Return files that are hidden only in their current form, since their directory is not the server's own."""
+        """Return the files that are hidden alone, since others use their directory: a replaced file is visible."""
         hidden = self.to_hide("/")
         return tuple(path for path in hidden if not os.path.isdir(path))
 

@@ -799,7 +799,7 @@ LANDLOCK_ABI = 7
 #: The newest version of Landlock that is made use of.
 
 SIGNALS_ABI = 6
-#: From this version on Landlock keeps signals in.
+#: From this version on Landlock can confine signals to the sandbox.
 
 DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")
 
@@ -971,8 +971,8 @@ HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
 
 IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
 IOCTL_KINDS = (0x5400, 0x8900)
-#: Terminals and what all files have; sockets. Others that do more than read belong to file systems, which let
-#: attributes, versions and subvolumes be changed through a file opened for reading, or to devices.
+#: Types of the ioctls of terminals and of all files, and of sockets. Of other types only those that read are allowed:
+#: file systems change attributes, versions and subvolumes even through a file opened for reading; others are devices'.
 
 
 def seccomp_program(machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> bytes:
@@ -1082,7 +1082,7 @@ def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
 
 
 def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]":
-    """Return `found` if the loaded word is one of these, else `other`."""
+    """Return BPF code that returns `found` if the loaded word is one of `values`, else `other`."""
     program: list[bytes] = []
     for left, value in zip(range(len(values), 0, -1), values, strict=True):
         program += test(EQUAL, value, left, 0)

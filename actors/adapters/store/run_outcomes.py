@@ -58,14 +58,14 @@ def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]
 
 
 def run_of(row: tuple[Any, ...]) -> StoppedRun:
-    """Convert a row of RUN to a run. Raises ValueError."""
+    """Convert a row with the columns RUN to a stopped run. Raises ValueError."""
     _, revision, run, reason, detail, message, last_sequence, at, _ = row
     refuse_non_numbers(revision, last_sequence, at)
     return StoppedRun(revision, at, RunStop(run, StopReason(reason), detail, message), last_sequence)
 
 
 def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int, ...]:
-    """Return the values of FATE."""
+    """Return the values of the columns FATE."""
     outcome = settled.outcome
     waited = _encode(outcome.input).decode()
     values = (
@@ -76,7 +76,7 @@ def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int,
 
 
 def fate_of(row: tuple[Any, ...]) -> SettledInput:
-    """Convert a row of FATE to a fate. Raises msgspec.DecodeError or ValueError."""
+    """Convert a row with the columns FATE to a settled input. Raises msgspec.DecodeError or ValueError."""
     _, revision, _, delivery, fate, waited, run, at, _ = row
     refuse_non_numbers(revision, at)
     return SettledInput(revision, at, QueueChanged(_INPUT.decode(waited), delivery, Fate(fate)), run)

@@ -47,7 +47,7 @@ class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
 
 
 class UserMessageWithdrawn(Struct, frozen=True, omit_defaults=True, tag="user-message-withdrawn"):
-    """A queued follow-up was withdrawn; an addition to the specified list."""
+    """A queued follow-up was withdrawn; an extension to the event kinds of the specification."""
 
     id: str
 

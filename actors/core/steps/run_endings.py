@@ -81,7 +81,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
     if builder.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
         return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
-    if not isinstance(builder.before, Cancelling):  # its notice names the cancel, which came first
+    if not isinstance(builder.before, Cancelling):  # a run that was being cancelled has its notice: it names the cancel
         queue_restart_notice(builder)
     return become_idle(builder, StopReason.INTERRUPTED, "restart", drop_queue=True)
 
@@ -89,7 +89,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
 def exhaust_context(
     builder: TransitionBuilder, summary: str, reason: StopReason, *through: ContextState
 ) -> TransitionResult:
-    """End a conversation whose context is full, for good (REQ-BED-021). The builder has the summary message already."""
+    """End a conversation permanently, its context being full (REQ-BED-021); its summary message is already added."""
     close_run(
         builder, reason, "context_exhausted", message=summary if reason is StopReason.ERROR else "", drop_queue=True
     )

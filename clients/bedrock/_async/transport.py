@@ -110,7 +110,7 @@ class AsyncTransport:
     def stream(
         self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None
     ) -> AsyncStream[Response]:
-        """Return the responses of a streaming call, which starts with the first one read; closing cancels it.
+        """Return the responses of a streaming call, which starts when the first one is read; closing cancels it.
 
         There is no time limit unless `timeout` sets one, to the whole stream. Raises what `checked_timeout` raises.
         """

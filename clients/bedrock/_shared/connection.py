@@ -81,7 +81,7 @@ class Connection(Generic[ChannelT]):
             Misconfigured, ServerNotRunning: As `find` does; also if no process listens at the Unix socket.
         """
         settings = self._find()
-        if has_no_listener(settings.target):  # at once: closing a channel for threads takes gRPC 0.2 seconds
+        if has_no_listener(settings.target):  # checked first: closing a synchronous gRPC channel takes 0.2 seconds
             raise ServerNotRunning(f"no Bedrock server is running: no process listens at {settings.target}")
         return settings, self._open_channel(settings)
 

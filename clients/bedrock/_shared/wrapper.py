@@ -82,7 +82,7 @@ class Value(Wrapper[MessageT]):
 
 
 def message_type(wrapper: type[Wrapper[Any]]) -> type[Message]:
-    """Return the class of the messages that a wrapper is for."""
+    """Return the protobuf message class that a wrapper class wraps."""
     (base,) = vars(wrapper)["__orig_bases__"]
     return cast("type[Message]", get_args(base)[0])
 

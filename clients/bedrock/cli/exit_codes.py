@@ -30,9 +30,9 @@ USAGE = 2
 NEEDS_APPROVAL = 3
 #: No server can be reached.
 UNREACHABLE = 4
-#: Cancelled, by Ctrl-C or by somebody else.
+#: Cancelled, by Ctrl-C or by another client.
 CANCELLED = 130
-#: Whoever read the output has gone; the same as of a program that SIGPIPE ends.
+#: The reader of the output has closed the pipe; the same code as of a program killed by SIGPIPE.
 CLOSED_PIPE = 141
 
 START_A_SERVER = "Start one with `bedrock serve`, or chat with one of your own: `bedrock chat --spawn`."
@@ -100,7 +100,7 @@ class Failure(Exception):
 
 
 def tell(text: str) -> None:
-    """Print something to standard error that is no answer: safe to print, and broken at words at a terminal."""
+    """Print a message to standard error, sanitized, and wrapped at a terminal."""
     say = folding(partial(print_line, err=True), columns(sys.stderr))
     for line in Paint.for_stream(sys.stderr).clean(text).lines():
         say(line)
@@ -108,7 +108,7 @@ def tell(text: str) -> None:
 
 @contextmanager
 def told(source: str = "") -> Generator[None]:
-    """Turn the errors of the block into a text on standard error and the exit code of the program.
+    """Report errors of the block on standard error and exit with their exit code.
 
     Args:
         source: What names the server's address, as of `address_source`.

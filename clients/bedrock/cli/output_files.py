@@ -1,4 +1,4 @@
-"""Files that a command writes: whole or not at all, and never over another one unless that is wanted."""
+"""Write a command's output files atomically; overwrite existing files only if requested."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ if TYPE_CHECKING:
 
 
 def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link: bool = True) -> None:
-    """Write a file beside its place and put it there once it is complete.
+    """Write a temporary file in the same directory and rename it once it is complete.
 
-    What is a device or a pipe has nothing to lose and is written to. The first piece is asked for before anything is
-    touched.
+    A device or a pipe is written to directly. The first piece is requested before the file system is changed.
 
     Args:
-        path: Where to.
-        pieces: What it is to hold.
-        force: Whether to replace a file that is there already.
-        follow_link: Whether to write where a link leads to; else the link counts as what is there.
+        path: The target.
+        pieces: The content.
+        force: Whether to replace an existing file.
+        follow_link: Whether to write to the target of a symbolic link; else the link counts as the existing file.
 
     Raises:
-        Failure: A file is there already, or it cannot be written. Nothing has changed then.
+        Failure: The file exists, or cannot be written. Nothing has changed then.
     """
     pieces = iter(pieces)
     first = next(pieces, b"")

@@ -1,4 +1,4 @@
-"""A server of one's own: started when none answers, and gone when its owner is gone."""
+"""A child server: started if no server is running, and ended with the process that started it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Seconds in which a server must be ready.
 START_SECONDS = 60.0
-#: Seconds in which it must end when it is told to; then it is killed.
+#: Seconds that it gets to shut down gracefully before it is killed.
 STOP_SECONDS = 20.0
 #: How long its runs may go on then, in seconds.
 DRAIN_SECONDS = 1
@@ -84,7 +84,7 @@ class SpawnedServer:
         return None if self._child is None else self._child.pid
 
     def stop(self) -> None:
-        """Tell the server to stop and wait until it is gone. Safe to call again."""
+        """Stop the server and wait until it has exited; idempotent."""
         child, self._child = self._child, None
         if child is not None:
             child.terminate()
@@ -101,7 +101,7 @@ class SpawnedServer:
 
     def _start(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by stop
-        command = [sys.executable, "-P", "-m", "server", "--until-eof"]  # -P: not a `server` that lies around here
+        command = [sys.executable, "-P", "-m", "server", "--until-eof"]  # -P: not a `server` in the current directory
         command += ["--drain-seconds", str(DRAIN_SECONDS), "--log-level", "warning"]
         if not os.environ.get("BEDROCK_LISTEN"):
             command += ["--listen", "none"]  # but for the socket of its data directory

@@ -1,4 +1,4 @@
-"""The standard streams of the process: one that is closed or broken is an error that can be told, like any other."""
+"""The standard streams of the process: a closed or broken one is reported as an error like any other."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-#: How often somebody looks whether a terminal or a reader is still there, in seconds.
+#: Seconds between checks whether the terminal or the reader of a pipe still exists.
 LOOK_SECONDS = 1.0
 
 
 def prepare() -> None:
-    """Make the streams strict about what comes in and lenient about what goes out.
+    """Make decoding of input strict and encoding of output lenient, and replace closed streams.
 
-    In the place of one that is closed comes what reads as empty (standard input), what no write succeeds on (standard
-    output), or what swallows all (standard error). So no file that is opened later gets its descriptor, and its words.
+    A closed standard input is replaced by one that is empty, standard output by one on which all writes fail, standard
+    error by one that discards. Otherwise a file opened later would get its descriptor and the text written to it.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), closefd=False)
@@ -33,10 +33,10 @@ def prepare() -> None:
 
 
 def ensure_read(stream: TextIO) -> None:
-    """Find out, without printing anything, whether what is printed would still get somewhere.
+    """Check, without printing anything, whether a stream can still be written to.
 
     Raises:
-        BrokenPipeError: Whoever read it has gone.
+        BrokenPipeError: The reader has closed the pipe.
         OSError: It is closed, or its disk is full.
     """
     try:
@@ -51,7 +51,7 @@ def ensure_read(stream: TextIO) -> None:
 
 
 async def until_gone(stream: TextIO) -> None:
-    """Wait until nobody can see any more what is printed, whether or not a signal tells so."""
+    """Wait until the terminal or the reader of the pipe is closed, with or without a signal."""
     with suppress(OSError):
         while True:
             ensure_read(stream)
@@ -59,7 +59,7 @@ async def until_gone(stream: TextIO) -> None:
 
 
 def give_up() -> None:
-    """Forget what could not be printed: the interpreter would try again at its end, and complain."""
+    """Discard unwritten output: the interpreter would try to write it again at exit, and report the error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

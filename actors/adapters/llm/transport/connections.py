@@ -58,7 +58,7 @@ class AbortHandle:
         """The socket to read from; after a TLS handshake the wrapped one."""
 
     def abort(self) -> None:
-        """Shut the socket down for good, also one that is published later. Any thread; never blocks, never raises."""
+        """Shut the socket down, and every socket published later. Any thread; never blocks, never raises."""
         with self._lock:
             self._aborted = True
             self._shutdown()

@@ -184,13 +184,13 @@ class Pruning:
 
 
 class Compaction:
-    """Free pages that are returned to the file system."""
+    """A change that returns free pages to the file system."""
 
     def __init__(self, pages: int) -> None:
         self._pages = pages
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """At most so many; a database that cannot give any back keeps them for what will be written."""
+        """Return at most `pages` pages; a database without incremental vacuum keeps them for later writes."""
         connection.execute(f"PRAGMA incremental_vacuum({self._pages:d})").fetchall()
 
 

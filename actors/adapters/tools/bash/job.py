@@ -199,7 +199,7 @@ class Job:
     # --- the job's thread -------------------------------------------------------------------------------------------
 
     def _await_end(self, process: RunningProcess) -> None:
-        """Wait for the end and settle; wakes all waiters, whatever happens."""
+        """Wait for the process to end, then settle the job; all waiters are woken even if that fails."""
         end = ProcessEnd(None, None, b"", b"", 0, 0, (), leaked=True)
         try:
             end = process.wait()

@@ -58,7 +58,7 @@ class JobRegistry:
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job that is about to be started. Raises Refused when too many run. `drop` it if it is not kept."""
+        """Create a job that is about to be started; `drop` removes it again. Raises Refused when too many run."""
         with self._lock:
             jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs())
             if len(live := jobs_here.live) >= MAX_LIVE:

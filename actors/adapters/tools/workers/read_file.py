@@ -15,7 +15,7 @@ SNIFFED = 8 * 1024
 #: Bytes at the start of a file that must not contain NUL.
 
 MAX_LINE = 2000
-#: Characters shown of a line.
+#: Characters shown per line, at most.
 
 MAX_TEXT = 126 * 1024
 #: Bytes of all lines shown; lines beyond count as not shown.

@@ -1,4 +1,4 @@
-"""What a person is asked to allow, as lines in which nothing can hide."""
+"""Approval requests as lines of text in which every invisible character is shown."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from bedrock.states import Approval
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """Something that a person may agree to, beside the questions of the agent."""
+    """A question of the client itself, apart from the agent's approval requests."""
 
     text: str
     accept: Callable[[], Awaitable[None]]
 
 
 Asked: TypeAlias = Approval | Offer
-"""What a person is asked."""
+"""A question to the user."""
 
-#: What precedes each line of what is to be done.
+#: The prefix of each line of the tool call.
 INDENT = SafeText("    ")
-#: Columns of a question in a few words.
+#: Maximum columns of a question's title.
 TITLE_COLUMNS = 60
 
 
 def question_lines(approval: Approval, working_directory: str, paint: Paint) -> list[SafeText]:
-    """Say what is to be allowed, in full; every control character of it is shown."""
+    """Return the approval request in full; control characters are made visible."""
     if approval.tool == "request_mode_upgrade":
         wants = "the agent asks for the unrestricted mode: all its tools may then write and use the network, until"
         wants += " the mode is changed back"

@@ -1,4 +1,4 @@
-"""A connection that is lost and comes back, told once each way."""
+"""Report the loss of the connection and its recovery, once each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 TRYING_AGAIN = "connection lost, trying again…"
 CONNECTED_AGAIN = "connected again"
-#: How long after a failed attempt to connect the next one is made, in seconds.
+#: Seconds between attempts to reconnect.
 RETRY_SECONDS = 1.0
 
 
 def lost(error: BedrockError) -> str:
-    """Say in a line that the connection is lost, and why."""
+    """Return a line that says that the connection is lost, and why."""
     return f"{TRYING_AGAIN} ({_cause(error)})"
 
 
@@ -33,14 +33,14 @@ def _cause(error: BedrockError) -> str:
 
 
 class Outage:
-    """Notices the loss of a stream of events, and its return even if there is nothing new. Lives on one event loop."""
+    """Detects the loss of an event stream, and its recovery even without new events. Bound to one event loop."""
 
     def __init__(self, conversation: Callable[[], AsyncConversation], say: Callable[[str], None]) -> None:
-        """Begin connected.
+        """Start in the connected state.
 
         Args:
-            conversation: Gives the conversation that is followed.
-            say: Tells a person; it is called again after each change.
+            conversation: Returns the conversation that is followed.
+            say: Prints a line for the user; called after each change.
         """
         self._conversation = conversation
         self._say = say
@@ -52,25 +52,25 @@ class Outage:
         return self._looking is not None
 
     def begin(self, error: BedrockError, delay: float) -> None:
-        """Take note that the stream was cut; the client's `on_disconnect`."""
+        """Record that the stream was cut; the client's `on_disconnect`."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
             self._say(lost(error))
 
     def end(self) -> None:
-        """Take note that something has arrived."""
+        """Record that an event has arrived."""
         if self._looking is not None:
             self.close()
             self._say(CONNECTED_AGAIN)
 
     def close(self) -> None:
-        """Look no longer, and say nothing."""
+        """Stop probing, without a message."""
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
 
     async def _look(self) -> None:
-        """Open a stream of our own until one begins: the one that comes back shows nothing unless there is news."""
+        """Open probe streams until one begins: the resumed stream itself yields nothing until there is a new event."""
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             if await self._begins():

@@ -1,4 +1,4 @@
-"""How a conversation stands, folded from its events, and the one line that says so."""
+"""The state of a conversation, folded from its events, and the status line that shows it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = {
 
 @dataclass(slots=True)
 class ConversationView:
-    """The latest that is known. Fed with every event, in order."""
+    """The latest known state. Apply every event, in order."""
 
     slug: str = ""
     working_directory: str = ""
@@ -45,22 +45,22 @@ class ConversationView:
     approvals: list[Approval] = field(default_factory=list)
     queue: list[Message] = field(default_factory=list)
     jobs: int = 0
-    """Background jobs, as far as somebody has asked: no event tells of them."""
+    """Background jobs as of the latest query: no event reports them."""
     deleted: bool = False
     _since: float = 0.0
     _tool: str = ""
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way that can be cancelled."""
+        """Whether there is a run that can be cancelled."""
         return self.state.busy
 
     def observe(self, event: Event, now: float) -> None:
-        """Take note of an event.
+        """Apply an event.
 
         Args:
             event: The event.
-            now: Seconds of a clock of this machine, for how long the present tool has been running.
+            now: Monotonic seconds, to measure how long the current tool has been running.
         """
         if event.conversation is not None:
             self.know(event.conversation)
@@ -86,9 +86,9 @@ class ConversationView:
 
         Args:
             now: Of the same clock as in `observe`.
-            wall: The time of day, to count down to the next attempt.
-            width: How many columns it may have; what comes last is left out first.
-            keys: What a key would do while something is under way.
+            wall: Wall-clock time, to count down to the next attempt.
+            width: Maximum columns; the last parts are omitted first.
+            keys: What a key would do during a run.
         """
         parts = [self.activity(now, wall)]
         if self.queue:
@@ -128,7 +128,7 @@ class ConversationView:
                 return f"{word}{attempt}"
 
     def know(self, conversation: ConversationInfo) -> None:
-        """Take note of how the conversation stands, but for its state."""
+        """Apply the conversation's current fields, except its state."""
         self.slug = conversation.slug
         self.working_directory = conversation.working_directory
         self.model = conversation.model.removeprefix("models/")
@@ -138,7 +138,7 @@ class ConversationView:
         self.tokens = conversation.total_usage.total_tokens
 
     def _question(self, name: str, asked: Approval | None) -> None:
-        """Take note of a question, or of its answer. One that is known already keeps its place among the others."""
+        """Add a pending approval, or remove it if `asked` is None. A known one keeps its position."""
         known = [approval.name for approval in self.approvals]
         if asked is None:
             self.approvals = [approval for approval in self.approvals if approval.name != name]

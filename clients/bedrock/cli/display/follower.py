@@ -1,4 +1,4 @@
-"""Looking at a conversation while it happens: what is said, what is asked, and what its sub-agents do."""
+"""Follow a conversation live: print its messages and approval requests, and track its sub-agents."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 RESULTS = "sub_agent_results"
 
-#: How long the ends of sub-agents are waited for once their parent goes on, in seconds.
+#: Seconds to wait for the ends of sub-agents once their parent continues.
 SETTLE_SECONDS = 1.0
-#: How long a sub-agent that is named but not there yet is given before it is looked for again, in seconds.
+#: Seconds before a sub-agent that is announced but does not exist yet is looked up again.
 BIRTH_SECONDS = 0.05
 
 
 class Onlooker:
-    """Shows one conversation and follows its sub-agents. Lives on one event loop."""
+    """Shows one conversation and follows its sub-agents. Bound to one event loop."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Onlooker:
         """Prepare; nothing is called yet.
 
         Args:
-            agent: Gives the conversation of a sub-agent by its name.
+            agent: Returns the conversation of a sub-agent by its name.
             paint: How to colour lines.
             write: Prints a line.
-            live: Whether somebody sees text as it is written, and the tree of sub-agents.
+            live: Whether text is shown as it streams in, and the tree of sub-agents.
             width: Where to break lines as they stream in.
             refresh: Called when something that is not printed may have changed.
-            hint: How a person sees what is left out of a long output.
+            hint: How to show the omitted part of a long output.
         """
         self.view = ConversationView()
         self.transcript = Transcript(paint, write, live=live, width=width, hint=hint)
@@ -64,7 +64,7 @@ class Onlooker:
         self._followed: list[asyncio.Task[None]] = []
 
     async def follow(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-        """Show events, and yield each after it was shown."""
+        """Show events; yield each after it was shown."""
         try:
             async for event in events:
                 if self._followed and _goes_on(event):
@@ -89,13 +89,13 @@ class Onlooker:
             return []
         try:
             return await fates_of_snapshot(self._agent(snapshot.conversation.name), snapshot)
-        except BedrockError:  # the messages are worth more
+        except BedrockError:  # the messages are shown without their fates then
             return []
 
     def _show(self, event: Event, fates: list[Fate]) -> None:
         self.view.observe(event, time.monotonic())
         self.transcript.show(event, fates)
-        for approval in self.view.approvals:  # also those that were open before somebody looked
+        for approval in self.view.approvals:  # including those that were open before this stream began
             if approval.name not in self._asked:
                 self._asked.add(approval.name)
                 self.transcript.ask(approval, self.view.working_directory)
@@ -106,24 +106,24 @@ class Onlooker:
             self._followed.append(asyncio.create_task(self._follow_agent(name)))
 
     async def _follow_agent(self, name: str) -> None:
-        """Follow one sub-agent to its end. It begins a moment after its parent tells of it."""
+        """Follow one sub-agent to its end; its conversation is created shortly after its parent announces it."""
         tree = self.transcript.agents
         try:
             while not tree.seen_to_the_end(name):
                 try:
                     await self._read(name)
                 except NotFound:
-                    if name not in tree.at_work:  # it never began
+                    if name not in tree.at_work:  # it never started
                         return
                 await asyncio.sleep(BIRTH_SECONDS)
-        except BedrockError:  # what its parent tells of it must do
+        except BedrockError:  # its parent's reports have to suffice
             pass
         finally:
             tree.unfollow(name)
             self.transcript.tell_agents()
 
     async def _read(self, name: str) -> None:
-        """Read what there is of a sub-agent, to its end if it has begun."""
+        """Read a sub-agent's events, to its end if it has started."""
         events = self._agent(name).events(recent_messages=0, omit_deltas=True, until_settled=True)
         async with aclosing(events):
             async for event in events:
@@ -132,7 +132,7 @@ class Onlooker:
                 self.refresh()
 
     async def _settled(self) -> None:
-        """Let the ends of all sub-agents arrive, so that they are told before what follows from them."""
+        """Wait for the ends of all sub-agents, so that they are printed before what the parent does with them."""
         await asyncio.wait(self._followed, timeout=SETTLE_SECONDS)
         await self._leave()
 

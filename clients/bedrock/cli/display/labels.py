@@ -1,4 +1,4 @@
-"""What people are told instead of the words of the contract."""
+"""Texts for users in place of the contract's enum names."""
 
 from __future__ import annotations
 

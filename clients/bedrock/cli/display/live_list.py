@@ -1,4 +1,4 @@
-"""`bedrock watch` without a name: the active conversations as a table that follows them, or a line each time."""
+"""`bedrock watch` without a name: a live table of the active conversations, or one line per change in a pipe."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def watch_list(address: str | None, output: str) -> None:
 
 
 async def _draw(entries: AsyncIterator[ConversationListEvent]) -> None:
-    """Keep a table up to date at the place where it stands. What existed already is shown at once, as a whole."""
+    """Redraw the table in place at each change; existing conversations are shown together at the start."""
     table, block, paint = Listing(), LiveBlock(sys.stdout), Paint.for_stream(sys.stdout)
     caught_up = False
     async for entry in entries:

@@ -1,4 +1,4 @@
-"""How far a run is, for who waits at a terminal for its answer: what it does, and one line that says so now."""
+"""The progress of a run, for a user who waits at a terminal for the answer: printed events and a status line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from bedrock.conversations import ConversationInfo
     from bedrock.errors import BedrockError
 
-#: How often the seconds are counted, in seconds.
+#: Seconds between updates of the status line.
 TICK = 0.5
 
 
 class Progress:
-    """Prints what a run does but for the answer. At a terminal a status line stands beneath until the end."""
+    """Prints the events of a run except the answer. At a terminal, a status line is shown below until the end."""
 
     def __init__(self, stream: TextIO, *, quiet: bool, plain: bool = False) -> None:
         """Prepare to print to `stream`; nothing at all if `quiet`."""
@@ -47,7 +47,7 @@ class Progress:
         return self
 
     def begin(self, read: Callable[[], ConversationInfo]) -> None:
-        """Show the status line if anybody can see it; `read` tells how the conversation stands."""
+        """Show the status line if the stream is a terminal; `read` returns the conversation's current fields."""
         if self._width is not None and not self._quiet:
             self._view.know(read())
             self._ticking.start()
@@ -62,7 +62,7 @@ class Progress:
             self._block.show(())
 
     def show(self, event: Event) -> None:
-        """Print what an event is to somebody who waits."""
+        """Print an event if it matters to a user who waits."""
         if self._quiet:
             return
         with self._lock:
@@ -74,7 +74,7 @@ class Progress:
                 self._transcript.show(event)
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
-        """Take note that the events are cut off; the next one says that they are back."""
+        """Record that the connection is lost; the next event shows that it is back."""
         if self._quiet or self._lost:
             return
         with self._lock:
@@ -85,7 +85,7 @@ class Progress:
         self._block.write(self._paint.careful(f"· {text}"))
 
     def _tick(self) -> None:
-        """Keep the line up to date, until the end."""
+        """Update the status line until the end (its own thread)."""
         while not self._over.wait(TICK):
             with self._lock:
                 now = datetime.now(UTC)  # noqa: TID251 -- counts down on the reader's clock

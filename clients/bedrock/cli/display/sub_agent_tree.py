@@ -1,4 +1,4 @@
-"""Sub-agents that were started together: what each is doing, and how it ended, as lines for people."""
+"""The tree of sub-agents that run together: the activity and the outcome of each, as lines for the terminal."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.states import ConversationState
 
-#: Columns of a task that are always shown, however narrow the terminal.
+#: Minimum columns of a task, also in a narrow terminal.
 LEAST_TASK = 12
 
 
 @dataclass(slots=True)
 class AgentView:
-    """The latest that is known of one sub-agent."""
+    """The latest known state of one sub-agent."""
 
     status: SubAgentStatus
     view: ConversationView = field(default_factory=ConversationView)
     began: datetime | None = None
     ended: datetime | None = None
     followed: bool = False
-    """Whether somebody reads its own conversation, which tells more of its end than its parent does."""
+    """Whether its own conversation is followed, which has more details of its end than its parent."""
     seen_to_the_end: bool = False
     told: bool = False
-    """Whether its end was told."""
+    """Whether its end was printed."""
 
     def observe(self, event: Event, now: float) -> None:
-        """Take note of an event of its own conversation; `now` as in ConversationView."""
+        """Apply an event of its own conversation; `now` as in ConversationView."""
         self.view.observe(event, now)
         if event.conversation is not None:
             self.began = event.conversation.create_time
@@ -46,7 +46,7 @@ class AgentView:
             self._end(outcome, event.state)
 
     def _end(self, outcome: Literal["completed", "failed"], state: ConversationState) -> None:
-        """Take note of how it ended, unless its parent has told that."""
+        """Record how it ended, unless its parent has reported that."""
         if not self.status.outcome:
             self.status = replace(
                 self.status,
@@ -57,13 +57,13 @@ class AgentView:
             )
 
     def reported(self, status: SubAgentStatus, at: datetime) -> None:
-        """Take note of how its parent says it ended."""
+        """Record how it ended, as its parent reports."""
         if not self.status.outcome:
             self.status, self.ended = status, self.ended or at
 
     @property
     def to_tell(self) -> bool:
-        """Whether its end is known, as far as it is going to be, and was not told."""
+        """Return whether its end is known in all available detail and was not printed."""
         return bool(self.status.outcome) and not self.told and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:
@@ -81,7 +81,7 @@ def _result(state: ConversationState) -> str:
 
 
 class AgentTree:
-    """Folded from the events of the parent and, where somebody follows them, of the sub-agents themselves."""
+    """The tree, folded from the events of the parent and of the sub-agents that are followed."""
 
     def __init__(self) -> None:
         self.waiting = False
@@ -89,7 +89,7 @@ class AgentTree:
         self._agents: dict[int, AgentView] = {}
 
     def observe(self, event: Event) -> None:
-        """Take note of an event of the parent."""
+        """Apply an event of the parent."""
         if event.state is not None and event.kind != "conversation_updated":
             waiting = self._waits(event, event.state)
             if waiting and not self.waiting:
@@ -101,24 +101,24 @@ class AgentTree:
                 agent.reported(status, event.time)
 
     def _waits(self, event: Event, state: ConversationState) -> bool:
-        """Whether the parent waits for sub-agents in a state: also while it cancels them, but not whatever else."""
+        """Return whether the parent waits for sub-agents in this state, including while it cancels them."""
         if state.kind == "cancelling":
             return self.waiting or bool(event.sub_agents)
         return state.kind == "awaiting_sub_agents"
 
     def observe_agent(self, name: str, event: Event, now: float) -> None:
-        """Take note of an event of one sub-agent's own conversation; `now` as in ConversationView."""
+        """Apply an event of one sub-agent's own conversation; `now` as in ConversationView."""
         for agent in self._agents.values():
             if agent.status.name == name:
                 agent.observe(event, now)
 
     @property
     def at_work(self) -> list[str]:
-        """The names of those whose end nobody has told of."""
+        """The names of the sub-agents that have not ended, as far as is known."""
         return [agent.status.name for agent in self._in_order() if not agent.status.outcome]
 
     def follow(self) -> list[str]:
-        """Return the names of those at work whom nobody has followed yet; from now on somebody does."""
+        """Mark the running sub-agents as followed; return the names of those that were not."""
         found = [
             agent for agent in self._in_order() if self.waiting and not agent.status.outcome and not agent.followed
         ]
@@ -127,7 +127,7 @@ class AgentTree:
         return [agent.status.name for agent in found]
 
     def unfollow(self, name: str) -> None:
-        """Nobody follows it any more: what its parent tells must do."""
+        """Mark a sub-agent as not followed: only its parent's reports count from now on."""
         for agent in self._agents.values():
             if agent.status.name == name:
                 agent.followed = False
@@ -137,21 +137,21 @@ class AgentTree:
         return any(agent.seen_to_the_end for agent in self._agents.values() if agent.status.name == name)
 
     def endings(self, paint: Paint) -> Iterator[SafeText]:
-        """Yield a line for each that ended and was not told of yet."""
+        """Yield a line for each ended sub-agent whose end was not printed yet."""
         for agent in self._in_order():
             if agent.to_tell:
                 agent.told = True
                 yield _ending(agent, paint)
 
     def roll(self, paint: Paint) -> Iterator[SafeText]:
-        """Yield a line for each that is at work, for somebody who comes later."""
+        """Yield a line for each running sub-agent, for a viewer who joins later."""
         for agent in self._in_order() if self.waiting else ():
             if not agent.status.outcome:
                 task = one_line(agent.status.task, 100)
                 yield paint.dim(f"· sub-agent {agent.status.index + 1} of {len(self._agents)} at work: {task}")
 
     def lines(self, paint: Paint, now: float, wall: datetime, width: int) -> list[SafeText]:
-        """The tree while the parent waits: a line of at most `width` columns for each."""
+        """Return the tree while the parent waits: a line of at most `width` columns for each."""
         if not self.waiting:
             return []
         agents = list(self._in_order())

@@ -1,4 +1,4 @@
-"""Runs as they went, line by line: requests and when their answers came, tools by group with durations, ends."""
+"""Timelines of runs, line by line: model requests with their latencies, tools by group with durations, ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from bedrock.messages import Message, ToolCall, ToolResult
     from bedrock.request_cycles import AiBlock, InferenceRound, RequestCycle
 
-#: Columns that a line takes at most where nobody looks at a terminal.
+#: Maximum columns of a line if the output is not a terminal.
 WIDTH = 80
 #: Columns before a text, and before the tools.
 _BEFORE_TEXT, _BEFORE_TOOLS = 15, 17
-#: Columns that a text has, however narrow the terminal.
+#: Minimum columns of a text, also in a narrow terminal.
 _LEAST = 20
 
 

@@ -1,4 +1,4 @@
-"""What a tool call is about, as text for people."""
+"""Render the arguments of a tool call as text for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool did, as lines: its output as it is written, and how it ended."""
+"""Tool calls as lines: the output as it streams in, and how the call ended."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from bedrock.cli.text.output import Write
     from bedrock.cli.text.style import Paint, Width
 
-#: Lines of a tool's output that are shown, the last ones: how it ended stands there.
+#: The last lines of a tool's output that are shown: they usually contain the result.
 OUTPUT_LINES = 12
-#: How many outputs are kept whole, to be shown on request.
+#: Number of outputs kept in full, to be shown on request.
 KEPT = 20
 
 HOW_TO_SEE = "Ctrl-O or /output shows all"
@@ -27,7 +27,7 @@ HOW_TO_SEE = "Ctrl-O or /output shows all"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A call and all that it printed."""
+    """A call and its whole output."""
 
     call: ToolCall | None
     text: SafeText
@@ -42,8 +42,8 @@ class ToolOutput:
         Args:
             paint: How to colour lines.
             write: Prints a line.
-            width: How long lines may be while they are being written; None: as long as they are.
-            hint: How somebody sees what is not shown.
+            width: Where to break lines while they stream in; None: no limit.
+            hint: How to show the omitted lines.
         """
         self._paint = paint
         self._write = write
@@ -64,7 +64,7 @@ class ToolOutput:
         return self._end(lines, total, room if total <= room else room - 1)
 
     def feed(self, piece: str) -> None:
-        """Take what a tool has just written."""
+        """Add live output of the current tool."""
         lines = self._flow.feed(piece)
         self._latest.extend(lines)
         self._count += len(lines)
@@ -77,7 +77,7 @@ class ToolOutput:
         if isinstance(diff, str) and diff:
             for line in diff_lines(diff, self._paint):
                 self._write(self._paint.text(self._paint.dim("  │"), " ", line))
-        elif self._flow.text or result.outcome != "denied":  # which was told, with the reason
+        elif self._flow.text or result.outcome != "denied":  # a denial was printed, with its reason
             self._whole(text)
         self._begin()
         tool = call.tool if call else "tool"
@@ -89,7 +89,7 @@ class ToolOutput:
             self._write(self._paint.careful(f"  └ {tool}: {result.outcome}"))
 
     def beginning(self, text: str) -> None:
-        """Print the beginning of a text, which says most about it."""
+        """Print the first lines of a text."""
         lines = _lines(self._paint.clean(text))
         for line in lines[:OUTPUT_LINES]:
             self._write(self._paint.dim(f"  │ {line}"))
@@ -116,9 +116,7 @@ class ToolOutput:
             self._write(line)
 
     def _with_streamed(self, text: SafeText) -> SafeText:
-        """The output of a call that has ended, with what it had printed before where that was left out: of one that was
-        cancelled it is.
-        """
+        """Return the output of an ended call, after its live output if the result omits that (a cancelled call)."""
         streamed = _lines(self._paint.clean(self._flow.text))
         told = not streamed or streamed[-1] in _lines(text)
         return text if told else self._paint.text(*(f"{line}\n" for line in streamed), text)

@@ -1,4 +1,4 @@
-"""A conversation as lines for people: what was said, what ran, what was asked, and how it ended."""
+"""The transcript of a conversation as lines: messages, tool calls, approval requests, and how runs ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bedrock.cli.text.output import Write
     from bedrock.states import Approval
 
-#: What a message of a person begins with.
+#: The prefix of a user's message.
 USER_MARK = "> "
 
 SUMMED_UP = "the conversation, summed up"
@@ -48,7 +48,7 @@ class Transcript:
         width: Width | None = None,
         hint: str = "",
     ) -> None:
-        """Prepare; `hint` says how a person sees what is left out of a long output."""
+        """Prepare; `hint` says how to show the omitted part of a long output."""
         self._paint = paint
         self._say = write
         self._write = folding(write, width)
@@ -62,7 +62,7 @@ class Transcript:
         self._summing = False
         """Whether a summary is being written, under a heading that is printed already."""
         self.goes_on = False
-        """Whether the chat goes on by itself once the conversation is summed up."""
+        """Whether the chat continues in the successor once the conversation is summarized."""
         self.agents = AgentTree()
 
     def unfinished(self, room: int) -> list[SafeText]:
@@ -81,7 +81,7 @@ class Transcript:
         return self._output.all(number, running)
 
     def tell_agents(self) -> None:
-        """Print which sub-agents have ended, as far as that was not printed before."""
+        """Print the ends of sub-agents that were not printed yet."""
         for line in self.agents.endings(self._paint):
             self._write(line)
 
@@ -94,7 +94,7 @@ class Transcript:
                 self._write(fate_line(entry, self._paint))
 
     def show(self, event: Event, fates: Iterable[Fate] = ()) -> None:
-        """Print what an event is to a person; many are nothing. With a snapshot come the `fates` of its time."""
+        """Print an event; many kinds print nothing. `fates` belong to a snapshot."""
         self.agents.observe(event)
         if event.kind == "snapshot":
             self._snapshot(event, fates)
@@ -155,7 +155,7 @@ class Transcript:
                 pass
 
     def ask(self, approval: Approval, working_directory: str) -> None:
-        """Print what is to be allowed."""
+        """Print an approval request."""
         for line in question_lines(approval, working_directory, self._paint):
             self._write(line)
 
@@ -261,7 +261,7 @@ class Transcript:
         if event.queue_changed and event.fate not in (
             "delivered",
             "discarded",
-        ):  # its message, and the end of its run, tell the rest
+        ):  # other outcomes show in its message, or in the end of its run
             self._write(fate_line(event.queue_changed, self._paint))
 
     def _show_retrying(self, event: Event) -> None:

@@ -1,6 +1,6 @@
 """What stored messages do not tell: what became of those that had to wait, and which runs were cut short.
 
-Both are put among the messages, and told in a line for people.
+Both are sorted in among the messages and shown as a line of text.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot)
 def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
     """Yield messages in their order, and between them the fates of those that were never delivered, and of runs.
 
-    A fate stands where it was decided: of a message that is in the history behind it; of what waits at the end.
+    A fate is placed at the time when it was decided: that of a message in the history right after it, and messages
+    that still wait at the end.
     """
     dropped: dict[str, Fate] = {}
     others: deque[Fate] = deque()

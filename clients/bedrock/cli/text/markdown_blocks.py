@@ -147,7 +147,7 @@ def _console() -> Console:
 
 
 def _line(segments: Iterable[Segment]) -> SafeText:
-    """Segments as text with colours. What an entity of HTML stood for is made safe here."""
+    """Join the segments into coloured text; control characters from HTML entities are made safe here."""
     parts: list[str] = []
     for text, style, _ in reversed([segment for segment in segments if not segment.control]):
         clean = for_terminal(text.replace("\n", "").replace(_JOINT, "\u200d"))
