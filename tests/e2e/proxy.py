@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Self
 
 from tests.e2e.patience import PATIENCE
+from tests.unit.llm.scripted_server import Connection, ScriptedServer
 
 CONNECT_SECONDS = 2.0
 """What reaching the server may take. Where one was killed, and another has not begun to listen, it may take for ever;
@@ -21,29 +22,22 @@ class Proxy:
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._server = ScriptedServer(self._relay)
+        self.address = f"127.0.0.1:{self._server.port}"
         self.accepted = 0
         """Connections so far."""
         self._flowing = threading.Event()
         self._flowing.set()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
-        self._start(self._accept)
+        self._server.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
         self._flowing.set()
-        self._threads[0].join(PATIENCE)  # it accepts; no connection is new after its end
-        self.cut()
-        for thread in self._threads:
-            thread.join(PATIENCE)
-            assert not thread.is_alive(), "the proxy hangs"
+        self._server.__exit__()
 
     def cut(self) -> None:
         """Reset every connection, on both sides."""
@@ -61,31 +55,24 @@ class Proxy:
     def thaw(self) -> None:
         self._flowing.set()
 
-    def _start(self, target: object, *arguments: socket.socket) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
+    def _relay(self, connection: Connection) -> None:
+        near = connection.sock
+        with self._lock:
             self.accepted += 1
-            self._flowing.wait()
-            try:
-                far = socket.create_connection(self._target, timeout=CONNECT_SECONDS)
-            except OSError:
-                near.close()
-                continue
+        self._flowing.wait()
+        with socket.create_connection(self._target, timeout=CONNECT_SECONDS) as far:
             far.settimeout(None)
             with self._lock:
                 self._sockets |= {near, far}
-            self._start(self._pump, near, far)
-            self._start(self._pump, far, near)
+            back = threading.Thread(target=self._pump, args=(far, near), daemon=True)
+            back.start()
+            self._pump(near, far)
+            back.join(PATIENCE)
+            with self._lock:
+                self._sockets -= {near, far}
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        """Copy until one side ends, then end both."""
         with suppress(OSError):
             while data := source.recv(65536):
                 self._flowing.wait()
@@ -93,6 +80,3 @@ class Proxy:
         for sock in (source, sink):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            self._sockets.discard(source)
-        source.close()
