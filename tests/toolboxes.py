@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
+    from actors.ports import ToolContext, ToolOutput
 
 
 class NothingKept:
@@ -24,3 +25,13 @@ class NothingKept:
 
     def forget(self, conversation_id: str) -> None:
         pass
+
+
+class FunctionTool:
+    """A tool that calls a function with its context (ports.Tool)."""
+
+    def __init__(self, function: Callable[[ToolContext], ToolOutput]) -> None:
+        self._function = function
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        return self._function(context)

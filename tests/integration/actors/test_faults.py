@@ -42,7 +42,7 @@ from actors.ports import (
     ToolSpec,
     ToolTransientError,
 )
-from tests.toolboxes import NothingKept
+from tests.toolboxes import FunctionTool, NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -106,7 +106,7 @@ class Tools(NothingKept):
         return tuple(ToolSpec(each.name, {}, each) for each in traits)
 
     def get(self, name: str) -> Any:
-        return Runnable(getattr(self, f"run_{name}"))
+        return FunctionTool(getattr(self, f"run_{name}"))
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         return {}
@@ -126,14 +126,6 @@ class Tools(NothingKept):
         assert context.cancel.wait(PATIENCE)
         context.reaped((4711,))
         return ToolOutput("cut off", is_error=True)
-
-
-class Runnable:
-    def __init__(self, run: Callable[[ToolContext], ToolOutput]) -> None:
-        self._run = run
-
-    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        return self._run(context)
 
 
 class Life:

@@ -22,7 +22,7 @@ from actors.ports import (
 from actors.runtime.system_clock import SystemClock
 from tests.catalogs import OneModelCatalog
 from tests.services import in_memory
-from tests.toolboxes import NothingKept
+from tests.toolboxes import FunctionTool, NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -77,18 +77,10 @@ class Box(NothingKept):
 
     def get(self, name: str) -> Any:
         run = self.tools.get(name)
-        return _Tool(run) if run else None
+        return FunctionTool(run) if run else None
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         return {"raw": raw}
-
-
-class _Tool:
-    def __init__(self, run: Callable[[ToolContext], ToolOutput]) -> None:
-        self._run = run
-
-    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        return self._run(context)
 
 
 class Inbox:
