@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation import creation, settings
-from actors.conversation import replies as answers
-from actors.conversation import sub_agent_creation as spawning
+from actors.conversation import creation, replies, settings
 from actors.conversation.pipeline import LoadedConversation
 from actors.core.content import Delivery
 from actors.core.errors import Reason, Rejected
@@ -81,7 +79,7 @@ class CommandDispatch:
             case CreateConversationCommand():
                 return self._create(request)
             case CreateSubAgent():
-                return spawning.bear(self._pipeline, request)
+                return creation.create_sub_agent(self._pipeline, request)
             case _:
                 return self._obey(self._pipeline.load(), request)
 
@@ -179,7 +177,7 @@ class CommandDispatch:
         self._pipeline.executor.read_history(loaded.record)
         unit = loaded.begin()
         unit.run(event)
-        answer = answers.sent(unit, event.message_id)
+        answer = replies.sent(unit, event.message_id)
         entitled = self._titles.wanted and untitled(loaded.record)
         if entitled and (title := title_of(request.text)):
             settings.change(unit, event.at, title=title)
@@ -195,7 +193,7 @@ class CommandDispatch:
         _refuse_archived(loaded)
         self._pipeline.executor.read_history(loaded.record)
         at = self._pipeline.now()
-        unit, answer = spawning.by_hand(self._pipeline, loaded, request, at)
+        unit, answer = creation.spawn_from_command(self._pipeline, loaded, request, at)
         self._pipeline.perform(loaded, unit, command=_remembered(request, msgspec.json.encode(answer), at))
         return answer
 
@@ -219,7 +217,7 @@ class CommandDispatch:
             self._pipeline.executor.stop_unrecorded(unit.effects, unit.record, unit.context)
             recorded = False
         surviving = tuple(job for job in self._jobs() if job not in ended)
-        return answers.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
+        return replies.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
 
     def _withdraw(self, message_id: str) -> QueueChanged:
         unit = self._pipeline.advance(WithdrawMessage(self._pipeline.now(), message_id))

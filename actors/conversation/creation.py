@@ -6,24 +6,31 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation import settings
+from actors.conversation import replies, settings
+from actors.conversation.pipeline import LoadedConversation
 from actors.conversation.system_prompt import sub_agent_prompt, system_prompt
 from actors.core import budget
 from actors.core.content import Message, MessageType, SystemKind, Text, text_of
 from actors.core.context import Budget, Mode
 from actors.core.errors import Reason, Rejected
+from actors.core.events import SpawnSubAgents, StartSubAgent
 from actors.core.notifications import MessageAdded
 from actors.core.states import AgentTask, AwaitingSubAgents, Idle, Ledger
 from actors.messages.log_entries import Created
-from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry
+from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, SubAgentsRefusedError
+from actors.runners.sub_agent_tasks import agent_task, checked, task_refusal
 from actors.runtime import validation
 
 if TYPE_CHECKING:
+    from actors.conversation.pipeline import ConversationPipeline
     from actors.conversation.unit_of_work import UnitOfWork
     from actors.messages.commands import (
         ContinueConversationCommand,
         CreateConversationCommand,
+        SpawnSubAgentsCommand,
+        SpawnSubAgentsResult,
     )
+    from actors.messages.outcomes import CreateSubAgent
     from actors.runtime.services import Services
 
 MAX_TITLE = 80
@@ -182,3 +189,35 @@ def _creating_commit(
         create=True,
         create_command=command is not None,
     )
+
+
+def spawn_from_command(
+    pipeline: ConversationPipeline, loaded: LoadedConversation, request: SpawnSubAgentsCommand, at: int
+) -> tuple[UnitOfWork, SpawnSubAgentsResult]:
+    """Return a unit with a run that begins with sub-agents, and the result. Their files have been read before.
+
+    Raises Rejected, InvalidFieldError or TaskRefusedError.
+    """
+    record = loaded.record
+    try:
+        tasks = checked(pipeline.services, tuple(map(agent_task, request.tasks)), record.cwd, record.model)
+    except SubAgentsRefusedError as refused:
+        raise task_refusal(refused) from None
+    unit, message_id = loaded.begin(), pipeline.services.ids.message()
+    unit.run(SpawnSubAgents(at, message_id, tasks))
+    if spent := budget.spent_for_good(record.budget, record.state.ledger):
+        raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent: raise it to go on")
+    return unit, replies.spawned(unit, message_id)
+
+
+def create_sub_agent(pipeline: ConversationPipeline, request: CreateSubAgent) -> ConversationRecord:
+    """Create a sub-agent and start its task. Raises Rejected or StoreError."""
+    services, task, at = pipeline.services, request.task, pipeline.now()
+    services.faults.hit("birth.before")
+    record, commit = sub_agent(services, request.parent, task, at)
+    services.store.commit(commit, urgent=True)
+    pipeline.loaded = LoadedConversation(services, record)
+    services.faults.hit("birth.after")
+    text = f"{task.task}\n\n{task.given}" if task.given else task.task
+    pipeline.advance(StartSubAgent(at, services.ids.message(), text, task.max_turns))
+    return record

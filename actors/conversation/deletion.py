@@ -1,18 +1,26 @@
-"""The pending deletion of a conversation: it is carried out once all its processes have exited.
+"""Deletion of a conversation: what it runs is killed first, and its rows are deleted once that has exited.
 
-The actor does not block. It goes on handling messages, but admits only those that cannot start anything; exits of
-processes and the time limit of the deletion arrive as messages too.
+The actor does not wait meanwhile. It goes on taking messages, of which only those are admitted that cannot start
+anything; exits of processes arrive as messages too, and so does the end of the time that they have.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from actors.core.tool_run import QUIESCE_MS
+from actors.conversation.retry_queue import RetryQueue, Uncommitted, VerifyUncertainCommit
+from actors.core.errors import Reason, Rejected
+from actors.core.tool_run import QUIESCE_MS, KillReceipt
 from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
+from actors.ports import StoreError
+from actors.runtime.actor import AskEnvelope
 
 if TYPE_CHECKING:
-    from actors.runtime.actor import AskEnvelope
+    from collections.abc import Callable
+
+    from actors.conversation.command_dispatch import CommandDispatch
+    from actors.runners.effect_executor import EffectExecutor
 
 DELETE_WAIT_MS = QUIESCE_MS
 """How long a deletion waits for processes to exit, milliseconds."""
@@ -23,27 +31,105 @@ LEFT_BEHIND = (
 )
 
 
-class Deletion:
-    """The callers that wait for a deletion, and whether any process was left. Actor's thread only."""
+@dataclass(frozen=True)
+class DeletionOverdue:
+    """Delete now, even if some processes could not be confirmed dead."""
 
-    def __init__(self) -> None:
-        self.asked: list[AskEnvelope[Any]] = []
-        self.overdue = False
-        """Whether the time limit has passed."""
-        self.leaked = False
-        """Whether some process could not be confirmed dead."""
+
+@dataclass
+class _PendingDeletion:
+    asked: list[AskEnvelope[Any]] = field(default_factory=list)
+    """Every Delete command that waits for it."""
+    overdue: bool = False
+    """Whether DELETE_WAIT_MS are over."""
+    leaked: bool = False
+    """Whether some processes could not be confirmed dead."""
+
+
+class Deletion:
+    """Delete one conversation once all that it runs has exited. Actor's thread, but for reading `pending`.
+
+    Args:
+        commands: Deletes the rows, and what tools keep for the conversation.
+        executor: Knows whether anything still runs.
+        retry_queue: Gets a VerifyUncertainCommit if the store fails.
+        remind: Sends the actor a message after so many milliseconds.
+    """
+
+    def __init__(
+        self,
+        commands: CommandDispatch,
+        executor: EffectExecutor,
+        retry_queue: RetryQueue[Uncommitted],
+        remind: Callable[[object, int], None],
+    ) -> None:
+        self._commands = commands
+        self._executor = executor
+        self._retry_queue = retry_queue
+        self._remind = remind
+        self._pending: _PendingDeletion | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a deletion waits for something to exit (any thread)."""
+        return self._pending is not None
 
     def admits(self, asked: AskEnvelope[Any]) -> bool:
-        """Return whether a command is admitted during the deletion, since it starts nothing."""
-        return isinstance(asked.request, (CancelConversationCommand, DeleteConversationCommand))
+        """Return whether a command may be carried out now: during a deletion, only one that starts nothing."""
+        return self._pending is None or isinstance(
+            asked.request, (CancelConversationCommand, DeleteConversationCommand)
+        )
 
-    def succeed(self) -> None:
-        """Answer all callers that the conversation is deleted, with a warning if a process may still run."""
-        warnings = (LEFT_BEHIND,) if self.overdue or self.leaked else ()
-        for asked in self.asked:
-            asked.succeed(warnings)
+    def begin(self, asked: AskEnvelope[Any]) -> None:
+        """Delete once all has exited that was just killed, and answer `asked` then."""
+        if self._pending is None:
+            self._pending = _PendingDeletion()
+            self._remind(DeletionOverdue(), DELETE_WAIT_MS)
+        self._pending.asked.append(asked)
+
+    def expire(self) -> None:
+        """Wait no longer for what is being killed; `finish_if_quiesced` comes next."""
+        if self._pending is not None:
+            self._pending.overdue = True
+
+    def note_leak(self, receipt: KillReceipt) -> None:
+        """Remember that the answer needs a warning, if the killed processes could not be confirmed dead."""
+        if self._pending is not None and receipt.leaked:
+            self._pending.leaked = True
+
+    def finish_if_quiesced(self) -> None:
+        """Delete and answer, if a deletion is pending and nothing has to be waited for any more."""
+        pending = self._pending
+        if pending is None:
+            return
+        self._executor.on_idle()
+        if not (self._executor.all_stopped or pending.overdue):
+            return
+        self._pending = None
+        try:
+            self._commands.delete()
+        except StoreError:
+            _fail(pending, Rejected(Reason.STORE_UNAVAILABLE))
+            self._retry_queue.requeue(VerifyUncertainCommit())
+        except BaseException as error:
+            _fail(pending, error)
+            raise
+        else:
+            self._executor.stop_waiting_for_jobs()
+            _succeed(pending)
 
     def fail(self, error: BaseException) -> None:
-        """Answer all callers that the deletion failed."""
-        for asked in self.asked:
-            asked.fail(error)
+        """Answer every Delete command that still waits with an error: the actor stops."""
+        if self._pending is not None:
+            _fail(self._pending, error)
+
+
+def _succeed(pending: _PendingDeletion) -> None:
+    warnings = (LEFT_BEHIND,) if pending.overdue or pending.leaked else ()
+    for asked in pending.asked:
+        asked.succeed(warnings)
+
+
+def _fail(pending: _PendingDeletion, error: BaseException) -> None:
+    for asked in pending.asked:
+        asked.fail(error)

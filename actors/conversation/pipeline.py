@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from actors.conversation.unit_of_work import UnitOfWork
-from actors.core.events import Restart, SetMode, UserCancel
+from actors.core.events import LlmAborted, LlmError, LlmResponse, Restart, SetMode, UsageReported, UserCancel
+from actors.core.notifications import ToolTreeReaped
 from actors.core.states import QUIET, TERMINAL
+from actors.messages.log_entries import TreeReaped
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import FencedError
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from actors.core.effects import ActEffect
     from actors.core.events import Event
     from actors.core.states import State
+    from actors.core.tool_run import KillReceipt
     from actors.ports import CommandRecord, Commit, ConversationRecord
     from actors.runners.effect_executor import EffectExecutor
     from actors.runtime.services import Services
@@ -146,6 +149,33 @@ class ConversationPipeline:
         unit.run(event)
         self.perform(loaded, unit, urgent=isinstance(event, (UserCancel, SetMode)))
         return unit
+
+    def advance_outcome(self, event: Event) -> None:
+        """Take the outcome of an effect through the pipeline. One that is ignored as stale has still cost its tokens.
+
+        Raises StoreError.
+        """
+        ignored = self.advance(event).empty
+        if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
+            self.advance(UsageReported(event.at, event.usage, aside=False))
+
+    def record_kill(self, receipt: KillReceipt) -> None:
+        """Log that the processes of a tool call have exited, or could not be confirmed dead. Raises StoreError."""
+        loaded, at = self.load(), self.now()
+        reaped = ToolTreeReaped(receipt.tool_use_id, receipt.pids, receipt.milliseconds, receipt.leaked)
+        unit = loaded.begin()
+        unit.change(TreeReaped(at, receipt.tool_use_id), at, (reaped,))
+        self.perform(loaded, unit)
+
+    def matches_store(self) -> bool:
+        """Return whether memory and store have the same step; watchers hear of it if the conversation was deleted.
+
+        Raises StoreError.
+        """
+        stored, loaded = self.services.store.load(self.conversation_id), self.loaded
+        if stored is None:
+            self.services.bus.deleted(self.conversation_id, loaded.record if loaded else None)
+        return loaded is not None and stored is not None and stored.step == loaded.record.step
 
     def perform(
         self,

@@ -1,15 +1,19 @@
-"""What happened to a conversation and is not stored yet, because the store takes nothing now (C36).
+"""The retry queue: what has happened to a conversation and is not stored yet, because the store is unavailable.
 
-The actor does not wait for the store: commands get their refusal at once, a cancel is tried at once, and a shutdown
-comes through. What the backlog holds is tried again with growing pauses, oldest first, and before any new command.
+The actor does not wait for the store: commands are refused at once, a cancel is tried at once, and a shutdown is not
+held up. The entries are retried with growing pauses, oldest first, and before any new command.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from actors.core.events import UserCancel
+from actors.core.tool_run import KillReceipt
+from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -23,11 +27,32 @@ PAUSES_MS = (50, 100, 200, 500, 1_000)
 Entry = TypeVar("Entry")
 
 
+@dataclass(frozen=True)
+class Retry:
+    """Flush the retry queue: the pause is over."""
+
+
+@dataclass(frozen=True)
+class VerifyUncertainCommit:
+    """Compare memory with the store: a commit that was reported as failed may have succeeded."""
+
+
+@dataclass(frozen=True)
+class ReloadFromStore:
+    """Drop what is in memory and load what the store has; `epoch` is that of the owner in memory."""
+
+    epoch: int
+
+
+Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
+"""What is committed without a caller that awaits the result."""
+
+
 class RetryQueue(Generic[Entry]):
-    """Actor's thread only.
+    """What waits to be committed, in order. Actor's thread only.
 
     Args:
-        name: Whose it is, for the log.
+        name: Id of the conversation, for the log.
         apply: Commits one entry; raises StoreUnavailableError if the store does not take it now.
         later: Has `retry` called on the actor's thread after so many milliseconds.
     """
@@ -92,3 +117,13 @@ class RetryQueue(Generic[Entry]):
         self._failures += 1
         self._retry_due = True
         self._later(pause)
+
+
+def covers_cancel(entry: object, cancel: UserCancel) -> bool:
+    """Return whether `entry` is a cancel that already does all that `cancel` would."""
+    return (
+        isinstance(entry, EffectOutcome)
+        and isinstance(entry.event, UserCancel)
+        and entry.event.discard_queued >= cancel.discard_queued
+        and entry.event.kill_jobs >= cancel.kill_jobs
+    )

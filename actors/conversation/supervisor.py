@@ -8,7 +8,8 @@ import threading
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
-from actors.conversation.conversation_actor import ConversationActor, SharedRunners, Shutdown
+from actors.conversation.conversation_actor import ConversationActor, SharedRunners
+from actors.conversation.lifecycle import Shutdown
 from actors.conversation.pipeline import LoadedConversation, taken_over
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Restart
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
 """Seconds that busy conversations get to stop their runs once the drain time is over."""
-RESTORE_BATCH = 200
+RECOVERY_BATCH = 200
 """Interrupted conversations recovered per transaction at startup."""
 
 
@@ -68,8 +69,8 @@ class Supervisor:
         recovered is logged as an error and retried at its next message (C39). Raises StoreError if the store fails.
         """
         ids = self._services.store.needing_recovery()
-        for first in range(0, len(ids), RESTORE_BATCH):
-            self._restore(ids[first : first + RESTORE_BATCH])
+        for first in range(0, len(ids), RECOVERY_BATCH):
+            self._recover(ids[first : first + RECOVERY_BATCH])
         return ids
 
     def create(
@@ -237,8 +238,8 @@ class Supervisor:
     def _drained(self) -> bool:
         return self._drain_skipped or all(actor.settled for actor in self._live.values())
 
-    def _restore(self, ids: tuple[str, ...]) -> None:
-        parts = [part for conversation_id in ids if (part := self._at_rest(conversation_id)) is not None]
+    def _recover(self, ids: tuple[str, ...]) -> None:
+        parts = [part for conversation_id in ids if (part := self._recovering_commit(conversation_id)) is not None]
         if not parts:
             return
         try:
@@ -247,9 +248,9 @@ class Supervisor:
             raise
         except (StoreError, ValueError):
             for part in parts:
-                self._restore_one(part)
+                self._recover_one(part)
 
-    def _restore_one(self, part: Commit) -> None:
+    def _recover_one(self, part: Commit) -> None:
         try:
             self._services.store.commit(part)
         except StoreUnavailableError:
@@ -257,7 +258,7 @@ class Supervisor:
         except (StoreError, ValueError):
             log.exception("conversation %s could not be brought to rest", part.record.id)
 
-    def _at_rest(self, conversation_id: str) -> Commit | None:
+    def _recovering_commit(self, conversation_id: str) -> Commit | None:
         """Return the commit that recovers a conversation; None if none is needed or none can be made."""
         try:
             record = self._services.store.load(conversation_id)

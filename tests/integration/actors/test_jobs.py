@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
-from actors.conversation import conversation_actor as conversation
+from actors.conversation import deletion
 from actors.conversation.deletion import LEFT_BEHIND
 from actors.core.content import ToolUse
 from actors.core.context import Limits, Mode, wider
@@ -351,7 +351,7 @@ def test_everybody_who_asks_for_the_deletion_is_answered(yard: World) -> None:
 
 
 def test_what_does_not_die_in_time_is_left_behind_with_a_warning(yard: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "DELETE_WAIT_MS", 5)
+    monkeypatch.setattr(deletion, "DELETE_WAIT_MS", 5)
     talk = started(yard, "b-1")
     assert deleting(yard, talk).result(PATIENCE) == (LEFT_BEHIND,)
     assert yard.store.load(talk.id) is None

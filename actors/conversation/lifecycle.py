@@ -1,0 +1,146 @@
+"""When a conversation's actor stops: idle for a while, ended, or at shutdown, and what it reports then.
+
+It stops only once no process of a tool and no sub-agent is left. An idle actor closes its mailbox only while that is
+empty, so that no message is lost; a message that comes later starts its successor.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from actors.conversation.pipeline import needs_recovery
+from actors.core.events import Restart
+from actors.core.states import TERMINAL, Idle
+from actors.ports import ConversationDirectory, StoreError
+from actors.runners.sub_agents import outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.conversation.pipeline import ConversationPipeline
+    from actors.conversation.retry_queue import RetryQueue, Uncommitted
+    from actors.messages.outcomes import CreateSubAgent
+    from actors.runners.sub_agents import SubAgents
+    from actors.runtime.actor import Actor
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IdleCheck:
+    """Stop if nothing has happened for a while."""
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """End the run and stop; `done` gets its result once the actor has stopped."""
+
+    done: Future[None]
+    urgent: bool = True
+
+
+class Lifecycle:
+    """Stop one conversation's actor when it is time. Actor's thread only."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        pipeline: ConversationPipeline,
+        *,
+        directory: ConversationDirectory,
+        retry_queue: RetryQueue[Uncommitted],
+        sub_agents: SubAgents,
+        remind: Callable[[object, int], None],
+    ) -> None:
+        self._actor = actor
+        self._directory = directory
+        self._pipeline = pipeline
+        self._executor = pipeline.executor
+        self._services = pipeline.services
+        self._retry_queue = retry_queue
+        self._sub_agents = sub_agents
+        self._remind = remind
+        self.sub_agent: CreateSubAgent | None = None
+        """The command by which this actor has created a sub-agent, whose parent it reports to."""
+        self._last_activity = self._services.clock.monotonic()
+        self._idle_check_due = False
+        self._jobs_killed = False
+        self._shutdown: Future[None] | None = None
+
+    @property
+    def shutting_down(self) -> bool:
+        """Whether `shut_down` was called."""
+        return self._shutdown is not None
+
+    def touch(self) -> None:
+        """Count the idle time from now on."""
+        self._last_activity = self._services.clock.monotonic()
+
+    def on_idle_check(self) -> None:
+        """Let `stop_if_idle` ask for another reminder if it is too early to stop."""
+        self._idle_check_due = False
+
+    def stop_if_idle(self) -> None:
+        """After every message: if no run is active, stop the tool runner, and the actor after a while."""
+        if self._actor.stopped:
+            return
+        if not (self.shutting_down or (self._pipeline.idle and not self._retry_queue)):
+            return
+        self._executor.on_idle()
+        if self._has_ended and not self._jobs_killed:
+            self._jobs_killed = True
+            self._executor.end_jobs(self._pipeline.conversation_id)
+        self._directory.on_idle()
+        if self._executor.all_stopped:
+            self._stop_when_due()
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether it is a sub-agent that has ended: what its tools keep is of no use any more."""
+        machine = self._pipeline.loaded
+        return machine is not None and not machine.record.user_initiated and isinstance(machine.state, TERMINAL)
+
+    def _stop_when_due(self) -> None:
+        """Stop now if nothing more can happen here, else once there was no message for `idle_seconds`."""
+        machine = self._pipeline.loaded
+        left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
+        if self.shutting_down:
+            self._actor.terminate()
+        elif machine is None or isinstance(machine.state, TERMINAL) or left <= 0:
+            if self._actor.mailbox.close_if_empty():
+                self._actor.terminate()
+        elif not self._idle_check_due:
+            self._idle_check_due = True
+            self._remind(IdleCheck(), math.ceil(left * 1000))
+
+    def shut_down(self, done: Future[None]) -> None:
+        """End the run; the actor stops once all that it runs has stopped, and then `done` gets its result."""
+        self._shutdown = done
+        self._executor.stop_everything()
+        self._retry_queue.clear()
+        machine = self._pipeline.loaded
+        try:
+            if machine is not None and needs_recovery(machine.record):
+                self._pipeline.advance(Restart(self._pipeline.now()))
+        except StoreError:
+            log.error("conversation %s is brought to rest at the next start", self._pipeline.conversation_id)
+
+    def report_end(self) -> None:
+        """Forget what tools keep for an ended sub-agent, and report to its parent if no effect has done so."""
+        if self._has_ended:
+            self._services.toolbox.forget(self._pipeline.conversation_id)
+        if self.sub_agent is None or self._executor.parent_notified:
+            return
+        machine = self._pipeline.loaded
+        state = machine.state if machine is not None else Idle()
+        parent, usage = self.sub_agent.parent.id, state.ledger.total_usage
+        self._sub_agents.report_end(parent, self._pipeline.conversation_id, outcome_of(state), usage)
+
+    def confirm_shutdown(self) -> None:
+        """Give the caller of `shut_down` its result: the actor has stopped."""
+        if self._shutdown is not None and not self._shutdown.done():
+            self._shutdown.set_result(None)
