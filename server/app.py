@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 from bedrock._interrupts import end_at_once, ending_at_once
-from bedrock.local_server import TOKEN_FILE, NotPrivate
+from bedrock.local_server import TOKEN_FILE, NotPrivateError
 
 from actors.adapters.images.sandboxed_images import SandboxedImages
 from actors.adapters.llm.catalog import Catalog
@@ -102,7 +102,7 @@ def wire(config: Config) -> Generator[Wiring]:
             opened.callback(store.close)
             token = read_or_create_token(config.data_dir / TOKEN_FILE)
             socket = socket_path(config.data_dir, config.environ)
-        except (DataDirectoryBusyError, StoreUnusableError, TokenUnusableError, NotPrivate) as error:
+        except (DataDirectoryBusyError, StoreUnusableError, TokenUnusableError, NotPrivateError) as error:
             raise CannotStartError(str(error)) from None
         except OSError as error:
             raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from bedrock._interrupts import INTERRUPTED, ending_at_once
 from bedrock.cli.text.output import print_text
-from bedrock.local_server import NotPrivate
+from bedrock.local_server import NotPrivateError
 
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from server.cli import USAGE, fail
@@ -38,13 +38,13 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
     not in it.
     """
     with ending_at_once():
-        from actors.adapters.store.sqlite.files.backup import BackupFailed, TargetExists, back_up  # noqa: PLC0415 -- not for --help
+        from actors.adapters.store.sqlite.files.backup import BackupError, TargetExistsError, back_up  # noqa: PLC0415 -- not for --help
 
     directory = _directory(data_dir, config)
     try:
         made = back_up(directory, file, replace=force)
-    except (BackupFailed, StoreUnusableError) as error:
-        fail(f"no backup was made: {error}", USAGE if isinstance(error, TargetExists) else FAILED)
+    except (BackupError, StoreUnusableError) as error:
+        fail(f"no backup was made: {error}", USAGE if isinstance(error, TargetExistsError) else FAILED)
     except KeyboardInterrupt:
         fail("interrupted: no backup was made", INTERRUPTED)
     print_text(f"backed up {_amount(made)} to {made.path}")
@@ -63,15 +63,15 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
     conversations to rest.
     """
     with ending_at_once():
-        from actors.adapters.store.sqlite.files.backup import BackupFailed, DamagedBackup  # noqa: PLC0415 -- not for --help
+        from actors.adapters.store.sqlite.files.backup import BackupError, DamagedBackupError  # noqa: PLC0415 -- not for --help
         from actors.adapters.store.sqlite.files.backup import restore as put_back  # noqa: PLC0415
 
     directory = _directory(data_dir, config)
     try:
         made = put_back(file, directory, replace=force, accept_damage=accept_damage)
-    except DamagedBackup as error:
+    except DamagedBackupError as error:
         fail(f"nothing was restored: {error}; --accept-damage restores it as it is", FAILED)
-    except (BackupFailed, StoreUnusableError) as error:
+    except (BackupError, StoreUnusableError) as error:
         fail(f"nothing was restored: {error}", FAILED)
     except DataDirectoryBusyError as error:
         fail(f"nothing was restored: {error}: stop the server first", FAILED)
@@ -92,7 +92,7 @@ def _directory(data_dir: str | None, config: Path | None) -> Path:
             close_to_others(found)
     except ConfigError as error:
         fail(str(error), USAGE)
-    except (NotPrivate, OSError) as error:
+    except (NotPrivateError, OSError) as error:
         fail(f"the data directory cannot be used: {error}", FAILED)
     return found
 

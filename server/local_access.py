@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivate, check_owner, check_private
+from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_owner, check_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ def claim_directory(path: Path) -> None:
     """Make a directory that only this user can enter; one that exists is closed to others.
 
     Raises:
-        NotPrivate: It belongs to another user, or others may have written to it.
+        NotPrivateError: It belongs to another user, or others may have written to it.
         OSError: It cannot be made or used.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def close_to_others(directory: Path) -> None:
     """Let nobody else enter a directory, provided that nobody else can have written to it.
 
     Raises:
-        NotPrivate: It belongs to another user, or others may write to it.
+        NotPrivateError: It belongs to another user, or others may write to it.
         OSError: There is no such directory.
     """
     check_owner(directory)
@@ -50,7 +50,7 @@ def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
     `bedrock` in XDG_RUNTIME_DIR, and one in /tmp where there is none.
 
     Raises:
-        NotPrivate: The directory in /tmp belongs to another user.
+        NotPrivateError: The directory in /tmp belongs to another user.
         OSError: It cannot be made.
     """
     if _usable(path := data_dir / SOCKET):
@@ -58,7 +58,7 @@ def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
     name = f"{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]}.sock"
     if runtime := environ.get("XDG_RUNTIME_DIR"):
         path = Path(runtime, "bedrock", name)
-        with suppress(NotPrivate, OSError):  # inherited from another user, or gone
+        with suppress(NotPrivateError, OSError):  # inherited from another user, or gone
             if _usable(path):
                 claim_directory(path.parent)
                 return path

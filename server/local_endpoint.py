@@ -12,7 +12,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from bedrock.local_server import ADDRESS_FILE, NotPrivate, open_regular
+from bedrock.local_server import ADDRESS_FILE, NotPrivateError, open_regular
 
 from actors.ports.resources import exhausted_resource
 from server.contract.auth import TokenUnusableError, write_private
@@ -106,7 +106,7 @@ class LocalSocket:
                 self._link_back()
             else:
                 write_private(path, self._line)
-        except (OSError, NotPrivate, TokenUnusableError) as error:
+        except (OSError, NotPrivateError, TokenUnusableError) as error:
             if not self._told[path]:
                 cause = error.strerror if isinstance(error, OSError) else error
                 log.critical(
@@ -121,7 +121,7 @@ class LocalSocket:
             log.warning("%s was removed or replaced while the server uses it: it was made again", path)
 
     def _link_back(self) -> None:
-        """Link the socket again at its path, from the second link. Raises NotPrivate or OSError."""
+        """Link the socket again at its path, from the second link. Raises NotPrivateError or OSError."""
         if self._spare is None or _inode(self._spare) != self._inode:
             raise FileNotFoundError(0, "no second link to the socket is left")
         if self._socket.parent != self._data_dir:

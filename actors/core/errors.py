@@ -112,7 +112,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
 }
 
 
-class InvalidTransition(Exception):
+class InvalidTransition(Exception):  # noqa: N818 -- the seeds call it so
     """An event that does not fit the state, which is unchanged."""
 
 

@@ -30,7 +30,7 @@ LONGEST_SOCKET_PATH = 107
 """Bytes: Linux has room for 108 with the zero at the end."""
 
 
-class NotPrivate(Exception):
+class NotPrivateError(Exception):
     """Others may have written what would be believed, or may read it; the text says why and what to do."""
 
 
@@ -69,50 +69,52 @@ def check_private(directory: Path) -> None:
     """Make sure that only this user can enter a directory, and that no other user has created it.
 
     Raises:
-        NotPrivate: It belongs to another user or is open to others.
+        NotPrivateError: It belongs to another user or is open to others.
         OSError: It does not exist, or is no directory.
     """
     check_owner(directory)
     mode = stat.S_IMODE(directory.stat().st_mode)
     if mode & 0o077:
-        raise NotPrivate(f"others may enter {directory} (mode {mode:04o}): chmod 700 {directory}")
+        raise NotPrivateError(f"others may enter {directory} (mode {mode:04o}): chmod 700 {directory}")
 
 
 def check_owner(directory: Path) -> None:
     """Make sure that a directory, and the link that leads to it if there is one, belong to this user.
 
     Raises:
-        NotPrivate: They belong to another one.
+        NotPrivateError: They belong to another one.
         OSError: There is no such directory.
     """
     if not hasattr(os, "geteuid"):
-        raise NotPrivate("this system has no owners of files that could be looked at: give the address of a server")
+        raise NotPrivateError(
+            "this system has no owners of files that could be looked at: give the address of a server"
+        )
     user = os.geteuid()
     link, found = directory.lstat(), directory.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
     if found.st_uid != user:
-        raise NotPrivate(
+        raise NotPrivateError(
             f"{directory} belongs to user {found.st_uid}, and this is user {user}: "
             f"use a directory of your own, or be that user"
         )
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, user):
-        raise NotPrivate(f"{directory} is a link that belongs to user {link.st_uid}: name the directory itself")
+        raise NotPrivateError(f"{directory} is a link that belongs to user {link.st_uid}: name the directory itself")
 
 
 def check_socket(path: Path) -> None:
     """Make sure that only this user can listen on a socket.
 
     Raises:
-        NotPrivate: Its directory, or the socket, belongs to another user or is open to others.
+        NotPrivateError: Its directory, or the socket, belongs to another user or is open to others.
         OSError: There is no such socket.
     """
     check_owner(path.parent)
     if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # perhaps /tmp, which must stay open to others
-        raise NotPrivate(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
+        raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        raise NotPrivate(f"{path} is no socket of this user")
+        raise NotPrivateError(f"{path} is no socket of this user")
 
 
 def open_regular(path: Path) -> int:

@@ -51,12 +51,12 @@ SIDEWAYS = (5, 6, 7, 8)
 #: Orientations that swap width and height.
 
 
-class Unusable(Exception):
+class UnusableImageError(Exception):
     """The image cannot be used; the text continues a sentence that begins with "the image"."""
 
 
 def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
-    """Return a description of the image, and its view. Raises Unusable."""
+    """Return a description of the image, and its view. Raises UnusableImageError."""
     image = opened(data, max_pixels)
     name, size = image.format, image.size
     turn = orientation(image)
@@ -65,7 +65,7 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 -- decoders raise exceptions of any type
-        raise Unusable("is damaged or cut off") from None
+        raise UnusableImageError("is damaged or cut off") from None
     if turn in TURNS:
         view = view.transpose(TURNS[turn])
     media_type, written = encoded(view)
@@ -79,20 +79,20 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
 
 
 def opened(data: bytes, max_pixels: int) -> Image.Image:
-    """Return the image with only its header read. Raises Unusable."""
+    """Return the image with only its header read. Raises UnusableImageError."""
     too_many = f"has too many pixels: at most {max_pixels} are taken"
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise Unusable(too_many) from None
+        raise UnusableImageError(too_many) from None
     except UnidentifiedImageError:
-        raise Unusable("is not a PNG, JPEG, GIF or WebP image, or is damaged") from None
+        raise UnusableImageError("is not a PNG, JPEG, GIF or WebP image, or is damaged") from None
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 -- decoders raise exceptions of any type
-        raise Unusable("is damaged") from None
+        raise UnusableImageError("is damaged") from None
     if image.width * image.height > max_pixels:
-        raise Unusable(too_many)
+        raise UnusableImageError(too_many)
     return image
 
 
@@ -134,7 +134,7 @@ def encoded(view: Image.Image) -> tuple[str, bytes]:
         jpeg = written(opaque, format="JPEG", quality=quality)
         if len(jpeg) <= MAX_VIEW_BYTES:
             return "image/jpeg", jpeg
-    raise Unusable("is too detailed to be made small enough for models")
+    raise UnusableImageError("is too detailed to be made small enough for models")
 
 
 def written(view: Image.Image, **settings: Any) -> bytes:
@@ -156,7 +156,7 @@ def main(arguments: list[str]) -> None:
     try:
         facts, view = examined(sys.stdin.buffer.read(), max_pixels)
         answer = b"ok\n" + json.dumps(facts).encode() + b"\n" + view
-    except Unusable as error:
+    except UnusableImageError as error:
         answer = f"error\n{error}".encode()
     except MemoryError:
         answer = b"error\ntakes too much memory to decode"

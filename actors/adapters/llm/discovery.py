@@ -16,7 +16,7 @@ from msgspec import Struct
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.protocols.answer_builder import token_count
 from actors.adapters.llm.provider import Timeouts
-from actors.adapters.llm.transport.connections import TransportFailed
+from actors.adapters.llm.transport.connections import TransportError
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 
@@ -96,10 +96,10 @@ class Discovery:
             self._asking.add(model)
         try:
             self._known[model] = self._fetch(model, cancel)
-        except _NotLoaded:
+        except _NotLoadedError:
             pass  # the model request itself makes the server load the model: ask again with the next one
         except (
-            TransportFailed,
+            TransportError,
             ModelFailedError,
             ModelAbortedError,
             msgspec.DecodeError,
@@ -116,7 +116,7 @@ class Discovery:
     def _fetch(self, model: str, cancel: CancelToken) -> StatedLimits | None:
         """Return what the server states, None for nothing.
 
-        Raises _NotLoaded, and whatever the transport, the key command and the decoder raise.
+        Raises _NotLoadedError, and whatever the transport, the key command and the decoder raise.
         """
         provider = self._client.keys.with_key(cancel)
         send = self._client.transport.send
@@ -124,14 +124,14 @@ class Discovery:
             if 200 <= reply.status < 300:
                 stated = limits_in_list(reply.read_all(_MAX_LIST), model, loaded=bool(provider.loaded_path))
                 if provider.loaded_path and (stated is None or stated.window is None):
-                    raise _NotLoaded
+                    raise _NotLoadedError
                 return stated
             if reply.status in _NO_LIST:
                 return None
-            raise TransportFailed(ErrorKind.SERVER_ERROR, f"HTTP {reply.status}")
+            raise TransportError(ErrorKind.SERVER_ERROR, f"HTTP {reply.status}")
 
 
-class _NotLoaded(Exception):
+class _NotLoadedError(Exception):
     """The server tells the window only of loaded models, and a first request has yet to load this one."""
 
 

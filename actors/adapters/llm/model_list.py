@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.adapters.llm.provider import Timeouts
-from actors.adapters.llm.transport.connections import TransportFailed
+from actors.adapters.llm.transport.connections import TransportError
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
 
@@ -85,7 +85,7 @@ class ModelList:
         """Return the list, or None and why there is none."""
         try:
             return self._fetch(cancel), ""
-        except TransportFailed as failed:
+        except TransportError as failed:
             return None, failed.text
         except ModelFailedError as failed:
             return None, failed.failure.message.rstrip(".")
@@ -95,14 +95,14 @@ class ModelList:
             return None, "its list of models cannot be understood"
 
     def _fetch(self, cancel: CancelToken) -> tuple[str, ...]:
-        """Return the list. Raises TransportFailed, what the key command raises, and what decoding raises."""
+        """Return the list. Raises TransportError, what the key command raises, and what decoding raises."""
         if self._client.provider.discover == "never":
-            raise TransportFailed(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
+            raise TransportError(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
         provider = self._client.keys.with_key(cancel)
         send = self._client.transport.send
         with send("GET", provider.list_url, provider.request_headers(), b"", cancel, timeouts=LIST_TIMEOUTS) as reply:
             if not 200 <= reply.status < 300:
-                raise TransportFailed(ErrorKind.SERVER_ERROR, f"it has no list of models (HTTP {reply.status})")
+                raise TransportError(ErrorKind.SERVER_ERROR, f"it has no list of models (HTTP {reply.status})")
             return listed_in(reply.read_all(_MAX_BYTES))
 
 

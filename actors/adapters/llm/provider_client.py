@@ -15,8 +15,12 @@ from actors.adapters.llm import provider_errors
 from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
 from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
-from actors.adapters.llm.transport.connections import LocalResourcesExhausted, TransportFailed, TransportTimedOut
-from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLarge
+from actors.adapters.llm.transport.connections import (
+    LocalResourcesExhaustedError,
+    TransportError,
+    TransportTimeoutError,
+)
+from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLargeError
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, ModelSink
@@ -32,7 +36,7 @@ log = logging.getLogger(__name__)
 TAIL_SECONDS = 5.0
 
 
-class KeyRefused(ModelFailedError):
+class KeyRefusedError(ModelFailedError):
     """The provider refused the request for want of a valid key (HTTP 401)."""
 
     def __init__(self, failure: LlmFailure, key: Secret) -> None:
@@ -72,7 +76,7 @@ class ProviderClient:
         if cancel.cancelled:
             raise ModelAbortedError
         answer, failure = self._attempt(protocol, prepared, body, sink, cancel)
-        if isinstance(failure, KeyRefused) and self.keys.renew(failure.key, cancel):
+        if isinstance(failure, KeyRefusedError) and self.keys.renew(failure.key, cancel):
             answer, failure = self._attempt(protocol, prepared, body, sink, cancel)
         if cancel.cancelled:
             ended = answer or failure
@@ -95,11 +99,11 @@ class ProviderClient:
             return None, failed
         except ModelAbortedError:
             return None, None  # while it waited for a key
-        except LocalResourcesExhausted as full:
+        except LocalResourcesExhaustedError as full:
             return None, ModelFailedError(resource_failure(full.text))
-        except TransportTimedOut as late:
+        except TransportTimeoutError as late:
             return None, provider_errors.timed_out(self.provider, late.text, reader.usage if reader else None)
-        except TransportFailed as failed:
+        except TransportError as failed:
             return None, provider_errors.failed_request(
                 self.provider, failed.kind, failed.text, reader.usage if reader else None
             )
@@ -115,7 +119,7 @@ class ProviderClient:
             refusal = provider_errors.response_error(
                 provider, reply.status, reply.headers, _error_body(reply), time.time()
             )
-            raise KeyRefused(refusal.failure, provider.api_key) if reply.status == 401 else refusal
+            raise KeyRefusedError(refusal.failure, provider.api_key) if reply.status == 401 else refusal
         if "json" in reply.headers.get("content-type", "").lower():
             reader.whole(replace_lone_surrogates(reply.read_all()))
             return
@@ -137,10 +141,10 @@ class ProviderClient:
                         raise provider_errors.too_large(provider, excess, reader.usage)
                 if reader.complete:
                     reply.idle = TAIL_SECONDS
-        except SseTooLarge as error:
+        except SseTooLargeError as error:
             text = f"the answer contains {error}"
             raise provider_errors.failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, reader.usage) from None
-        except TransportFailed:
+        except TransportError:
             if not reader.complete:
                 raise
 
@@ -150,7 +154,7 @@ def _error_body(reply: Reply) -> bytes:
     reply.idle = min(reply.idle, TAIL_SECONDS)
     try:
         return reply.read_all(provider_errors.MAX_ERROR_BYTES)
-    except TransportFailed:
+    except TransportError:
         return b""
 
 

@@ -137,11 +137,11 @@ NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 44
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class ServerGone(Exception):
+class ServerGoneError(Exception):
     """The control socket ended or failed: the server has no use for this call any more."""
 
 
-class NotStarted(Exception):
+class NotStartedError(Exception):
     """The program did not start; the server has been sent the reason."""
 
 
@@ -1277,7 +1277,7 @@ class Host:
         self.killed: set[int] = set()
 
     def run(self) -> None:
-        """Run the call. Raises ServerGone or NotStarted; in any case the tree is then dead or reported as leaked."""
+        """Run the call. Raises ServerGoneError or NotStartedError; the tree is then dead or reported as leaked."""
         try:
             self.begin()
             self.watch()
@@ -1312,9 +1312,9 @@ class Host:
             self.poll.register(source, select.POLLIN)
 
     def fail(self, why: bytes) -> "NoReturn":
-        """Report that the program did not start. Raises NotStarted."""
+        """Report that the program did not start. Raises NotStartedError."""
         self.send(FAILED + why)
-        raise NotStarted
+        raise NotStartedError
 
     def watch(self) -> None:
         """Pump output until the tree must be killed: on KILL, at a limit, or when main's output is drained."""
@@ -1354,13 +1354,13 @@ class Host:
         except BlockingIOError:
             self.flush()
         except OSError as error:
-            raise ServerGone from error
+            raise ServerGoneError from error
         else:
             self.kill_requested = frame == KILL
             if frame[:1] == SIGNAL:
                 self.pass_on(frame[1:])
             elif not self.kill_requested:
-                raise ServerGone
+                raise ServerGoneError
         return self.kill_requested
 
     def pass_on(self, number: bytes) -> None:
@@ -1410,7 +1410,7 @@ class Host:
         except BlockingIOError:
             self.poll.modify(self.control, select.POLLIN | select.POLLOUT)
         except OSError as error:
-            raise ServerGone from error
+            raise ServerGoneError from error
         else:
             self.unsent = b""
             self.poll.modify(self.control, select.POLLIN)
@@ -1427,7 +1427,7 @@ class Host:
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise ServerGone from error
+                raise ServerGoneError from error
             return
 
     def clear(self) -> bool:
@@ -1475,17 +1475,17 @@ class Host:
 
 
 def read_launch(control: int) -> "dict[str, Any]":
-    """Receive the launch. Raises ServerGone."""
+    """Receive the launch. Raises ServerGoneError."""
     try:
         length = int.from_bytes(os.read(control, 4), "big")
         data = b""
         while len(data) < length:
             packet = os.read(control, CHUNK)
             if not packet:
-                raise ServerGone
+                raise ServerGoneError
             data += packet
     except OSError as error:
-        raise ServerGone from error
+        raise ServerGoneError from error
     launch: dict[str, Any] = marshal.loads(data)  # noqa: S302 -- written by our parent
     return launch
 

@@ -33,7 +33,7 @@ WORKER_PROGRAM = (
 )
 
 
-class WorkingDirectoryMissing(Exception):
+class WorkingDirectoryMissingError(Exception):
     """The conversation's directory no longer exists; the text is for the model."""
 
     def __init__(self, path: str) -> None:
@@ -52,15 +52,15 @@ def run_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes
 def start_program(launch: Launch, context: ToolContext, on_output: Callable[[bytes], None]) -> RunningProcess:
     """Start a program (tool thread); the caller registers it for cancel and waits for it.
 
-    Raises WorkingDirectoryMissing, ToolTransientError (begun=False) or SandboxUnavailableError; then it did not start.
+    Raises WorkingDirectoryMissingError, ToolTransientError (begun=False) or SandboxUnavailableError: it did not start.
     """
     if not os.path.isdir(launch.cwd):
-        raise WorkingDirectoryMissing(launch.cwd)
+        raise WorkingDirectoryMissingError(launch.cwd)
     try:
         return context.sandbox.start(launch, on_output)
     except ProcessStartError as failed:
         if not os.path.isdir(launch.cwd):
-            raise WorkingDirectoryMissing(launch.cwd) from failed
+            raise WorkingDirectoryMissingError(launch.cwd) from failed
         raise ToolTransientError(f"The tool's process could not be started: {failed}.", begun=False) from failed
 
 
@@ -113,7 +113,7 @@ def worker_answer(
     )
     try:
         end = run_program(launch, context, lambda _data: None)
-    except WorkingDirectoryMissing as missing:
+    except WorkingDirectoryMissingError as missing:
         return ToolOutput(str(missing), is_error=True)
     return _answer(end, what, hint)
 

@@ -8,7 +8,7 @@ from typing import Any
 from actors.ports import ToolOutput
 
 
-class Refused(Exception):
+class ToolRefusedError(Exception):
     """The call was refused and nothing was done.
 
     The text says what to do instead; `details` are displayed to users.

@@ -12,7 +12,7 @@ from bedrock.errors import Misconfigured, ServerNotRunning, ServerUnreachable
 from bedrock.local_server import (
     ADDRESS_FILE,
     TOKEN_FILE,
-    NotPrivate,
+    NotPrivateError,
     check_private,
     check_socket,
     data_directory,
@@ -98,7 +98,7 @@ def _local_server(data: Path) -> str:
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             raise _misconfigured(f"{error.filename} cannot be used: {error.strerror}") from None
-    except NotPrivate as error:
+    except NotPrivateError as error:
         raise _misconfigured(f"the files of a server on this machine cannot be believed: {error}") from None
     else:
         if target:
@@ -142,7 +142,7 @@ def _local_token(data: Path) -> str:
     try:
         check_private(data)
         return _read(data / TOKEN_FILE)
-    except NotPrivate as error:
+    except NotPrivateError as error:
         raise _misconfigured(f"the token of this machine cannot be believed: {error}") from None
     except FileNotFoundError:
         return ""
@@ -153,7 +153,7 @@ def _local_token(data: Path) -> str:
 def _is_private_socket(target: str) -> bool:
     try:
         check_socket(Path(target.removeprefix("unix:").removeprefix("//")))
-    except (NotPrivate, OSError):
+    except (NotPrivateError, OSError):
         return False
     return target.startswith("unix:")
 

@@ -72,7 +72,7 @@ class Commands(click.Group):
         """Import a command.
 
         Raises:
-            Failure: It belongs to the server, which is not installed.
+            CommandError: It belongs to the server, which is not installed.
         """
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name in OURS:
@@ -83,7 +83,7 @@ class Commands(click.Group):
             loaded = plugged.load()
             return loaded if isinstance(loaded, click.Command) else None
         if cmd_name in SERVERS:
-            raise exits.Failure(
+            raise exits.CommandError(
                 f"`bedrock {cmd_name}` belongs to the server, which is not installed here",
                 "Install it from a checkout with `pip install ./clients .`, or use a server elsewhere: "
                 "set BEDROCK_ADDRESS and BEDROCK_TOKEN.",

@@ -74,7 +74,7 @@ def open_conversation(
 
     Raises:
         UsageError: The options contradict each other.
-        Failure: There is no conversation to go on with.
+        CommandError: There is no conversation to go on with.
     """
     if latest and resume:
         raise click.UsageError("-c and -r exclude each other")
@@ -93,7 +93,7 @@ def _latest(client: Client, directory: str) -> Conversation:
     One whose context is used up is gone on with in its successor, which is made now if there is none.
 
     Raises:
-        Failure: There is none.
+        CommandError: There is none.
     """
     for found in client.conversations(working_directory=directory):
         if found.state.kind != "context_exhausted":
@@ -103,4 +103,4 @@ def _latest(client: Client, directory: str) -> Conversation:
         # its successor is of the same directory: it is listed itself, unless it is archived or deleted
     others = "`bedrock list` shows those of other directories, and `bedrock chat -r NAME` goes on with one."
     where = Path(directory).absolute()
-    raise exits.Failure(f"there is no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")
+    raise exits.CommandError(f"there is no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")

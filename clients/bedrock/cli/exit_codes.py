@@ -70,7 +70,7 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
     return error.hint if error.reason else START_A_SERVER
 
 
-class Failure(Exception):
+class CommandError(Exception):
     """An error that ends the program with a text, what to do next, and an exit code."""
 
     def __init__(self, message: str, hint: str = "", exit_code: int = FAILED) -> None:
@@ -80,7 +80,7 @@ class Failure(Exception):
         self.exit_code = exit_code
 
     @classmethod
-    def of(cls, error: BedrockError, source: str = "") -> Failure:
+    def of(cls, error: BedrockError, source: str = "") -> CommandError:
         """Return the failure for an error of the client; `source` as of `address_source`."""
         message, hint = what_happened(error), what_to_do(error)
         for field, description in error.fields.items():
@@ -119,7 +119,7 @@ def told(source: str = "") -> Generator[None]:
         exit_code = CLOSED_PIPE
     except KeyboardInterrupt:
         exit_code = CANCELLED
-    except (Failure, BedrockError, OSError, UnicodeEncodeError) as error:
+    except (CommandError, BedrockError, OSError, UnicodeEncodeError) as error:
         ended = _failure(error, source)
         with suppress(OSError):
             ended.show()
@@ -130,16 +130,16 @@ def told(source: str = "") -> Generator[None]:
     raise click.exceptions.Exit(exit_code)
 
 
-def _failure(error: Failure | BedrockError | OSError | UnicodeEncodeError, source: str) -> Failure:
+def _failure(error: CommandError | BedrockError | OSError | UnicodeEncodeError, source: str) -> CommandError:
     """Return the failure that an error means at a terminal."""
     match error:
-        case Failure():
+        case CommandError():
             return error
         case BedrockError():
-            return Failure.of(error, source)
+            return CommandError.of(error, source)
         case OSError(errno=errno.EBADF):
-            return Failure("standard output is closed")
+            return CommandError("standard output is closed")
         case OSError():
-            return Failure(": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error))
+            return CommandError(": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error))
         case _:
-            return Failure("what is to be sent is no UTF-8 text", "Look at the command line.", USAGE)
+            return CommandError("what is to be sent is no UTF-8 text", "Look at the command line.", USAGE)

@@ -25,7 +25,7 @@ def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link:
         follow_link: Whether to write to the target of a symbolic link; else the link counts as the existing file.
 
     Raises:
-        Failure: The file exists, or cannot be written. Nothing has changed then.
+        CommandError: The file exists, or cannot be written. Nothing has changed then.
     """
     pieces = iter(pieces)
     first = next(pieces, b"")
@@ -45,7 +45,7 @@ def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link:
             with suppress(OSError):
                 beside.unlink()
     except OSError as error:
-        raise exits.Failure(f"{path} cannot be written: {error.strerror}", exit_code=exits.USAGE) from None
+        raise exits.CommandError(f"{path} cannot be written: {error.strerror}", exit_code=exits.USAGE) from None
 
 
 def _write(path: Path, mode: str, first: bytes, pieces: Iterable[bytes]) -> None:
@@ -56,4 +56,4 @@ def _write(path: Path, mode: str, first: bytes, pieces: Iterable[bytes]) -> None
 
 def _refuse(path: Path, exists: bool) -> None:
     if exists:
-        raise exits.Failure(f"{path} exists already", "--force overwrites it.", exits.USAGE)
+        raise exits.CommandError(f"{path} exists already", "--force overwrites it.", exits.USAGE)

@@ -55,8 +55,9 @@ def server_answers(address: str | None) -> bool:
 
 
 class SpawnedServer:
-    """A server as a child process. It ends with the context, and by itself if this process dies: its standard input
-    is a pipe from here, and its end tells it to stop.
+    """A server as a child process, which ends with the context.
+
+    It also ends if this process dies: its standard input is a pipe from here, and it stops at the end of that.
     """
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ class SpawnedServer:
                 if not piece:
                     child.wait(STOP_SECONDS)
                     break
-        raise exits.Failure(f"the server could not be started: {self._last_words()}", exit_code=exits.UNREACHABLE)
+        raise exits.CommandError(f"the server could not be started: {self._last_words()}", exit_code=exits.UNREACHABLE)
 
     def _last_words(self) -> str:
         if self._log is None:

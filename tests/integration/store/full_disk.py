@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actors.adapters.store.sqlite.engine import raw
-from actors.adapters.store.sqlite.files.backup import BackupFailed, back_up
+from actors.adapters.store.sqlite.files.backup import BackupError, back_up
 from actors.adapters.store.sqlite.files.disk_reserve import RESERVE, SIZE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError, StoreUnusableError
@@ -107,7 +107,7 @@ def no_room(disk: Path, data: Path) -> None:
     for _ in range(2):
         with pytest.raises(StoreUnusableError, match=f"^{advice}$"):
             open_store(data)
-    with pytest.raises(BackupFailed, match=f"^{data}/bedrock.db cannot be opened: {advice}$"):
+    with pytest.raises(BackupError, match=f"^{data}/bedrock.db cannot be opened: {advice}$"):
         back_up(data, Path(sys.argv[3]))
     os.unlink(disk / "filler")
     _opens_and_deletes(data)

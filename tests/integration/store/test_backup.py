@@ -16,8 +16,8 @@ import pytest
 
 from actors.adapters.store.sqlite.engine import FILE, raw, sqlite3
 from actors.adapters.store.sqlite.files import backup as module
-from actors.adapters.store.sqlite.files.backup import DamagedBackup, back_up, restore
-from actors.adapters.store.sqlite.files.partial_file import BackupFailed, part_of
+from actors.adapters.store.sqlite.files.backup import DamagedBackupError, back_up, restore
+from actors.adapters.store.sqlite.files.partial_file import BackupError, part_of
 from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
@@ -165,7 +165,7 @@ def test_a_copy_is_not_written_where_it_does_not_belong(data: Path, tmp_path: Pa
     (tmp_path / "taken.db").write_text("precious")
     (tmp_path / "folder").mkdir()
     before = names(tmp_path) | names(data)
-    with pytest.raises(BackupFailed, match=text):
+    with pytest.raises(BackupError, match=text):
         back_up(data, tmp_path / target)
     assert names(tmp_path) | names(data) == before
     assert (tmp_path / "taken.db").read_text() == "precious"
@@ -176,7 +176,7 @@ def test_a_name_that_is_taken_meanwhile_is_not_overwritten(
 ) -> None:
     target = tmp_path / "copy.db"
     monkeypatch.setattr(module, "_sync", lambda _: target.write_text("precious"))
-    with pytest.raises(BackupFailed, match="exists"):
+    with pytest.raises(BackupError, match="exists"):
         back_up(data, target)
     assert target.read_text() == "precious"
 
@@ -184,7 +184,7 @@ def test_a_name_that_is_taken_meanwhile_is_not_overwritten(
 def test_two_processes_do_not_write_the_same_copy(data: Path, tmp_path: Path) -> None:
     with part_of(tmp_path / "copy.db") as part:
         part.write_text("of the other one")
-        with pytest.raises(BackupFailed, match=f"another process is writing {part}"):
+        with pytest.raises(BackupError, match=f"another process is writing {part}"):
             back_up(data, tmp_path / "copy.db")
         assert part.read_text() == "of the other one"
 
@@ -195,13 +195,13 @@ def test_a_copy_that_was_finished_by_another_process_in_between_is_not_begun_ane
     part, target = tmp_path / "copy.db.part", tmp_path / "copy.db"
     part.write_text("of the other one")
     monkeypatch.setattr(fcntl, "flock", lambda *_: part.rename(target))
-    with pytest.raises(BackupFailed, match=f"another process is writing {part}"):
+    with pytest.raises(BackupError, match=f"another process is writing {part}"):
         back_up(data, target, replace=True)
     assert target.read_text() == "of the other one"
 
 
 def test_a_directory_without_a_database_and_one_of_a_newer_version_are_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(BackupFailed, match="there is no database in"):
+    with pytest.raises(BackupError, match="there is no database in"):
         back_up(tmp_path, tmp_path / "copy.db")
     newer(data / FILE)
     with pytest.raises(StoreUnusableError, match="newer version: it has 0999_later"):
@@ -214,7 +214,7 @@ def test_a_damaged_database_replaces_no_backup(data: Path, tmp_path: Path) -> No
     target = back_up(data, tmp_path / "copy.db").path
     good = target.read_bytes()
     damage(data / FILE)
-    with pytest.raises(BackupFailed, match="is damaged"):
+    with pytest.raises(BackupError, match="is damaged"):
         back_up(data, target, replace=True)
     assert target.read_bytes() == good
     assert names(tmp_path) == {"data", "copy.db"}
@@ -262,7 +262,7 @@ def test_what_is_no_backup_is_refused_before_anything_is_made(
     copy: Path, tmp_path: Path, spoil: Callable[[Path], None], text: str
 ) -> None:
     spoil(copy)
-    with pytest.raises((BackupFailed, StoreUnusableError), match=text):
+    with pytest.raises((BackupError, StoreUnusableError), match=text):
         restore(copy, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -271,7 +271,7 @@ def test_a_damaged_backup_is_refused_and_the_database_stays(data: Path, tmp_path
     fill(data, "c2", transitions=30)
     target, before = back_up(data, tmp_path / "copy.db").path, (data / FILE).read_bytes()
     damage(target)
-    with pytest.raises(BackupFailed, match=r"copy\.db is damaged"):
+    with pytest.raises(BackupError, match=r"copy\.db is damaged"):
         restore(target, data, replace=True)
     assert (data / FILE).read_bytes() == before
     assert names(data) <= {FILE, f"{FILE}-wal", f"{FILE}-shm", "initialized", "lock", "reserve"}
@@ -294,7 +294,7 @@ def test_a_backup_whose_rows_are_not_what_was_written_is_restored_only_if_that_i
 ) -> None:
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         assert connection.execute(change).rowcount > 0
-    with pytest.raises(DamagedBackup, match=f"is damaged: conversation {said}"):
+    with pytest.raises(DamagedBackupError, match=f"is damaged: conversation {said}"):
         restore(copy, tmp_path / "other")
     assert FILE not in names(tmp_path / "other")
     made = restore(copy, tmp_path / "other", accept_damage=True)
@@ -308,7 +308,7 @@ def test_a_remembered_call_that_is_not_what_was_written_is_damage_too(copy: Path
             "INSERT INTO commands (principal, request_id, body_hash, answer, at, digest) "
             "VALUES ('p', 'r', '', '', 1, 'x')"
         )
-    with pytest.raises(DamagedBackup, match="remembered calls of CreateConversation"):
+    with pytest.raises(DamagedBackupError, match="remembered calls of CreateConversation"):
         restore(copy, tmp_path / "other")
 
 
@@ -328,14 +328,14 @@ def test_a_backup_of_an_older_version_is_brought_up_to_date_and_checked(
 
 def test_what_an_interrupted_backup_left_is_no_backup(copy: Path, tmp_path: Path) -> None:
     left = copy.rename(tmp_path / "copy.db.part")
-    with pytest.raises(BackupFailed, match="not complete"):
+    with pytest.raises(BackupError, match="not complete"):
         restore(left, tmp_path / "other")
 
 
 def test_a_database_that_is_there_stays_unless_it_is_to_be_replaced(copy: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     fill(other, "mine")
-    with pytest.raises(BackupFailed, match=r"has a database: .*--force"):
+    with pytest.raises(BackupError, match=r"has a database: .*--force"):
         restore(copy, other)
     assert steps(other) == {"mine": 4}
     kept = restore(copy, other, replace=True).kept

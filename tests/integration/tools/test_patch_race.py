@@ -14,7 +14,7 @@ import pytest
 
 from actors.adapters.tools.workers.patching import safe_open
 from actors.adapters.tools.workers.patching import write as patch_write
-from actors.adapters.tools.workers.patching.plan import Refused
+from actors.adapters.tools.workers.patching.plan import PatchRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,9 +89,9 @@ def attempt(field: Field, work: Callable[[], str]) -> None:
     """Note what came of it."""
     try:
         field.seen[work()] += 1
-    except safe_open.Escapes:
+    except safe_open.PathEscapesError:
         field.seen["refused"] += 1
-    except Refused as refused:
+    except PatchRefusedError as refused:
         known = any(part in str(refused) for part in EXPECTED)
         field.seen["refused" if known else str(refused)] += 1
     except OSError:

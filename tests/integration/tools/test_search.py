@@ -22,7 +22,7 @@ from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools import program_launch as launching
 from actors.adapters.tools.workers.keyword_search import KeywordSearch
-from actors.adapters.tools.workers.search import Search, Unsearchable
+from actors.adapters.tools.workers.search import Search, UnsearchableError
 from actors.adapters.tools.workers.searching.walk import Walk
 from actors.core.context import Mode
 from actors.ports import RunningProcess, ToolOutput
@@ -64,7 +64,7 @@ def searched(pattern: str, **options: Any) -> str:
     asked = {"path": ".", "include": "", "exclude": "", "max_results": 1000, "ripgrep": ""} | options
     try:
         return Search({"pattern": pattern} | asked, 100_000).text()
-    except Unsearchable as refused:
+    except UnsearchableError as refused:
         return f"refused: {refused}"
 
 

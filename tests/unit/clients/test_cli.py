@@ -239,7 +239,7 @@ def test_a_port_that_is_none_is_a_wrong_command_line(address: str) -> None:
     ],
 )
 def test_what_to_do_depends_on_how_no_server_was_reached(cause: str, advice: str) -> None:
-    failure = exits.Failure.of(Unavailable(f"no Bedrock server can be reached at 127.0.0.1:1: {cause}"))
+    failure = exits.CommandError.of(Unavailable(f"no Bedrock server can be reached at 127.0.0.1:1: {cause}"))
     assert failure.exit_code == exits.UNREACHABLE
     assert [words in failure.hint for words in ("https://.", "BEDROCK_CA_FILE", "bedrock serve")].count(True) == 1
     assert advice in failure.hint

@@ -141,7 +141,7 @@ def test_a_server_that_does_not_listen_to_reason_is_killed(installed: Path, monk
 
 def test_a_server_that_does_not_start_says_why(installed: Path) -> None:
     installed.write_text(BROKEN)
-    with pytest.raises(exits.Failure, match="in use by another server") as caught, SpawnedServer():
+    with pytest.raises(exits.CommandError, match="in use by another server") as caught, SpawnedServer():
         pass
     assert caught.value.exit_code == exits.UNREACHABLE
 
@@ -149,7 +149,7 @@ def test_a_server_that_does_not_start_says_why(installed: Path) -> None:
 def test_a_server_that_is_never_ready_is_given_up(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed.write_text("import sys; sys.stdin.read()")
     monkeypatch.setattr("bedrock.cli.spawned_server.START_SECONDS", 0.2)
-    with pytest.raises(exits.Failure, match="could not be started"), SpawnedServer():
+    with pytest.raises(exits.CommandError, match="could not be started"), SpawnedServer():
         pass
 
 

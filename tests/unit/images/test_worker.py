@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from actors.adapters.images import worker
-from actors.adapters.images.worker import LONG_EDGE, MAX_VIEW_BYTES, Unusable, examined
+from actors.adapters.images.worker import LONG_EDGE, MAX_VIEW_BYTES, UnusableImageError, examined
 from tests import pictures
 from tests.pictures import MAX_PIXELS, encoded, noise, opened
 
@@ -77,7 +77,7 @@ def test_a_view_is_the_same_each_time(name: str) -> None:
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_image_is_refused_in_words(name: str) -> None:
     make, text = BAD[name]
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UnusableImageError) as refused:
         examined(make(), MAX_PIXELS)
     assert str(refused.value) == text
 
@@ -93,7 +93,7 @@ def test_noise_is_made_small_enough_by_giving_up_quality(monkeypatch: pytest.Mon
     facts, view = examined(data, MAX_PIXELS)
     assert (facts["view_type"], len(view) <= 60_000) == ("image/jpeg", True)
     monkeypatch.setattr(worker, "MAX_VIEW_BYTES", 600)
-    with pytest.raises(Unusable, match="too detailed"):
+    with pytest.raises(UnusableImageError, match="too detailed"):
         examined(data, MAX_PIXELS)
 
 
@@ -134,7 +134,7 @@ def test_whatever_is_broken_in_an_image_it_is_refused_or_seen(data: Any, name: s
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
         facts, view = examined(bytes(content), 1_000_000)
-    except Unusable:
+    except UnusableImageError:
         return
     assert facts["size"][0] * facts["size"][1] <= 1_000_000
     opened(view).load()

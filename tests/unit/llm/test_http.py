@@ -10,7 +10,7 @@ import pytest
 
 from actors.adapters.llm.provider import Secret, Timeouts
 from actors.adapters.llm.transport import http
-from actors.adapters.llm.transport.connections import TransportFailed
+from actors.adapters.llm.transport.connections import TransportError
 from actors.adapters.llm.transport.http import Transport
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
@@ -33,8 +33,8 @@ def post(url: str, body: bytes = b"{}", **settings: Any) -> tuple[int, bytes]:
         return reply.status, reply.read_all()
 
 
-def failure(url: str, **settings: Any) -> TransportFailed:
-    with pytest.raises(TransportFailed) as raised:
+def failure(url: str, **settings: Any) -> TransportError:
+    with pytest.raises(TransportError) as raised:
         post(url, **settings)
     return raised.value
 
@@ -256,7 +256,7 @@ def test_the_time_limit_of_the_whole_answer_is_told_as_that_even_when_nothing_ar
         _assert_overdue(failure(server.url, timeouts=limits))
 
 
-def _assert_overdue(told: TransportFailed) -> None:
+def _assert_overdue(told: TransportError) -> None:
     text = "the answer was not complete within its total time limit of 0.3 s"
     assert (told.kind, told.text) == (ErrorKind.NETWORK, text)
 
@@ -315,7 +315,7 @@ def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
 
     with ScriptedServer(stream([], then=flood)) as server:
         transport = Transport(provider("anthropic", server.url))
-        with transport.post(server.url, {}, b"{}", CancelToken()) as reply, pytest.raises(TransportFailed) as raised:
+        with transport.post(server.url, {}, b"{}", CancelToken()) as reply, pytest.raises(TransportError) as raised:
             list(iter(reply.read, b""))
     assert raised.value.kind is ErrorKind.RESPONSE_TOO_LARGE
 
@@ -324,7 +324,7 @@ def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_header_that_cannot_be_sent_is_told_without_its_value(key: str) -> None:
     with ScriptedServer(answer(200, b"")) as server:
         posting = Transport(provider("anthropic", server.url)).post(server.url, {"x-key": key}, b"", CancelToken())
-        with pytest.raises(TransportFailed) as raised:
+        with pytest.raises(TransportError) as raised:
             posting.__enter__()
     assert raised.value.kind is ErrorKind.INVALID_REQUEST
     assert "hunter22" not in str(raised.value)

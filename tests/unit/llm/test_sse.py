@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sseclient import SSEClient
 
-from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLarge
+from actors.adapters.llm.transport.sse import SseEvent, SseParser, SseTooLargeError
 
 
 def parsed(*chunks: bytes) -> list[SseEvent]:
@@ -48,7 +48,7 @@ def test_an_event_is_dispatched_as_soon_as_its_blank_line_is_there() -> None:
 def test_an_event_that_outgrows_the_cap_is_refused(event: bytes) -> None:
     parser = SseParser(max_event_bytes=100)
     pieces = [event[i : i + 7] for i in range(0, len(event), 7)]
-    with pytest.raises(SseTooLarge, match="100 bytes"):
+    with pytest.raises(SseTooLargeError, match="100 bytes"):
         list(map(parser.feed, pieces))
 
 

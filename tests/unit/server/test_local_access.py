@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivate, check_private, check_socket
+from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_private, check_socket
 
 from server.local_access import claim_directory, socket_path
 
@@ -56,7 +56,7 @@ def test_what_others_could_write_is_refused_as_it_is(tmp_path: Path, before: int
     folder = tmp_path / "theirs"
     folder.mkdir()
     folder.chmod(before)
-    with pytest.raises(NotPrivate, match="chmod 700"):
+    with pytest.raises(NotPrivateError, match="chmod 700"):
         claim_directory(folder)
     assert mode(folder) == before & 0o777
 
@@ -65,7 +65,9 @@ def test_what_others_could_write_is_refused_as_it_is(tmp_path: Path, before: int
 def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     before = mode(tmp_path)
     for check in (claim_directory, check_private):
-        with pytest.raises(NotPrivate, match=f"belongs to user {tmp_path.stat().st_uid}, and this is user {SOMEBODY}"):
+        with pytest.raises(
+            NotPrivateError, match=f"belongs to user {tmp_path.stat().st_uid}, and this is user {SOMEBODY}"
+        ):
             check(tmp_path)
     assert mode(tmp_path) == before
 
@@ -77,7 +79,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path, monkeypatch: pyt
     check_private(link)
     theirs = os.stat_result((0o120777, 0, 0, 1, SOMEBODY, 0, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "lstat", lambda _: theirs)
-    with pytest.raises(NotPrivate, match=f"a link that belongs to user {SOMEBODY}"):
+    with pytest.raises(NotPrivateError, match=f"a link that belongs to user {SOMEBODY}"):
         check_private(link)
 
 
@@ -93,7 +95,7 @@ def test_a_socket_that_only_its_owner_reaches_is_believed(listening: Path) -> No
 
 def test_a_socket_beside_which_others_could_put_one_is_not(listening: Path) -> None:
     listening.parent.chmod(0o755)
-    with pytest.raises(NotPrivate, match="others may enter"):
+    with pytest.raises(NotPrivateError, match="others may enter"):
         check_socket(listening)
 
 
@@ -107,7 +109,7 @@ def test_what_is_no_socket_is_not_believed(listening: Path, kind: str) -> None:
             other.symlink_to(listening)
         case _:
             other.mkdir()
-    with pytest.raises(NotPrivate, match="no socket of this user"):
+    with pytest.raises(NotPrivateError, match="no socket of this user"):
         check_socket(other)
 
 

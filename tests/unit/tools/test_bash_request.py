@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.tools.bash.arguments import Kill, Peek, Request, Spawn, Wait, request
-from actors.adapters.tools.refusal import Refused
+from actors.adapters.tools.refusal import ToolRefusedError
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_deprecated_mode_still_works_and_says_what_to_write(mode: str, secon
     ],
 )
 def test_arguments_that_contradict_each_other_are_named(arguments: dict[str, Any], conflicting: list[str]) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ToolRefusedError) as refused:
         request(arguments)
     assert str(refused.value).startswith("mutually_exclusive_modes: ")
     assert refused.value.details["conflicting_args"] == conflicting
@@ -63,7 +63,7 @@ def test_arguments_that_contradict_each_other_are_named(arguments: dict[str, Any
 
 
 def test_mode_beside_wait_seconds_says_which_to_leave_out() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ToolRefusedError) as refused:
         request({"cmd": "ls", "mode": "slow", "wait_seconds": 3})
     assert "leave out `mode`" in refused.value.details["recommended_action"]
 
@@ -71,10 +71,10 @@ def test_mode_beside_wait_seconds_says_which_to_leave_out() -> None:
 @pytest.mark.parametrize("seconds", [-1, 901, 10**30])
 @pytest.mark.parametrize("what", ["cmd", "wait"])
 def test_a_wait_has_bounds(what: str, seconds: int) -> None:
-    with pytest.raises(Refused, match=r"wait_seconds_out_of_range: .* between 0 and 900"):
+    with pytest.raises(ToolRefusedError, match=r"wait_seconds_out_of_range: .* between 0 and 900"):
         request({what: "b-1", "wait_seconds": seconds})
 
 
 def test_lines_and_since_exclude_each_other() -> None:
-    with pytest.raises(Refused, match="peek_args_mutually_exclusive: "):
+    with pytest.raises(ToolRefusedError, match="peek_args_mutually_exclusive: "):
         request({"peek": "b-1", "lines": 3, "since": 3})

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from actors.adapters.tools import keyword_search as tool
 from actors.adapters.tools.keyword_search import KeywordSearchTool, shown
 from actors.adapters.tools.workers import keyword_search as worker
-from actors.adapters.tools.workers.keyword_search import KeywordSearch, TooMuch
+from actors.adapters.tools.workers.keyword_search import KeywordSearch, OutputTooLargeError
 from actors.ports import Purpose, SideQuery, SideQueryError, ToolTransientError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_a_term_that_finds_too_much_is_skipped(here: Path) -> None:
     assert find("common", "rare", "word") == "one:1:rare\n" + "".join(
         f"[skipped, as it finds more than 64 KiB: {term}]\n" for term in ("common", "word")
     )
-    with pytest.raises(TooMuch):
+    with pytest.raises(OutputTooLargeError):
         find("common", "word")
 
 
@@ -88,7 +88,7 @@ def test_a_term_that_finds_too_much_is_skipped(here: Path) -> None:
 def test_a_term_may_find_just_as_much(here: Path, monkeypatch: pytest.MonkeyPatch, extra: int, kept: bool) -> None:
     monkeypatch.setattr(worker, "MAX_TERM_BYTES", 40)
     (here / "a").write_text("x" + "y" * (40 - len("a:1:x\n--\n") + extra) + "\n")
-    with nullcontext() if kept else pytest.raises(TooMuch):
+    with nullcontext() if kept else pytest.raises(OutputTooLargeError):
         find("x")
 
 

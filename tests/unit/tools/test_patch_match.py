@@ -6,7 +6,7 @@ from textwrap import indent
 
 import pytest
 
-from actors.adapters.tools.workers.patching.match import MOST_COUNTED, Haystack, Match, NoPlace, Sought, find
+from actors.adapters.tools.workers.patching.match import MOST_COUNTED, Haystack, Match, NoMatchError, Sought, find
 
 PYTHON = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n        return 2\n"
 TABS = "void f() {\n\tif (x) {\n\t\ty();\n\t}\n}\n"
@@ -22,7 +22,7 @@ def replaced(text: str, old: str, new: str) -> str:
 
 
 def refusal(text: str, old: str, new: str | None = "") -> str:
-    with pytest.raises(NoPlace) as refused:
+    with pytest.raises(NoMatchError) as refused:
         match(text, old, new)
     return str(refused.value)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.tools.workers.patching import plan as patch_plan
-from actors.adapters.tools.workers.patching.plan import Plan, Refused, plan, reindented
+from actors.adapters.tools.workers.patching.plan import PatchRefusedError, Plan, plan, reindented
 
 
 def apply(content: bytes | None, *patches: dict[str, Any], clipboards: dict[str, str] | None = None) -> Plan:
@@ -32,7 +32,7 @@ def overwrite(new: str, **fields: Any) -> dict[str, Any]:
 
 
 def refusal(content: bytes | None, *patches: dict[str, Any], clipboards: dict[str, str] | None = None) -> str:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(PatchRefusedError) as refused:
         apply(content, *patches, clipboards=clipboards)
     return str(refused.value)
 
@@ -150,7 +150,7 @@ def test_reindent_with_a_text_that_was_found_otherwise_indents_what_was_written(
 def test_reindent_strips_and_adds_line_by_line() -> None:
     assert reindented("  a\n\n    b\n", "  ", "\t") == "\ta\n\n\t  b\n"
     assert reindented("a", "", "> ") == "> a"
-    with pytest.raises(Refused, match="line 2 does not begin with '  '"):
+    with pytest.raises(PatchRefusedError, match="line 2 does not begin with '  '"):
         reindented("  a\n b\n", "  ", "")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from actors.adapters.tools.workers.patching import safe_open
 from actors.adapters.tools.workers.patching import write as patch_write
-from actors.adapters.tools.workers.patching.plan import MAX_FILE, Refused
+from actors.adapters.tools.workers.patching.plan import MAX_FILE, PatchRefusedError
 from actors.adapters.tools.workers.patching.write import change
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def refusal(path: str, protected: tuple[str, ...] = (), rewrite: Callable[[bytes | None], bytes] = add_x) -> str:
-    with pytest.raises((Refused, OSError)) as refused:
+    with pytest.raises((PatchRefusedError, OSError)) as refused:
         change(path, list(protected), rewrite)
     return str(refused.value)
 
@@ -313,7 +313,7 @@ def test_whatever_call_fails_everything_is_as_it_was(
             patched.setattr(safe_open, "os", saboteur)
             try:
                 change(path, [], add_x)
-            except (OSError, Refused):
+            except (OSError, PatchRefusedError):
                 failures += 1
                 assert snapshot(here) == before, number
             else:

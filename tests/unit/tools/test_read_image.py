@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from actors.adapters.tools.read_image import ReadImageTool
 from actors.adapters.tools.workers import read_image
-from actors.adapters.tools.workers.read_file import Unreadable
+from actors.adapters.tools.workers.read_file import UnreadableFileError
 from actors.core.content import Image
 from actors.ports import ImagesUnavailableError, InvalidImageError, ToolTransientError
 
@@ -65,10 +65,10 @@ def test_the_worker_reads_whole_files_of_bounded_size(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     file.write_bytes(DATA)
     assert read_image.read(str(file), len(DATA)) == DATA
-    with pytest.raises(Unreadable, match="more than 7 bytes"):
+    with pytest.raises(UnreadableFileError, match="more than 7 bytes"):
         read_image.read(str(file), len(DATA) - 1)
-    with pytest.raises(Unreadable, match="directory"):
+    with pytest.raises(UnreadableFileError, match="directory"):
         read_image.read(str(tmp_path), 10)
     file.write_bytes(b"")
-    with pytest.raises(Unreadable, match="empty"):
+    with pytest.raises(UnreadableFileError, match="empty"):
         read_image.read(str(file), 10)

@@ -68,18 +68,18 @@ def test_an_empty_file_is_called_empty(file: Path) -> None:
 
 
 def test_an_offset_behind_the_end_is_told(file: Path) -> None:
-    with pytest.raises(worker.Unreadable, match="offset 4 is beyond its end: it has 3 lines"):
+    with pytest.raises(worker.UnreadableFileError, match="offset 4 is beyond its end: it has 3 lines"):
         show(b"1\n2\n3\n", file, offset=4)
 
 
 def test_a_binary_file_is_refused(file: Path) -> None:
-    with pytest.raises(worker.Unreadable, match="binary"):
+    with pytest.raises(worker.UnreadableFileError, match="binary"):
         show(b"x" * 8191 + b"\0", file)
     assert show(b"x\n" * 4096 + b"\0", file, limit=1).startswith("     1\tx\n")
 
 
 def test_text_that_is_not_utf_8_is_refused_by_line(file: Path) -> None:
-    with pytest.raises(worker.Unreadable, match="line 2 is not UTF-8"):
+    with pytest.raises(worker.UnreadableFileError, match="line 2 is not UTF-8"):
         show("ok\nw\xe4re\n".encode("latin-1"), file)
     assert show(b"ok\n\xff\n", file, limit=1).startswith("     1\tok\n")
 
@@ -128,11 +128,11 @@ def test_special_files_are_refused_without_waiting(tmp_path: Path) -> None:
     listener.bind(str(tmp_path / "socket"))
     try:
         for path in (fifo, link, Path("/dev/zero"), Path("/dev/null"), tmp_path / "socket"):
-            with pytest.raises(worker.Unreadable, match="not a regular file"):
+            with pytest.raises(worker.UnreadableFileError, match="not a regular file"):
                 read(path)
     finally:
         listener.close()
-    with pytest.raises(worker.Unreadable, match="directory"):
+    with pytest.raises(worker.UnreadableFileError, match="directory"):
         read(tmp_path)
 
 

@@ -20,7 +20,7 @@ def has_openat2() -> bool:
     root = os.open("/", safe_open.DIRECTORY)
     try:
         os.close(safe_open.by_openat2(root, "."))
-    except safe_open.Unsupported:
+    except safe_open.UnsupportedFileError:
         return False
     finally:
         os.close(root)
@@ -96,7 +96,7 @@ def test_what_is_beneath_is_opened(way: Callable[[int, str], int], root: int, pa
     "path", ["..", "a/../..", "b/../../..", "a/out", "absolute", "a/magic", "/", "/etc", "a/up/..", "a/b/top/../root"]
 )
 def test_what_leads_out_is_refused(way: Callable[[int, str], int], root: int, path: str) -> None:
-    with pytest.raises(safe_open.Escapes):
+    with pytest.raises(safe_open.PathEscapesError):
         way(root, path)
 
 
@@ -123,7 +123,7 @@ def test_without_openat2_it_walks(root: int, refusal: int, monkeypatch: pytest.M
     monkeypatch.setattr(safe_open, "_syscall", lambda *arguments: -1)
     monkeypatch.setattr(ctypes, "get_errno", lambda: refusal)
     os.close(safe_open.open_directory(root, "chain"))
-    with pytest.raises(safe_open.Escapes):
+    with pytest.raises(safe_open.PathEscapesError):
         safe_open.open_directory(root, "a/out")
 
 

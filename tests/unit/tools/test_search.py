@@ -15,7 +15,7 @@ import pytest
 from actors.adapters.tools import search as tool
 from actors.adapters.tools.search import SearchTool
 from actors.adapters.tools.workers import search
-from actors.adapters.tools.workers.search import Search, Unsearchable
+from actors.adapters.tools.workers.search import Search, UnsearchableError
 from actors.adapters.tools.workers.searching import prefilter as candidates
 from actors.adapters.tools.workers.searching import text_files as texts
 from actors.adapters.tools.workers.searching import walk as walking
@@ -133,17 +133,17 @@ def test_a_file_that_is_named_is_searched_whatever_it_is_called(here: Path) -> N
 
 def test_what_cannot_be_searched_is_refused(here: Path) -> None:
     os.mkfifo("fifo")
-    with pytest.raises(Unsearchable, match="neither a directory nor a regular file"):
+    with pytest.raises(UnsearchableError, match="neither a directory nor a regular file"):
         find("x", "fifo")
-    with pytest.raises(Unsearchable, match="neither"):
+    with pytest.raises(UnsearchableError, match="neither"):
         find("x", "/dev/zero")
     with pytest.raises(FileNotFoundError):
         find("x", "missing")
     with Path("large").open("wb") as large:
         large.truncate(walking.MAX_FILE_BYTES + 1)
-    with pytest.raises(Unsearchable, match="10 MiB"):
+    with pytest.raises(UnsearchableError, match="10 MiB"):
         find("x", "large")
-    with pytest.raises(Unsearchable, match="too many"):
+    with pytest.raises(UnsearchableError, match="too many"):
         find("x", include="{a,b}" * 30)
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_searched_is_refused(here: Path) -> None:
     ],
 )
 def test_a_bad_pattern_is_told_where(here: Path, pattern: str, told: str) -> None:
-    with pytest.raises(Unsearchable, match="not valid") as refused:
+    with pytest.raises(UnsearchableError, match="not valid") as refused:
         find(pattern)
     assert told in str(refused.value)
 

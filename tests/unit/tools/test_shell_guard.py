@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.adapters.tools.bash.shell_guard import PIECE_BYTES, _pieces, check_command
-from actors.adapters.tools.refusal import Refused
+from actors.adapters.tools.refusal import ToolRefusedError
 
 REFUSED_ADD = ["-A", "--all", ".", "*", "-vA", "./", "-- .", "'*'", "-v ."]
 REFUSED_PUSH = ["--force", "-f", "-uf origin main", "origin main --force"]
@@ -56,7 +56,7 @@ EVERYWHERE = [
 def refused(command: str) -> bool:
     try:
         check_command(command, "/work")
-    except Refused as refusal:
+    except ToolRefusedError as refusal:
         return str(refusal).startswith("command_refused: ") and str(refusal).endswith(" Nothing was run.")
     return False
 
@@ -161,5 +161,5 @@ def test_nothing_long_is_parsed_at_once(text: str) -> None:
 
 
 def test_a_text_that_takes_too_long_to_judge_is_not_run() -> None:
-    with pytest.raises(Refused, match=r"command_too_intricate: .* script file"):
+    with pytest.raises(ToolRefusedError, match=r"command_too_intricate: .* script file"):
         check_command("|~)rm" * 25_000, "/work")

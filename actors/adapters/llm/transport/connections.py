@@ -24,7 +24,7 @@ from actors.core.errors import ErrorKind
 from actors.ports.resources import file_descriptor_limit_text, out_of_file_descriptors
 
 
-class TransportFailed(Exception):
+class TransportError(Exception):
     """The request got no answer, or an incomplete one. The text contains no header, key or body."""
 
     def __init__(self, kind: ErrorKind, text: str) -> None:
@@ -33,14 +33,14 @@ class TransportFailed(Exception):
         self.text = text
 
 
-class TransportTimedOut(TransportFailed):
+class TransportTimeoutError(TransportError):
     """A time limit was exceeded; the text names it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorKind.NETWORK, text)
 
 
-class LocalResourcesExhausted(TransportFailed):
+class LocalResourcesExhaustedError(TransportError):
     """This process, not the provider, lacked resources for the request; the text says which."""
 
     def __init__(self, text: str) -> None:
@@ -98,16 +98,16 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
     """Connect to the first address of `host` that answers, within `timeout` seconds in all.
 
     Name resolution cannot be interrupted: a cancel during it takes effect when it returns; until then this thread is
-    left behind without anything waiting for it. Raises TransportFailed.
+    left behind without anything waiting for it. Raises TransportError.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         if out_of_file_descriptors():  # the resolver's errors do not tell
-            raise LocalResourcesExhausted(file_descriptor_limit_text()) from None
-        raise TransportFailed(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
+            raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
+        raise TransportError(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout
-    failure = TransportFailed(ErrorKind.NETWORK, f"{host} has no address")
+    failure = TransportError(ErrorKind.NETWORK, f"{host} has no address")
     for left, (family, kind, protocol, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         sock = socket.socket(family, kind, protocol)
         try:
@@ -126,10 +126,10 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
     raise failure
 
 
-def _not_connected(host: str, port: int, error: int, timeout: float) -> TransportFailed:
+def _not_connected(host: str, port: int, error: int, timeout: float) -> TransportError:
     if error == errno.ETIMEDOUT:
-        return TransportTimedOut(f"cannot connect to {host}:{port} within {timeout:g} s")
-    return TransportFailed(ErrorKind.NETWORK, f"cannot connect to {host}:{port}: {os.strerror(error)}")
+        return TransportTimeoutError(f"cannot connect to {host}:{port} within {timeout:g} s")
+    return TransportError(ErrorKind.NETWORK, f"cannot connect to {host}:{port}: {os.strerror(error)}")
 
 
 def _connect(sock: socket.socket, address: Any, seconds: float, abort_handle: AbortHandle) -> int:
@@ -196,7 +196,7 @@ class AbortableTlsConnection(HTTPSConnection):
         self._tls = tls
 
     def connect(self) -> None:
-        """Connect, through the proxy if there is one, and do the TLS handshake. Raises TransportFailed."""
+        """Connect, through the proxy if there is one, and do the TLS handshake. Raises TransportError."""
         seconds = float(self.timeout or 0)
         sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._abort_handle)
         sock.settimeout(seconds)
@@ -211,12 +211,12 @@ class AbortableTlsConnection(HTTPSConnection):
             tls = self._tls.wrap_socket(sock, server_hostname=name.strip("[]").rstrip("."))
         except ssl.SSLCertVerificationError as error:
             text = f"the certificate of {name} is not trusted ({error.verify_message}); set ca_bundle if it should be"
-            raise TransportFailed(ErrorKind.NETWORK, text) from None
+            raise TransportError(ErrorKind.NETWORK, text) from None
         except TimeoutError:
-            raise TransportTimedOut(f"the TLS handshake with {name} took longer than {seconds:g} s") from None
+            raise TransportTimeoutError(f"the TLS handshake with {name} took longer than {seconds:g} s") from None
         except OSError as error:
             reason = getattr(error, "reason", None) or type(error).__name__
-            raise TransportFailed(ErrorKind.NETWORK, f"the TLS handshake with {name} failed: {reason}") from None
+            raise TransportError(ErrorKind.NETWORK, f"the TLS handshake with {name} failed: {reason}") from None
         self.sock = self._abort_handle.stream = tls
         self.is_verified = True
         self.timeout = self._send_timeout

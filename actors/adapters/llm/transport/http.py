@@ -17,9 +17,9 @@ from actors.adapters.llm.transport.connections import (
     AbortableConnection,
     AbortableTlsConnection,
     AbortHandle,
-    LocalResourcesExhausted,
-    TransportFailed,
-    TransportTimedOut,
+    LocalResourcesExhaustedError,
+    TransportError,
+    TransportTimeoutError,
 )
 from actors.core.errors import ErrorKind
 from actors.ports.resources import exhausted_resource
@@ -55,7 +55,7 @@ class Reply:
     def read(self) -> bytes:
         """Return the next chunk as soon as it arrives; b"" at the end.
 
-        Raises TransportFailed for a broken connection, an exceeded time limit, or an oversized answer.
+        Raises TransportError for a broken connection, an exceeded time limit, or an oversized answer.
         """
         left = self._deadline - time.monotonic()
         seconds = min(self.idle, left)
@@ -70,18 +70,16 @@ class Reply:
         except (urllib3.exceptions.ReadTimeoutError, TimeoutError):
             if left < self.idle:
                 raise self._overdue() from None
-            raise TransportTimedOut(f"nothing arrived for {seconds:g} s") from None
+            raise TransportTimeoutError(f"nothing arrived for {seconds:g} s") from None
         except (urllib3.exceptions.HTTPError, OSError):
-            raise TransportFailed(ErrorKind.NETWORK, "the connection broke off in the middle of the answer") from None
+            raise TransportError(ErrorKind.NETWORK, "the connection broke off in the middle of the answer") from None
         self._received += len(piece)
         if self._received > MAX_ANSWER_BYTES:
-            raise TransportFailed(
-                ErrorKind.RESPONSE_TOO_LARGE, f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB"
-            )
+            raise TransportError(ErrorKind.RESPONSE_TOO_LARGE, f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
         return piece
 
-    def _overdue(self) -> TransportTimedOut:
-        return TransportTimedOut(f"the answer was not complete within its total time limit of {self._total:g} s")
+    def _overdue(self) -> TransportTimeoutError:
+        return TransportTimeoutError(f"the answer was not complete within its total time limit of {self._total:g} s")
 
     def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
         """Return the rest of the answer, or its first `limit` bytes."""
@@ -105,8 +103,8 @@ class Transport:
             return ssl.create_default_context(cafile=self._provider.ca_bundle or DEFAULT_CA_BUNDLE_PATH)
         except OSError as error:
             if text := exhausted_resource(error):
-                raise LocalResourcesExhausted(text) from None
-            raise TransportFailed(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
+                raise LocalResourcesExhaustedError(text) from None
+            raise TransportError(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
 
     def post(
         self, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken
@@ -131,7 +129,7 @@ class Transport:
         is used without a session. Leaving the block closes everything.
 
         A cancel shuts the socket down at once in every phase but name resolution; the exception raised then is
-        arbitrary, so the caller must check the token. Raises TransportFailed.
+        arbitrary, so the caller must check the token. Raises TransportError.
         """
         tls = self._tls if url.lower().startswith("https:") else None
         abort_handle = AbortHandle()
@@ -158,16 +156,16 @@ class Transport:
             )
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             text = "the base_url, the api_key or a header contains characters that cannot be sent"
-            raise TransportFailed(ErrorKind.INVALID_REQUEST, text) from None
+            raise TransportError(ErrorKind.INVALID_REQUEST, text) from None
         except requests.exceptions.ProxyError:
-            raise TransportFailed(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
+            raise TransportError(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             if text := exhausted_resource(error):
-                raise LocalResourcesExhausted(text) from None
+                raise LocalResourcesExhaustedError(text) from None
             if _timed_out(error):
                 text = f"no answer began within {timeouts.first_byte:g} s"
-                raise TransportTimedOut(text) from None
-            raise TransportFailed(ErrorKind.NETWORK, "the connection was closed before an answer began") from None
+                raise TransportTimeoutError(text) from None
+            raise TransportError(ErrorKind.NETWORK, "the connection was closed before an answer began") from None
 
 
 def _timed_out(error: BaseException | None) -> bool:

@@ -22,7 +22,7 @@ class SseEvent(NamedTuple):
     """The `data` lines, joined by LF."""
 
 
-class SseTooLarge(Exception):
+class SseTooLargeError(Exception):
     """An event exceeded the size limit."""
 
 
@@ -45,7 +45,7 @@ class SseParser:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
-        """Parse the next bytes and return the events that they complete. Raises SseTooLarge."""
+        """Parse the next bytes and return the events that they complete. Raises SseTooLargeError."""
         events: list[SseEvent] = []
         if self._at_start and not self._size and len(chunk) >= len(_BOM):
             self._at_start = False
@@ -77,7 +77,7 @@ class SseParser:
         if not data.startswith(b"data: ") or b"\n" in data:
             self._feed_lines(text + b"\n\n", events)
         elif len(text) + 2 > self._max:
-            raise SseTooLarge(f"an event of more than {self._max} bytes")
+            raise SseTooLargeError(f"an event of more than {self._max} bytes")
         else:
             events.append(SseEvent(name.decode("utf-8", "replace") if name else "", data[6:]))
 
@@ -88,7 +88,7 @@ class SseParser:
         for line in chunk.splitlines(keepends=True):
             self._size += len(line)
             if self._size > self._max:
-                raise SseTooLarge(f"an event of more than {self._max} bytes")
+                raise SseTooLargeError(f"an event of more than {self._max} bytes")
             text = line.rstrip(b"\r\n")
             self._line += text
             if len(text) != len(line):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from actors.adapters.tools.refusal import Refused
+from actors.adapters.tools.refusal import ToolRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ Request: TypeAlias = Spawn | Peek | Wait | Kill
 
 
 def request(arguments: Mapping[str, Any]) -> Request:
-    """Convert arguments that fit the schema to a request. Raises Refused if they contradict each other."""
+    """Convert arguments that fit the schema to a request. Raises ToolRefusedError if they contradict each other."""
     chosen = _the_one_of(arguments)
     _check_company(chosen, arguments)
     match chosen:
@@ -100,7 +100,7 @@ def _check_company(chosen: str, arguments: Mapping[str, Any]) -> None:
         given = ["mode", "wait_seconds"]
         raise _conflict(f"`mode` and `wait_seconds` say the same: {advice}.", given, recommended_action=advice)
     if "lines" in arguments and "since" in arguments:
-        raise Refused(
+        raise ToolRefusedError(
             "peek_args_mutually_exclusive",
             "Give `lines` for the last lines or `since` for all from one on, not both.",
             conflicting_args=["lines", "since"],
@@ -110,12 +110,12 @@ def _check_company(chosen: str, arguments: Mapping[str, Any]) -> None:
 def _spawn(arguments: Mapping[str, Any]) -> Spawn:
     command = arguments["cmd"]
     if "\0" in command:
-        raise Refused(
+        raise ToolRefusedError(
             "command_cannot_be_passed_on",
             "`cmd` contains a NUL character; write it as an escape instead. Nothing was run.",
         )
     if len(command.encode()) > MAX_COMMAND_BYTES:
-        raise Refused(
+        raise ToolRefusedError(
             "command_too_long",
             f"`cmd` is longer than {MAX_COMMAND_BYTES} bytes; write the text to a file in pieces first. "
             "Nothing was run.",
@@ -137,15 +137,15 @@ def _wait_seconds(arguments: Mapping[str, Any], default: int) -> int:
     seconds = int(arguments.get("wait_seconds", default))
     if 0 <= seconds <= MAX_WAIT_SECONDS:
         return seconds
-    raise Refused(
+    raise ToolRefusedError(
         "wait_seconds_out_of_range",
         f"`wait_seconds` must be between 0 and {MAX_WAIT_SECONDS}. A command that takes longer goes on as a job: "
         "call bash with `wait` and its handle, as often as needed.",
     )
 
 
-def _conflict(text: str, given: list[str], **details: Any) -> Refused:
-    return Refused("mutually_exclusive_modes", f"{text} Nothing was done.", conflicting_args=given, **details)
+def _conflict(text: str, given: list[str], **details: Any) -> ToolRefusedError:
+    return ToolRefusedError("mutually_exclusive_modes", f"{text} Nothing was done.", conflicting_args=given, **details)
 
 
 def _listed(names: tuple[str, ...] | list[str]) -> str:

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from actors.adapters.tools.bash.job import Job
-from actors.adapters.tools.refusal import Refused
+from actors.adapters.tools.refusal import ToolRefusedError
 from actors.core.context import Mode, wider
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class JobRegistry:
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job that is about to be started; `drop` removes it again. Raises Refused when too many run."""
+        """Create a job to be started; `drop` removes it again. Raises ToolRefusedError when too many run."""
         with self._lock:
             jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs())
             if len(live := jobs_here.live) >= MAX_LIVE:
@@ -73,7 +73,7 @@ class JobRegistry:
                 jobs_here.jobs.pop(job.handle, None)
 
     def find(self, conversation_id: str, handle: str) -> Job:
-        """Return the job with this handle. Raises Refused if this conversation has none."""
+        """Return the job with this handle. Raises ToolRefusedError if this conversation has none."""
         with self._lock:
             jobs_here = self._conversations.get(conversation_id)
             job = jobs_here.jobs.get(handle) if jobs_here else None
@@ -103,7 +103,7 @@ class JobRegistry:
             job.kill()
 
 
-def _too_many(live: list[Job]) -> Refused:
+def _too_many(live: list[Job]) -> ToolRefusedError:
     jobs = [
         {
             "handle": job.handle,
@@ -117,17 +117,17 @@ def _too_many(live: list[Job]) -> Refused:
     text = (
         f"{len(live)} jobs run already, which is the most. Wait for one of them or kill it. Nothing was run.\n{listed}"
     )
-    return Refused("handle_cap_reached", text, jobs=jobs)
+    return ToolRefusedError("handle_cap_reached", text, jobs=jobs)
 
 
-def _not_found(handle: str, known: list[str]) -> Refused:
+def _not_found(handle: str, known: list[str]) -> ToolRefusedError:
     has = f"The handles here are {', '.join(known)}" if known else "There are no handles here"
     text = (
         f"This conversation has no job {_short(handle)!r}. {has}. A handle comes from a `cmd` that still ran when its "
         f"wait was over; jobs and their output are lost when the server restarts, and only the last {MAX_ENDED} ended "
         "jobs are kept."
     )
-    return Refused("handle_not_found", text, handle=_short(handle), handles=known)
+    return ToolRefusedError("handle_not_found", text, handle=_short(handle), handles=known)
 
 
 def _short(text: str) -> str:

@@ -17,7 +17,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from actors.adapters.tools.bash.shell_words import plain, script, unquoted, unwrapped
-from actors.adapters.tools.refusal import Refused
+from actors.adapters.tools.refusal import ToolRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,10 +64,10 @@ def _check(text: str, cwd: str, depth: int, until: float) -> None:
 
 
 def _commands(text: str, until: float) -> Iterator[list[str]]:
-    """Yield the words of every simple command in the text, at any depth. Raises Refused if that takes too long."""
+    """Yield the words of every simple command in the text, at any depth. Raises ToolRefusedError after a time limit."""
     for source in filter(_suspicious, _pieces(text)):
         if time.thread_time() > until:
-            raise Refused(
+            raise ToolRefusedError(
                 "command_too_intricate",
                 "This text is too intricate to be checked before it runs. Write it to a script file in pieces, or "
                 "split it into several calls. Nothing was run.",
@@ -239,5 +239,5 @@ def _absolute(path: str, cwd: str) -> str:
     return "/" + posixpath.normpath(posixpath.join(cwd, path)).lstrip("/") if path else ""
 
 
-def _refused(text: str) -> Refused:
-    return Refused("command_refused", f"{text} Nothing was run.")
+def _refused(text: str) -> ToolRefusedError:
+    return ToolRefusedError("command_refused", f"{text} Nothing was run.")

@@ -24,8 +24,8 @@ from actors.adapters.tools.bash.arguments import (
 from actors.adapters.tools.bash.job_registry import MAX_LIVE, JobRegistry
 from actors.adapters.tools.bash.shell_guard import check_command
 from actors.adapters.tools.environment import tool_environment
-from actors.adapters.tools.program_launch import WorkingDirectoryMissing, start_program
-from actors.adapters.tools.refusal import Refused
+from actors.adapters.tools.program_launch import WorkingDirectoryMissingError, start_program
+from actors.adapters.tools.refusal import ToolRefusedError
 from actors.adapters.tools.request_mode_upgrade import hint
 from actors.core.context import ToolGroup, ToolTraits
 from actors.ports import Launch, ProcessLimits, ToolContext, ToolOutput, ToolSpec, ToolTransientError
@@ -120,7 +120,7 @@ class BashTool:
                     return self._wait(wait, context)
                 case Kill() as kill:
                     return self._kill(kill, context)
-        except Refused as refused:
+        except ToolRefusedError as refused:
             return refused.output()
 
     # --- cmd --------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class BashTool:
         job.watch(context.on_output)
         try:
             return self._run(job, spawn, context)
-        except WorkingDirectoryMissing as missing:
+        except WorkingDirectoryMissingError as missing:
             return ToolOutput(str(missing), is_error=True)
         finally:
             job.unwatch(context.on_output)

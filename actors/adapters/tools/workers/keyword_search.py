@@ -42,7 +42,7 @@ class Findings(NamedTuple):
     #: The directory that paths are relative to; "" for the working directory.
 
 
-class TooMuch(Exception):
+class OutputTooLargeError(Exception):
     """Every term exceeds the size limit."""
 
 
@@ -151,11 +151,11 @@ class KeywordSearch:
         self._unreadable = 0
 
     def findings(self) -> Findings:
-        """Run the search. Raises TooMuch."""
+        """Run the search. Raises OutputTooLargeError."""
         self._look()
         kept = [term for term in self.terms if not term.too_much]
         if not kept:
-            raise TooMuch
+            raise OutputTooLargeError
         dropped = []
         text = rendered(kept)
         while len(text.encode(errors="replace")) > MAX_ALL_BYTES:
@@ -196,7 +196,7 @@ def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
     try:
         found = json.dumps(KeywordSearch(asked, max_entries).findings()._asdict(), ensure_ascii=False)
         answer = f"ok\n{found}"
-    except TooMuch:
+    except OutputTooLargeError:
         limit = MAX_TERM_BYTES // 1024
         answer = f"error\nEvery term finds more than {limit} KiB: use more specific terms, or search with `include`."
     except (OSError, ValueError) as error:

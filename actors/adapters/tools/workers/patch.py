@@ -8,12 +8,12 @@ import json
 import sys
 from typing import Any
 
-from actors.adapters.tools.workers.patching.plan import Plan, Refused, plan
+from actors.adapters.tools.workers.patching.plan import PatchRefusedError, Plan, plan
 from actors.adapters.tools.workers.patching.write import change
 
 
 def patch(request: dict[str, Any]) -> Plan:
-    """Apply the request. Raises Refused or OSError, and then nothing has changed."""
+    """Apply the request. Raises PatchRefusedError or OSError, and then nothing has changed."""
     path = request["path"]
     plans: list[Plan] = []
 
@@ -29,7 +29,7 @@ def answer(request: dict[str, Any]) -> bytes:
     """Return the bytes to print."""
     try:
         done = patch(request)
-    except Refused as refused:
+    except PatchRefusedError as refused:
         return f"error\nNothing was changed in {request['path']}: {refused}.".encode(errors="replace")
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)

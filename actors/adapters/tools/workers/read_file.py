@@ -24,7 +24,7 @@ MAX_READ = 1 << 28
 #: Bytes read in all; lines beyond are neither shown nor counted.
 
 
-class Unreadable(Exception):
+class UnreadableFileError(Exception):
     """The file cannot be shown; the text says why."""
 
 
@@ -87,13 +87,13 @@ class Window:
         self.size += len(line)
 
     def line(self) -> str:
-        """Return the current line as text, shortened if it is long. Raises Unreadable."""
+        """Return the current line as text, shortened if it is long. Raises UnreadableFileError."""
         whole = len(self.kept) == self.length
         try:
             text = self.kept.decode()
         except UnicodeDecodeError as error:
             if whole or error.reason != "unexpected end of data":
-                raise Unreadable(f"line {self.number} is not UTF-8 text") from None
+                raise UnreadableFileError(f"line {self.number} is not UTF-8 text") from None
             text = self.kept[: error.start].decode()
         if whole and len(text) <= MAX_LINE:
             return text
@@ -107,7 +107,7 @@ class Window:
 
 
 def open_regular(path: str) -> int:
-    """Open a regular file without ever blocking. Raises OSError or Unreadable."""
+    """Open a regular file without ever blocking. Raises OSError or UnreadableFileError."""
     check_regular(os.stat(path))
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     check_regular(os.fstat(file))
@@ -117,19 +117,19 @@ def open_regular(path: str) -> int:
 def check_regular(found: os.stat_result) -> None:
     """Raise Unreadable unless it is a regular file."""
     if stat.S_ISDIR(found.st_mode):
-        raise Unreadable("it is a directory; list it with bash")
+        raise UnreadableFileError("it is a directory; list it with bash")
     if not stat.S_ISREG(found.st_mode):
-        raise Unreadable("it is not a regular file")
+        raise UnreadableFileError("it is not a regular file")
 
 
 def read(path: str, offset: int, limit: int) -> bytes:
-    """Return the numbered lines and a remark on what is not shown. Raises OSError or Unreadable."""
+    """Return the numbered lines and a remark on what is not shown. Raises OSError or UnreadableFileError."""
     file = open_regular(path)
     window = Window(offset, limit)
     taken = 0
     while block := os.read(file, BLOCK):
         if taken == 0 and b"\0" in block[:SNIFFED]:
-            raise Unreadable("it appears to be a binary file")
+            raise UnreadableFileError("it appears to be a binary file")
         window.feed(block)
         taken += len(block)
         if taken >= MAX_READ:
@@ -141,10 +141,10 @@ def read(path: str, offset: int, limit: int) -> bytes:
 
 
 def remark(window: Window, total: int, more: bool) -> bytes:
-    """Return the remark on lines that are not shown. Raises Unreadable if `offset` is beyond the end."""
+    """Return the remark on lines that are not shown. Raises UnreadableFileError if `offset` is beyond the end."""
     at_least = "at least " if more else ""
     if window.first > total:
-        raise Unreadable(f"offset {window.first} is beyond its end: it has {at_least}{total} lines")
+        raise UnreadableFileError(f"offset {window.first} is beyond its end: it has {at_least}{total} lines")
     hidden = total - (window.first - 1) - len(window.shown)
     if not hidden and not more:
         return b""
@@ -156,7 +156,7 @@ def main(arguments: list[str]) -> None:
     path, offset, limit = arguments[0], int(arguments[1]), int(arguments[2])
     try:
         verdict, text = b"ok\n", read(path, offset, limit)
-    except Unreadable as error:
+    except UnreadableFileError as error:
         verdict, text = b"error\n", f"Cannot show {path}: {error}.".encode(errors="replace")
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)

@@ -7,18 +7,18 @@ of the file or the text for the model. The content is not examined here.
 import os
 import sys
 
-from actors.adapters.tools.workers.read_file import Unreadable, open_regular
+from actors.adapters.tools.workers.read_file import UnreadableFileError, open_regular
 
 
 def read(path: str, max_bytes: int) -> bytes:
-    """Return the whole file. Raises OSError or Unreadable."""
+    """Return the whole file. Raises OSError or UnreadableFileError."""
     with open(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(max_bytes + 1) if size <= max_bytes else b""
     if size > max_bytes or len(data) > max_bytes:
-        raise Unreadable(f"it has more than {max_bytes} bytes; make a smaller copy with bash")
+        raise UnreadableFileError(f"it has more than {max_bytes} bytes; make a smaller copy with bash")
     if not data:
-        raise Unreadable("it is empty")
+        raise UnreadableFileError("it is empty")
     return data
 
 
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     path, max_bytes = arguments[0], int(arguments[1])
     try:
         verdict, answer = b"ok\n", read(path, max_bytes)
-    except Unreadable as error:
+    except UnreadableFileError as error:
         verdict, answer = b"error\n", f"Cannot show {path}: {error}.".encode(errors="replace")
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)

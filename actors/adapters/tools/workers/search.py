@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from actors.adapters.tools.workers.searching import literals
 from actors.adapters.tools.workers.searching import text_files as texts
 from actors.adapters.tools.workers.searching import walk as walking
-from actors.adapters.tools.workers.searching.patterns import TooManyAlternatives
+from actors.adapters.tools.workers.searching.patterns import TooManyAlternativesError
 from actors.adapters.tools.workers.searching.prefilter import Candidates
 from actors.adapters.tools.workers.searching.walk import File, Walk
 
@@ -30,7 +30,7 @@ MAX_TEXT = 120 * 1024
 IGNORE_CASE = "(?i)"
 
 
-class Unsearchable(Exception):
+class UnsearchableError(Exception):
     """The search is not possible; the text says why."""
 
 
@@ -38,7 +38,7 @@ class Search:
     """One search through a directory or a file."""
 
     def __init__(self, asked: Mapping[str, Any], max_entries: int) -> None:
-        """Check the request. Raises Unsearchable, OSError or ValueError."""
+        """Check the request. Raises UnsearchableError, OSError or ValueError."""
         self._ripgrep: str = asked["ripgrep"]
         self._pattern = compiled(asked["pattern"])
         path = asked["path"]
@@ -47,15 +47,15 @@ class Search:
         self._limit: int = asked["max_results"]
         found = os.stat(self._root)
         if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
-            raise Unsearchable(f"Cannot search {path}: it is neither a directory nor a regular file.")
+            raise UnsearchableError(f"Cannot search {path}: it is neither a directory nor a regular file.")
         self._single = stat.S_ISREG(found.st_mode)
         if self._single and found.st_size > walking.MAX_FILE_BYTES:
-            raise Unsearchable(f"Cannot search {path}: it is larger than 10 MiB; use bash.")
+            raise UnsearchableError(f"Cannot search {path}: it is larger than 10 MiB; use bash.")
         globs = {"include": asked["include"], "exclude": asked["exclude"]}
         try:
             self._walk = Walk(self._root, **globs, max_entries=max_entries)
-        except TooManyAlternatives:
-            raise Unsearchable("The braces in `include` or `exclude` stand for too many patterns.") from None
+        except TooManyAlternativesError:
+            raise UnsearchableError("The braces in `include` or `exclude` stand for too many patterns.") from None
         self._max_entries = max_entries
 
     def text(self) -> str:
@@ -110,15 +110,15 @@ def candidates(pattern: str, ripgrep: str) -> Candidates:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern. Raises Unsearchable, which says what is wrong and where."""
+    """Compile a pattern. Raises UnsearchableError, which says what is wrong and where."""
     try:
         return re.compile(pattern)
     except re.error as error:
         where = "" if error.pos is None else f" at position {error.pos}"
         hint = "Patterns are Python regular expressions; escape what is meant literally."
-        raise Unsearchable(f"The pattern is not valid: {error.msg}{where}. {hint}") from None
+        raise UnsearchableError(f"The pattern is not valid: {error.msg}{where}. {hint}") from None
     except (RecursionError, OverflowError, ValueError) as error:
-        raise Unsearchable(f"The pattern is not valid: {error}.") from None
+        raise UnsearchableError(f"The pattern is not valid: {error}.") from None
 
 
 def shown_root(root: str) -> str:
@@ -140,7 +140,7 @@ def main(_arguments: list[str], max_entries: int = walking.MAX_ENTRIES) -> None:
     asked = json.load(sys.stdin.buffer)
     try:
         verdict, text = "ok", Search(asked, max_entries).text()
-    except Unsearchable as error:
+    except UnsearchableError as error:
         verdict, text = "error", str(error)
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)

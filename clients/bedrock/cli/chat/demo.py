@@ -30,8 +30,9 @@ At a terminal, the same command opens a chat."""
 
 
 def play(client: Client, paint: Paint, write: Write, directory: str, model: str | None, *, again: str) -> int:
-    """Say something, answer what is asked, print it all; returns the exit code. If that is broken off, the run is
-    cancelled.
+    """Send a message, answer its questions, print everything, and return the exit code.
+
+    The run is cancelled if this is interrupted.
 
     `again` is the command that shows the conversation later, with {} for its slug.
     """

@@ -14,7 +14,7 @@ from prompt_toolkit.history import FileHistory
 from bedrock.cli.chat.slash_commands import COMMANDS, MODES, message_of
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
-from bedrock.local_server import NotPrivate, check_private
+from bedrock.local_server import NotPrivateError, check_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,8 +34,9 @@ _SECRET = re.compile(
 
 
 class ChatHistory(FileHistory):
-    """What was typed, in a file that only its owner can read. What looks like a secret, or begins with a blank, is
-    remembered in this chat only.
+    """What was typed, in a file that only its owner can read.
+
+    What looks like a secret, or begins with a blank, is remembered in this chat only.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +45,7 @@ class ChatHistory(FileHistory):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             check_private(path.parent)
-        except (NotPrivate, OSError):
+        except (NotPrivateError, OSError):
             super().__init__(os.devnull)  # everybody's: root could take it from them
             return
         with contextlib.suppress(OSError):

@@ -83,7 +83,7 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, aga
                 others = _other_runs(client, last) if spawned else []
             except Unavailable as error:
                 back = (AGAIN_SPAWNED if spawn else again).replace("{}", slug)
-                raise exits.Failure(
+                raise exits.CommandError(
                     f"the server of {slug} does not answer any more", f"To go on: {back}", exits.UNREACHABLE
                 ) from error
             say = folding(print_line, columns(sys.stdout))

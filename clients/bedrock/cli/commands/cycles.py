@@ -93,7 +93,7 @@ def _of_file(source: str, *, strict: bool) -> list[RequestCycle]:
             found, skipped = _fold()(file, strict=strict)
     except (OSError, ValueError) as error:
         name = "standard input" if source == "-" else source
-        raise exits.Failure(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+        raise exits.CommandError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     if skipped:
         what = "event was" if skipped == 1 else "events were"
         print_text(f"{skipped} {what} skipped: out of order (--strict says which)", err=True)
@@ -105,7 +105,7 @@ def _fold() -> Any:
     for plugged in entry_points(group=GROUP, name="cycles"):
         with ending_at_once():
             return plugged.load()
-    raise exits.Failure(
+    raise exits.CommandError(
         "cycles of a file are made by the server's program, which is not installed here",
         "Install it from a checkout with `pip install ./clients .`; no server has to run.",
         exits.USAGE,

@@ -52,7 +52,9 @@ def download(ctx: click.Context, name: str, images: tuple[str, ...], directory: 
             write_file(file, [data], force=True, follow_link=False)
         print_text(str(file))
     if refused:
-        raise exits.Failure(f"{', '.join(refused)}: there is another file already", "--force overwrites.", exits.USAGE)
+        raise exits.CommandError(
+            f"{', '.join(refused)}: there is another file already", "--force overwrites.", exits.USAGE
+        )
 
 
 def _holds(file: Path, data: bytes) -> bool:
@@ -70,12 +72,14 @@ def _chosen(found: dict[str, Image], wanted: tuple[str, ...]) -> dict[str, Image
     """Return the wanted images, in that order; all if none is named.
 
     Raises:
-        Failure: There is no such image, or none at all.
+        CommandError: There is no such image, or none at all.
     """
     if not found:
-        raise exits.Failure("there are no images in this conversation", exit_code=exits.FAILED)
+        raise exits.CommandError("there are no images in this conversation", exit_code=exits.FAILED)
     for name in wanted:
         if name[:SHOWN] not in found:
             there = ", ".join(found)
-            raise exits.Failure(f"there is no image {name!r} in this conversation", f"There are: {there}", exits.FAILED)
+            raise exits.CommandError(
+                f"there is no image {name!r} in this conversation", f"There are: {there}", exits.FAILED
+            )
     return {name[:SHOWN]: found[name[:SHOWN]] for name in wanted} if wanted else found

@@ -130,7 +130,7 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
         pass
     now = conversation.get()
     if now.state.kind != "context_exhausted":
-        raise exits.Failure(f"{now.slug} was not summarized: that was cancelled", "The conversation is unchanged.")
+        raise exits.CommandError(f"{now.slug} was not summarized: that was cancelled", "The conversation is unchanged.")
     if summary_only:
         print_text(f"{now.slug} is summarized: `bedrock show {now.slug}`")
     else:
@@ -170,7 +170,7 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
     try:
         now = conversation.unarchive() if undo else conversation.archive()
     except AgentBusy as error:
-        raise exits.Failure(f"{name} is busy", f"Wait, or stop it first: `bedrock cancel {name}`.") from error
+        raise exits.CommandError(f"{name} is busy", f"Wait, or stop it first: `bedrock cancel {name}`.") from error
     print_text(f"{now.slug} is {'active' if undo else 'archived'}")
 
 
@@ -187,7 +187,7 @@ def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
     """
     if not (yes or force or sys.stdin.isatty()):
         hint = "--yes deletes without asking; --force also cancels the run."
-        raise exits.Failure("there is no terminal to ask at whether it is to be deleted", hint, exits.USAGE)
+        raise exits.CommandError("there is no terminal to ask at whether it is to be deleted", hint, exits.USAGE)
     conversation = connect(ctx).conversation(name)
     slug = conversation.get().slug
     if not (yes or force):
@@ -196,7 +196,7 @@ def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
         warnings = conversation.delete(force=force)
     except AgentBusy as error:
         hint = f"`bedrock rm --force {slug}` cancels that and deletes the conversation."
-        raise exits.Failure(f"{slug} is busy", hint) from error
+        raise exits.CommandError(f"{slug} is busy", hint) from error
     for warning in warnings:
         print_text(f"warning: {warning}", err=True)
     print_text(f"deleted {slug}")
@@ -221,21 +221,21 @@ def _waiting(conversation: Conversation, call: str | None, everything: bool) -> 
     """Return the open approvals that the command line names.
 
     Raises:
-        Failure: None waits, or several do and none is named.
+        CommandError: None waits, or several do and none is named.
     """
     now = conversation.get()
     open_ = list(now.state.approvals)
     if not open_:
-        raise exits.Failure(f"{now.slug} waits for no approval")
+        raise exits.CommandError(f"{now.slug} waits for no approval")
     if call is not None:
         named = [approval for approval in open_ if approval.tool_use_id == call]
         if not named:
-            raise exits.Failure(
+            raise exits.CommandError(
                 f"no approval is open for {call}", f"Open are: {', '.join(a.tool_use_id for a in open_)}."
             )
         return named
     if len(open_) > 1 and not everything:
-        raise exits.Failure(
+        raise exits.CommandError(
             f"{len(open_)} approvals are open in {now.slug}",
             f"Name one: {', '.join(f'{approval.tool_use_id} ({approval.tool})' for approval in open_)}.",
             exits.USAGE,

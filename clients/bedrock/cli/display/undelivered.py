@@ -42,10 +42,9 @@ def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list
 
 
 async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
-    """What waited when a snapshot was taken, what had become of others since the first of its messages, and which of
-    their runs had been cut short.
+    """Return what a snapshot leaves out: messages that wait, the fates of others, and their runs that were cut short.
 
-    What has happened since then is left out: the events that follow tell it.
+    Fates are looked up from the snapshot's first message on. What has happened since is in the events that follow.
     """
     if not snapshot.messages:
         return []

@@ -108,8 +108,9 @@ def code_line(lines: Sequence[str], language: str) -> SafeText:
 
 
 def folded(line: SafeText, width: int, indent: int | None = None) -> list[SafeText]:
-    """Break a line, which may have colours, to lines of at most `width` columns; all but the first are set in by
-    `indent`, or like the text of the first, and tool output keeps its bar.
+    """Break a line, which may have colours, to lines of at most `width` columns.
+
+    All but the first are indented by `indent`, or like the text of the first, and tool output keeps its bar.
     """
     text = Text.from_ansi(_JOINER.sub(_JOINT, line))
     text.expand_tabs(8)

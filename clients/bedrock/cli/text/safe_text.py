@@ -72,8 +72,9 @@ def for_terminal(text: str) -> SafeText:
 
 
 def for_pipe(text: str) -> SafeText:
-    """Make text safe for a file or a program: it loses the controls C0, DEL and C1 but for line feeds and tabs. Half of
-    a surrogate pair, which no encoding has, becomes a replacement character.
+    """Make text safe for a file or a program: remove the controls C0, DEL and C1, except line feeds and tabs.
+
+    Half of a surrogate pair, which no encoding has, becomes a replacement character.
     """
     if isinstance(text, SafeText):
         return text
@@ -81,15 +82,17 @@ def for_pipe(text: str) -> SafeText:
 
 
 def literal(text: str) -> SafeText:
-    """Show every character of what somebody is asked to allow: nothing is removed, and what is invisible is a mark.
-    Only line feeds and tabs stay.
+    """Show every character of what a person is asked to approve.
+
+    Nothing is removed, and invisible characters become marks. Only line feeds and tabs stay.
     """
     return SafeText(_MANY_SYMBOLS.sub(_surplus_marked, _HIDDEN.sub(_mark, text)))
 
 
 def json_text(line: str) -> SafeText:
-    """Escape what a line of JSON should have escaped; it means the same, since JSON has such characters in strings
-    only.
+    """Escape what a line of JSON should have escaped.
+
+    It means the same, since JSON has such characters in strings only.
     """
     return SafeText(_MANY_SYMBOLS.sub(_surplus_in_json, _HIDDEN.sub(_json_escape, line)))
 

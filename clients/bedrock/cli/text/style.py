@@ -81,8 +81,9 @@ class Paint:
 
 
 def one_line(text: str, width: int) -> SafeText:
-    """Return the beginning of a text on one line of at most `width` columns, cut at a blank if that leaves
-    most of it.
+    """Return the beginning of a text on one line of at most `width` columns.
+
+    It is cut at a blank if that leaves most of it.
     """
     line = SafeText(" ".join(for_terminal(text).split()))
     if cells(line) <= width:

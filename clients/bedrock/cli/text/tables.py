@@ -47,8 +47,10 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: st
 
 
 def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
-    """Lay out rows in columns, of which the one numbered `paths` has directories. Where they need more than `room`, the
-    widest ones but the first give way, down to LEAST each; if that is not enough, lines are longer than `room`.
+    """Lay out rows in columns, of which the one numbered `paths` has directories.
+
+    Where they need more than `room`, the widest ones but the first shrink, down to LEAST each; if that is not enough,
+    lines are longer than `room`.
     """
     flattened = [
         [" ".join(for_terminal(with_tilde(cell) if at == paths else cell).split()) for at, cell in enumerate(row)]

@@ -21,7 +21,7 @@ from peewee import SqliteDatabase
 from actors.adapters.store.sqlite.engine import BUSY_SECONDS, FILE, raw, sqlite3
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
 from actors.adapters.store.sqlite.files.disk_reserve import disk_is_full, is_want_of_room
-from actors.adapters.store.sqlite.files.partial_file import PART, BackupFailed, part_of
+from actors.adapters.store.sqlite.files.partial_file import PART, BackupError, part_of
 from actors.adapters.store.sqlite.integrity_check import check_all
 from actors.adapters.store.sqlite.schema.version import migrate, schema_of
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_DAMAGED = 8
 """Damaged objects that a restore names, at most."""
-__all__ = ["BackupFailed", "Copied", "DamagedBackup", "TargetExists", "back_up", "restore"]
+__all__ = ["BackupError", "Copied", "DamagedBackupError", "TargetExistsError", "back_up", "restore"]
 
 PAGES = 1_024
 """Pages copied per step; Ctrl-C takes effect between steps."""
@@ -39,11 +39,11 @@ _LIVE, _AT_REST = "mode=ro", "immutable=1"
 """URI parameters for reading a database that other processes may write, and one that no process writes."""
 
 
-class TargetExists(BackupFailed):
+class TargetExistsError(BackupError):
     """The target of a backup already exists."""
 
 
-class DamagedBackup(BackupFailed):
+class DamagedBackupError(BackupError):
     """Conversations in the backup fail verification, although the file as a whole can be read."""
 
 
@@ -65,14 +65,14 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     """Write a snapshot of the database of the data directory into the file `target`, for its owner only.
 
     A server may keep running: the copy is one read transaction, which blocks no writer; only the write-ahead log grows
-    meanwhile. Raises BackupFailed, also if `target` exists, unless it may be replaced; StoreUnusableError if the
+    meanwhile. Raises BackupError, also if `target` exists, unless it may be replaced; StoreUnusableError if the
     database was written by a newer version.
     """
     source, target = directory / FILE, target.resolve()
     if not source.is_file():
-        raise BackupFailed(f"there is no database in {directory}")
+        raise BackupError(f"there is no database in {directory}")
     if target.parent == directory.resolve():
-        raise BackupFailed(f"{target} is in the data directory itself: choose another place")
+        raise BackupError(f"{target} is in the data directory itself: choose another place")
     with _explain(f"{source} cannot be copied to {target}"), part_of(target) as part:
         _refuse_if_taken(target, replace=replace)
         with _explain_full_disk(directory), _reading(source, _LIVE) as database:
@@ -91,7 +91,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
     """Copy the file `backup` into the data directory as its database; creates the directory if it is missing.
 
     First every row is verified by its digest, and every log by its hash chain. With `replace` an existing database is
-    kept beside it, under a name with the date. Raises BackupFailed, also for a conversation that fails verification,
+    kept beside it, under a name with the date. Raises BackupError, also for a conversation that fails verification,
     unless that is accepted; StoreUnusableError if the file is of a newer version; DataDirectoryBusyError while a server
     holds the directory.
     """
@@ -100,13 +100,13 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
         target = directory / FILE
         there = target.exists()
         if there and not replace:
-            raise BackupFailed(f"{directory} has a database: restore into another directory, or use --force to replace")
+            raise BackupError(f"{directory} has a database: restore into another directory, or use --force to replace")
         with part_of(target) as part:
             shutil.copyfile(backup, part)
             conversations = _checked(part, backup)
             damaged = _damage(part)
             if damaged and not accept_damage:
-                raise DamagedBackup(f"{backup} is damaged: {'; '.join(damaged)}")
+                raise DamagedBackupError(f"{backup} is damaged: {'; '.join(damaged)}")
             _sync(part)
             kept = _keep_aside(target) if there else None
             part.replace(target)
@@ -120,9 +120,9 @@ def _explain(what: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise BackupFailed(f"{what}: {(error.strerror or str(error)).lower()}") from error
+        raise BackupError(f"{what}: {(error.strerror or str(error)).lower()}") from error
     except (sqlite3.Error, peewee.PeeweeException) as error:
-        raise BackupFailed(f"{what}: {error}") from error
+        raise BackupError(f"{what}: {error}") from error
 
 
 @contextmanager
@@ -132,27 +132,27 @@ def _explain_full_disk(directory: Path) -> Generator[None]:
         yield
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
         if is_want_of_room(error, directory):
-            raise BackupFailed(f"{directory / FILE} cannot be opened: {disk_is_full(directory)}") from error
+            raise BackupError(f"{directory / FILE} cannot be opened: {disk_is_full(directory)}") from error
         raise
 
 
 def _refuse_if_taken(target: Path, *, replace: bool) -> None:
     if target.exists() and not target.is_file():
-        raise BackupFailed(f"{target} is no file")
+        raise BackupError(f"{target} is no file")
     if target.exists() and not replace:
-        raise TargetExists(f"{target} exists: choose another name, or use --force to replace it")
+        raise TargetExistsError(f"{target} exists: choose another name, or use --force to replace it")
 
 
 def _refuse_if_no_backup(path: Path) -> None:
-    """Check the backup before anything is created. Raises BackupFailed."""
+    """Check the backup before anything is created. Raises BackupError."""
     if not path.is_file():
-        raise BackupFailed(f"{path} is no file")
+        raise BackupError(f"{path} is no file")
     if path.name.endswith(PART):
-        raise BackupFailed(f"{path} is what an interrupted backup or restore left: it is not complete")
+        raise BackupError(f"{path} is what an interrupted backup or restore left: it is not complete")
     log = Path(f"{path}-wal")
     if log.is_file() and log.stat().st_size:
         text = f"{path} is a database in use, with its latest changes in {log.name}"
-        raise BackupFailed(f"{text}: make a backup of it with `bedrock backup --data-dir {path.parent} FILE`")
+        raise BackupError(f"{text}: make a backup of it with `bedrock backup --data-dir {path.parent} FILE`")
     with _explain(f"{path} cannot be read"), _reading(path, _AT_REST) as database:
         _schema(database, path)
 
@@ -180,11 +180,11 @@ def _copy(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _checked(path: Path, origin: Path) -> int:
-    """Verify a copy as a file; return its number of conversations. Raises BackupFailed or StoreUnusableError."""
+    """Verify a copy as a file; return its number of conversations. Raises BackupError or StoreUnusableError."""
     with _explain(f"{origin} is damaged"), _reading(path, _AT_REST) as database:
         (finding,) = raw(database).execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":
-            raise BackupFailed(f"{origin} is damaged: {finding}")
+            raise BackupError(f"{origin} is damaged: {finding}")
         _schema(database, origin)
         (conversations,) = raw(database).execute("SELECT count(*) FROM conversations").fetchone()
     return int(conversations)
@@ -204,7 +204,7 @@ def _damage(part: Path) -> tuple[str, ...]:
 
 def _schema(database: SqliteDatabase, origin: Path) -> None:
     if not schema_of(database, origin):
-        raise BackupFailed(f"{origin} is no database of Bedrock")
+        raise BackupError(f"{origin} is no database of Bedrock")
 
 
 def _keep_aside(database: Path) -> Path:

@@ -15,7 +15,7 @@ PART = ".part"
 """The suffix of incomplete files."""
 
 
-class BackupFailed(Exception):
+class BackupError(Exception):
     """A backup or restore failed and changed nothing; the text says why."""
 
 
@@ -23,7 +23,7 @@ class BackupFailed(Exception):
 def part_of(target: Path) -> Generator[Path]:
     """Yield an empty file beside `target`, to be renamed to it when complete; remove it on failure.
 
-    Its lock ends with the process, so the file of a killed process is taken over. Raises BackupFailed while another
+    Its lock ends with the process, so the file of a killed process is taken over. Raises BackupError while another
     process writes it, and OSError.
     """
     part = target.with_name(target.name + PART)
@@ -57,4 +57,4 @@ def _lock(held: int, part: Path) -> None:
             return
     except (BlockingIOError, FileNotFoundError):
         pass
-    raise BackupFailed(f"another process is writing {part}")
+    raise BackupError(f"another process is writing {part}")

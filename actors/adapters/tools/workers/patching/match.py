@@ -35,7 +35,7 @@ LOOKALIKES = str.maketrans(
 #: handles full width forms, ligatures, spaces, the ellipsis and accents.
 
 
-class NoPlace(Exception):
+class NoMatchError(Exception):
     """The text is not found exactly once; the message says how often."""
 
 
@@ -113,12 +113,12 @@ def fold(character: str) -> str:
 
 
 def find(haystack: Haystack, sought: Sought) -> Match:
-    """Return the one place of `sought.old`. Raises NoPlace."""
+    """Return the one place of `sought.old`. Raises NoMatchError."""
     for way in (exactly, otherwise_indented, without_edges, as_lookalike):
         match = way(haystack, sought)
         if match is not None:
             return match
-    raise NoPlace("oldText not found; read the file again and copy the text as it stands there")
+    raise NoMatchError("oldText not found; read the file again and copy the text as it stands there")
 
 
 def places(text: str, wanted: str) -> list[int]:
@@ -138,11 +138,11 @@ def line_starts(text: str, wanted: str) -> list[int]:
 
 
 def only(found: list[int], how: str = "") -> int | None:
-    """Return the one place, None for none. Raises NoPlace for several."""
+    """Return the one place, None for none. Raises NoMatchError for several."""
     if len(found) > 1:
         times = f"more than {MOST_COUNTED}" if len(found) > MOST_COUNTED else str(len(found))
         aside = f" ({how})" if how else ""
-        raise NoPlace(f"oldText appears {times} times{aside}; add lines around it until it is unique")
+        raise NoMatchError(f"oldText appears {times} times{aside}; add lines around it until it is unique")
     return found[0] if found else None
 
 
@@ -196,12 +196,12 @@ def indented(text: str, margin: str) -> str:
 
 def without_edges(haystack: Haystack, sought: Sought) -> Match | None:
     """Find the text without its first line, last line or both, where old and new text agree in them."""
-    refused: NoPlace | None = None
+    refused: NoMatchError | None = None
     for name, old, new in trimmed(sought.old, sought.new or ""):
         search = places if name == LAST else line_starts
         try:
             start = only(search(haystack.text, old), f"without {name}")
-        except NoPlace as several:
+        except NoMatchError as several:
             refused = refused or several
             continue
         if start is not None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from actors.adapters.tools.workers.patching.diff import Edit, applied, unified
-from actors.adapters.tools.workers.patching.match import Haystack, Match, NoPlace, Sought, find
+from actors.adapters.tools.workers.patching.match import Haystack, Match, NoMatchError, Sought, find
 
 MAX_FILE = 8 << 20
 #: Bytes of a file, before and after the change.
@@ -27,7 +27,7 @@ RANKS = {"prepend_bof": 0, "replace": 1, "overwrite": 1, "append_eof": 2}
 #: The order of edits at the same place; those of one kind keep their order.
 
 
-class Refused(Exception):
+class PatchRefusedError(Exception):
     """A patch cannot be applied; the text tells the model why."""
 
 
@@ -49,29 +49,29 @@ class Ending(NamedTuple):
 
 
 def plan(content: bytes | None, patches: list[dict[str, Any]], clipboards: Mapping[str, str], path: str) -> Plan:
-    """Apply `patches` to `content`, None for a new file. Raises Refused."""
+    """Apply `patches` to `content`, None for a new file. Raises PatchRefusedError."""
     text, ending = decoded(content or b"")
     work = Work(text, content is not None, ending, clipboards)
     for number, patch in enumerate(patches, 1):
         label = f"patch {number} of {len(patches)}: " if len(patches) > 1 else ""
         try:
             work.take(patch, label)
-        except (Refused, NoPlace) as refused:
-            raise Refused(f"{label}{refused}") from None
+        except (PatchRefusedError, NoMatchError) as refused:
+            raise PatchRefusedError(f"{label}{refused}") from None
     edits = work.ordered()
     new = encoded(applied(text, edits), ending)
     if len(new) > MAX_FILE:
-        raise Refused(f"the file would become larger than {MAX_FILE >> 20} MiB")
+        raise PatchRefusedError(f"the file would become larger than {MAX_FILE >> 20} MiB")
     diff = unified(path, text, edits, created=content is None)
     return Plan(new, work.stored, warnings(path, content or b"") + work.notes, diff)
 
 
 def decoded(content: bytes) -> tuple[str, Ending]:
-    """Return the text, with LF line ends if all were CR LF, and its ending. Raises Refused."""
+    """Return the text, with LF line ends if all were CR LF, and its ending. Raises PatchRefusedError."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise Refused(f"the file is not UTF-8 text (byte {error.start}); change it with bash") from None
+        raise PatchRefusedError(f"the file is not UTF-8 text (byte {error.start}); change it with bash") from None
     bom = text.startswith(BOM)
     crlf = "\r\n" in text and text.count("\r\n") == text.count("\n")
     text = text.removeprefix(BOM)
@@ -108,7 +108,7 @@ class Work:
         self.grown = 0
 
     def take(self, patch: dict[str, Any], label: str) -> None:
-        """Find the place of a patch and compute its edit. Raises Refused or NoPlace."""
+        """Find the place of a patch and compute its edit. Raises PatchRefusedError or NoMatchError."""
         operation = patch["operation"]
         source, target = patch.get("fromClipboard", ""), patch.get("toClipboard", "")
         self.check(patch, operation, source, target)
@@ -123,7 +123,7 @@ class Work:
             text = reindented(text, reindent.get("strip", ""), reindent.get("add", ""))
         self.grown += len(text)
         if self.grown > MAX_FILE:
-            raise Refused(f"the file would become larger than {MAX_FILE >> 20} MiB")
+            raise PatchRefusedError(f"the file would become larger than {MAX_FILE >> 20} MiB")
         self.edits.append((Edit(match.start, match.end, text), RANKS[operation]))
         self.remark(operation, match, target, label)
 
@@ -131,15 +131,17 @@ class Work:
         """Raise Refused if the fields of a patch contradict each other."""
         if operation != "replace":
             if target:
-                raise Refused(f"toClipboard goes with replace only, not with {operation}")
+                raise PatchRefusedError(f"toClipboard goes with replace only, not with {operation}")
             if patch.get("oldText"):
-                raise Refused(f"oldText goes with replace only, not with {operation}")
+                raise PatchRefusedError(f"oldText goes with replace only, not with {operation}")
         elif not patch.get("oldText"):
-            raise Refused("replace needs an oldText that is not empty")
+            raise PatchRefusedError("replace needs an oldText that is not empty")
         elif not self.exists:
-            raise Refused("the file does not exist; overwrite, append_eof and prepend_bof create it, replace does not")
+            raise PatchRefusedError(
+                "the file does not exist; overwrite, append_eof and prepend_bof create it, replace does not"
+            )
         if "newText" not in patch and not source and not target:
-            raise Refused('newText or fromClipboard is missing; newText "" deletes')
+            raise PatchRefusedError('newText or fromClipboard is missing; newText "" deletes')
 
     def unix(self, text: str) -> str:
         """Return a text with the line ends of the patched text: LF only if the file has CR LF lines."""
@@ -151,7 +153,7 @@ class Work:
         return self.unix(text.removeprefix(BOM) if front and self.ending.bom else text)
 
     def place(self, operation: str, sought: Sought) -> Match:
-        """Return where the operation applies. Raises NoPlace."""
+        """Return where the operation applies. Raises NoMatchError."""
         length = len(self.haystack.text)
         if operation == "replace":
             return find(self.haystack, sought)
@@ -159,16 +161,18 @@ class Work:
         return Match(start, end, sought.new)
 
     def store(self, name: str, text: str) -> None:
-        """Store a clipboard. Raises Refused if all become too large."""
+        """Store a clipboard. Raises PatchRefusedError if all become too large."""
         self.clipboards[name] = self.stored[name] = text
         if sum(len(key.encode()) + len(kept.encode()) for key, kept in self.clipboards.items()) > MAX_CLIPBOARDS:
-            raise Refused(f"the clipboards would hold more than {MAX_CLIPBOARDS >> 20} MiB; store into a used name")
+            raise PatchRefusedError(
+                f"the clipboards would hold more than {MAX_CLIPBOARDS >> 20} MiB; store into a used name"
+            )
 
     def stored_text(self, name: str) -> str:
-        """Return the text of a clipboard. Raises Refused if there is none of this name."""
+        """Return the text of a clipboard. Raises PatchRefusedError if there is none of this name."""
         if name not in self.clipboards:
             known = ", ".join(map(shown, sorted(self.clipboards)[:20])) or "none"
-            raise Refused(f'there is no clipboard "{shown(name)}" (there are: {known})')
+            raise PatchRefusedError(f'there is no clipboard "{shown(name)}" (there are: {known})')
         return self.clipboards[name]
 
     def remark(self, operation: str, match: Match, target: str, label: str) -> None:
@@ -182,12 +186,14 @@ class Work:
             self.notes.append(f"<note>{label}the file had no newline at its end: its last line was continued.</note>")
 
     def ordered(self) -> list[Edit]:
-        """Return all edits in the order of the file. Raises Refused if they overlap."""
+        """Return all edits in the order of the file. Raises PatchRefusedError if they overlap."""
         ranked = sorted(self.edits, key=lambda edit: (edit[0].start, edit[1], edit[0].end))
         for (before, rank), (after, following) in pairwise(ranked):
             same = rank == following == RANKS["overwrite"] and before.start == after.start
             if same or after.start < before.end:
-                raise Refused("two patches change the same text; all are found in the original file, so join these two")
+                raise PatchRefusedError(
+                    "two patches change the same text; all are found in the original file, so join these two"
+                )
         return [edit for edit, _ in ranked]
 
 
@@ -197,12 +203,12 @@ def shown(name: str) -> str:
 
 
 def reindented(text: str, strip: str, add: str) -> str:
-    """Replace the prefix `strip` of every non-empty line by `add`. Raises Refused if a line lacks it."""
+    """Replace the prefix `strip` of every non-empty line by `add`. Raises PatchRefusedError if a line lacks it."""
     lines = text.split("\n")
     for number, line in enumerate(lines):
         if line in ("", "\r"):
             continue
         if not line.startswith(strip):
-            raise Refused(f"reindent: line {number + 1} does not begin with {strip!r}: {line[:80]!r}")
+            raise PatchRefusedError(f"reindent: line {number + 1} does not begin with {strip!r}: {line[:80]!r}")
         lines[number] = add + line[len(strip) :]
     return "\n".join(lines)

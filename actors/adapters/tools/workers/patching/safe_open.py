@@ -26,11 +26,11 @@ DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 LINK = DIRECTORY | os.O_NOFOLLOW
 
 
-class Escapes(Exception):
+class PathEscapesError(Exception):
     """The path leads out of the root."""
 
 
-class Unsupported(Exception):
+class UnsupportedFileError(Exception):
     """The kernel, or a sandbox around this process, does not provide openat2."""
 
 
@@ -45,15 +45,15 @@ _syscall.restype = ctypes.c_long
 
 
 def open_directory(root: int, path: str) -> int:
-    """Return a descriptor of the directory `path`, relative to and below `root`. Raises Escapes or OSError."""
+    """Return a descriptor of the directory `path`, relative to and below `root`. Raises PathEscapesError or OSError."""
     try:
         return by_openat2(root, path)
-    except Unsupported:
+    except UnsupportedFileError:
         return by_walking(root, path)
 
 
 def by_openat2(root: int, path: str) -> int:
-    """Open with the kernel's help. Raises Unsupported, Escapes or OSError."""
+    """Open with the kernel's help. Raises UnsupportedFileError, PathEscapesError or OSError."""
     how = OpenHow(DIRECTORY, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     name = os.fsencode(path or ".")
     failure = errno.EAGAIN
@@ -63,16 +63,16 @@ def by_openat2(root: int, path: str) -> int:
             return opened
         failure = ctypes.get_errno()
         if failure in (errno.ENOSYS, errno.EPERM):
-            raise Unsupported
+            raise UnsupportedFileError
         if failure == errno.EXDEV:
-            raise Escapes
+            raise PathEscapesError
         if failure not in (errno.EAGAIN, errno.EINTR):
             break
     raise OSError(failure, os.strerror(failure), path)
 
 
 def by_walking(root: int, path: str) -> int:
-    """Open component by component, never through an unchecked link. Raises Escapes or OSError.
+    """Open component by component, never through an unchecked link. Raises PathEscapesError or OSError.
 
     `..` returns to the directory that was passed, not to its current parent, so moving a directory during the walk
     cannot lead elsewhere.
@@ -95,7 +95,7 @@ def close_quietly(directory: int) -> None:
 def _walk(passed: list[int], path: str) -> None:
     """Extend `passed`, the directories from the root to the current one, along `path`."""
     if path.startswith("/"):
-        raise Escapes
+        raise PathEscapesError
     ahead = path.split("/")[::-1]
     links = 0
     while ahead:
@@ -104,7 +104,7 @@ def _walk(passed: list[int], path: str) -> None:
             continue
         if name == "..":
             if len(passed) == 1:
-                raise Escapes
+                raise PathEscapesError
             close_quietly(passed.pop())
             continue
         target = _step(passed, name)
@@ -114,7 +114,7 @@ def _walk(passed: list[int], path: str) -> None:
         if links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         if target.startswith("/"):
-            raise Escapes
+            raise PathEscapesError
         ahead.extend(target.split("/")[::-1])
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from actors.adapters.tools.workers.patching import safe_open
-from actors.adapters.tools.workers.patching.plan import MAX_FILE, Refused
+from actors.adapters.tools.workers.patching.plan import MAX_FILE, PatchRefusedError
 
 TEMPORARY = ".bedrock-patch-"
 
@@ -44,8 +44,8 @@ class Place(NamedTuple):
 def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], bytes]) -> None:
     """Replace the content of `path` by what `rewrite` returns for the old one, None for a new file.
 
-    Relative paths stay below the current directory. Raises Refused, OSError or what `rewrite` raises; then nothing has
-    changed.
+    Relative paths stay below the current directory. Raises PatchRefusedError, OSError or what `rewrite` raises; then
+    nothing has changed.
     """
     with located(path) as place:
         check_protected(place, protected)
@@ -60,14 +60,14 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
 
 @contextmanager
 def located(path: str) -> Generator[Place]:
-    """Follow `path` to the directory of its file. Raises Refused or OSError."""
+    """Follow `path` to the directory of its file. Raises PatchRefusedError or OSError."""
     free = path.startswith("/")
     root = os.open("/" if free else ".", safe_open.DIRECTORY)
     try:
         place = Finder(root, free).follow(path.lstrip("/"))
-    except safe_open.Escapes:
+    except safe_open.PathEscapesError:
         why = "it leads out of the working directory, by a symbolic link or .."
-        raise Refused(f"{why}; if that is meant, give the absolute path") from None
+        raise PatchRefusedError(f"{why}; if that is meant, give the absolute path") from None
     finally:
         safe_open.close_quietly(root)
     try:
@@ -88,7 +88,7 @@ class Finder:
         for _ in range(safe_open.MAX_LINKS):
             before, _, name = path.rpartition("/")
             if name in ("", ".", ".."):
-                raise Refused("it is a directory")
+                raise PatchRefusedError("it is a directory")
             place = self.nearest(before, name)
             target = self.target(place)
             if target is None:
@@ -111,7 +111,7 @@ class Finder:
                 missing += [] if last in ("", ".") else [last]
 
     def open(self, path: str) -> int:
-        """Open a directory. Raises Escapes or OSError."""
+        """Open a directory. Raises PathEscapesError or OSError."""
         if self.free:
             return os.open(path or ".", safe_open.DIRECTORY, dir_fd=self.root)
         return safe_open.open_directory(self.root, path)
@@ -129,9 +129,9 @@ class Finder:
         return target
 
     def from_top(self, path: str) -> str:
-        """Return an absolute target relative to the root. Raises Escapes unless free."""
+        """Return an absolute target relative to the root. Raises PathEscapesError unless free."""
         if not self.free:
-            raise safe_open.Escapes
+            raise safe_open.PathEscapesError
         return path.lstrip("/")
 
 
@@ -143,7 +143,7 @@ def check_protected(place: Place, protected: list[str]) -> None:
     real = os.path.join(os.readlink(f"/proc/self/fd/{place.directory}"), *place.missing, place.name)
     within = any(real == path or real.startswith(path.rstrip("/") + "/") for path in protected)
     if within or not identities(protected).isdisjoint(passed(place)):
-        raise Refused("it belongs to the server itself (data, keys, settings), and no tool may change that")
+        raise PatchRefusedError("it belongs to the server itself (data, keys, settings), and no tool may change that")
 
 
 def identities(paths: list[str]) -> set[tuple[int, int]]:
@@ -179,13 +179,13 @@ def passed(place: Place) -> Iterator[tuple[int, int]]:
 
 
 def read(place: Place) -> Found | None:
-    """Return the file at this place, None if there is none. Raises Refused or OSError. Never blocks."""
+    """Return the file at this place, None if there is none. Raises PatchRefusedError or OSError. Never blocks."""
     try:
         check_changeable(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
     except FileNotFoundError:
         return None
     if not os.access(place.name, os.W_OK, dir_fd=place.directory):
-        raise Refused("it is read-only; if it is to be changed all the same, use chmod first")
+        raise PatchRefusedError("it is read-only; if it is to be changed all the same, use chmod first")
     file = os.open(place.name, READ, dir_fd=place.directory)
     try:
         status = os.fstat(file)
@@ -197,7 +197,7 @@ def read(place: Place) -> Found | None:
     finally:
         os.close(file)
     if len(content) > MAX_FILE:
-        raise Refused(TOO_LARGE)
+        raise PatchRefusedError(TOO_LARGE)
     return Found(content, status, attributes)
 
 
@@ -212,23 +212,23 @@ def attributes_of(file: int) -> dict[str, bytes]:
 def check_changeable(status: os.stat_result) -> None:
     """Raise Refused unless it is a regular file with one name and an acceptable size."""
     if stat.S_ISDIR(status.st_mode):
-        raise Refused("it is a directory")
+        raise PatchRefusedError("it is a directory")
     if not stat.S_ISREG(status.st_mode):
-        raise Refused("it is not a regular file")
+        raise PatchRefusedError("it is not a regular file")
     if status.st_nlink > 1:
-        raise Refused(
+        raise PatchRefusedError(
             f"the file has {status.st_nlink} names (hard links), which a patch would part; change it with bash (`cat > "
             "file` keeps them together), or give this name a copy of its own first"
         )
     if status.st_size > MAX_FILE:
-        raise Refused(TOO_LARGE)
+        raise PatchRefusedError(TOO_LARGE)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def store(place: Place, found: Found | None, content: bytes) -> None:
-    """Write `content` to the place. Raises Refused or OSError, and then everything is as it was."""
+    """Write `content` to the place. Raises PatchRefusedError or OSError, and then everything is as it was."""
     with ExitStack() as opened, ExitStack() as undo:
         directory = place.directory
         for name in place.missing:
@@ -251,7 +251,9 @@ def enter_new(parent: int, name: str, opened: ExitStack, undo: ExitStack) -> int
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
-        raise Refused(f"its directory {name} is a symbolic link that leads nowhere, or was made this moment") from None
+        raise PatchRefusedError(
+            f"its directory {name} is a symbolic link that leads nowhere, or was made this moment"
+        ) from None
     undo.callback(quietly, os.rmdir, name, parent)
     directory = os.open(name, safe_open.LINK, dir_fd=parent)
     opened.callback(safe_open.close_quietly, directory)
@@ -300,7 +302,7 @@ def check_unchanged(directory: int, name: str, found: Found | None) -> None:
     else:
         if found is not None and moment(status) == moment(found.status):
             return
-    raise Refused("another program has changed it this moment; read it again")
+    raise PatchRefusedError("another program has changed it this moment; read it again")
 
 
 def moment(status: os.stat_result) -> tuple[int, ...]:

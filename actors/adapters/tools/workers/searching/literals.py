@@ -22,7 +22,7 @@ MIN_LENGTH = 2
 PLAIN, OPTIONAL, OTHER = "plain ", "optional", "other"
 
 
-class NotUnderstood(Exception):
+class UnsupportedPatternError(Exception):
     """The pattern contains something that may change the meaning of the rest."""
 
 
@@ -33,7 +33,7 @@ def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
     """
     try:
         branches = [max(runs, key=len, default="") for runs in branch_runs(pattern, FOLDED if ignore_case else ())]
-    except NotUnderstood:
+    except UnsupportedPatternError:
         return ()
     if min(map(len, branches)) < MIN_LENGTH:
         return ()
@@ -41,7 +41,7 @@ def required(pattern: str, *, ignore_case: bool = False) -> tuple[str, ...]:
 
 
 def branch_runs(pattern: str, foreign: frozenset[str] | tuple[()]) -> list[list[str]]:
-    """Return, for every alternative, its runs of mandatory plain characters. Raises NotUnderstood."""
+    """Return, for every alternative, its runs of mandatory plain characters. Raises UnsupportedPatternError."""
     branches: list[list[str]] = [[""]]
     depth = position = 0
     while position < len(pattern):
@@ -63,7 +63,7 @@ def branch_runs(pattern: str, foreign: frozenset[str] | tuple[()]) -> list[list[
 
 
 def token(pattern: str, position: int) -> tuple[str, int]:
-    """Return the kind of the next token and the position after it. Raises NotUnderstood.
+    """Return the kind of the next token and the position after it. Raises UnsupportedPatternError.
 
     Kinds: PLAIN and a character that stands for itself, "(", ")", "|", OPTIONAL (the preceding character may be
     missing), or OTHER.
@@ -85,11 +85,11 @@ def token(pattern: str, position: int) -> tuple[str, int]:
 
 
 def escape(letter: str) -> str:
-    """Return the kind of a backslash with this letter. Raises NotUnderstood if more characters may belong to it."""
+    """Return the kind of a backslash with this letter. Raises UnsupportedPatternError if more may belong to it."""
     if letter in SINGLE:
         return OTHER
     if not letter.isascii() or letter.isalnum():
-        raise NotUnderstood
+        raise UnsupportedPatternError
     return itself(letter)
 
 
@@ -99,8 +99,8 @@ def itself(letter: str) -> str:
 
 
 def after(construct: re.Pattern[str], pattern: str, position: int) -> int:
-    """Return the position after a construct. Raises NotUnderstood if it does not match."""
+    """Return the position after a construct. Raises UnsupportedPatternError if it does not match."""
     found = construct.match(pattern, position)
     if found is None:
-        raise NotUnderstood
+        raise UnsupportedPatternError
     return found.end()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_ALTERNATIVES = 500
 
 
-class TooManyAlternatives(Exception):
+class TooManyAlternativesError(Exception):
     """The braces of a glob stand for more patterns than anyone can intend."""
 
 
@@ -48,7 +48,7 @@ def pattern(text: str) -> Pattern | None:
 
 
 def selector(glob: str) -> Callable[[str], bool]:
-    """Return a test whether a path relative to the root matches a glob. Raises TooManyAlternatives.
+    """Return a test whether a path relative to the root matches a glob. Raises TooManyAlternativesError.
 
     A glob without slash is matched against the name, one with a slash against the whole path; a trailing slash matches
     everything below. Braces with commas are alternatives, which git does not have.
@@ -75,5 +75,5 @@ def alternatives(glob: str) -> list[str]:
         else:
             waiting += [each[: braces.start()] + part + each[braces.end() :] for part in braces[1].split(",")]
         if len(found) + len(waiting) > MAX_ALTERNATIVES:
-            raise TooManyAlternatives
+            raise TooManyAlternativesError
     return found

@@ -36,7 +36,7 @@ class Walk:
     """One walk through a directory, in byte order of the names; counts what it omits."""
 
     def __init__(self, root: str, *, include: str = "", exclude: str = "", max_entries: int = MAX_ENTRIES) -> None:
-        """Prepare the walk from `root`, an absolute path without links. Raises TooManyAlternatives."""
+        """Prepare the walk from `root`, an absolute path without links. Raises TooManyAlternativesError."""
         self._root = os.fsencode(root.rstrip("/"))
         self._included = selector(include) if include else everything
         self._excluded = selector(exclude) if exclude else nothing

@@ -1,0 +1,77 @@
+"""The folders show the architecture: imports form no circle, a folder fits a glance, and a name is given once."""
+
+from __future__ import annotations
+
+import graphlib
+import re
+from collections import Counter, defaultdict
+
+import grimp
+import pytest
+
+from tests.documents.pages import ROOT
+
+SOURCES = {"actors": ROOT / "actors", "server": ROOT / "server", "bedrock": ROOT / "clients" / "bedrock"}
+GENERATED = "bedrock/v1"
+
+MOST_MODULES = 12
+MORE_MODULES = 18
+LARGER = {
+    "actors/core",
+    "actors/core/steps",
+    "actors/adapters/tools",
+    "actors/adapters/tools/workers",
+    "bedrock/cli/commands",
+    "bedrock/cli/display",
+}
+"""Folders of many modules that are much alike."""
+
+
+def modules(package: str) -> list[str]:
+    """Return the modules of a package as paths without suffix: `actors/core/fsm`."""
+    root = SOURCES[package]
+    files = (file.relative_to(root.parent).with_suffix("").as_posix() for file in root.rglob("*.py"))
+    return sorted(file for file in files if not file.startswith(GENERATED) and "/__" not in file)
+
+
+def counterpart(module: str) -> str:
+    """Return one name for the modules that may share theirs.
+
+    These are both clients, a tool and its worker, and what each protocol of a model has.
+    """
+    module = module.replace("bedrock/_sync/", "bedrock/_async/")
+    module = re.sub(r"/tools/workers/(?=\w+$)", "/tools/", module)
+    return re.sub(r"/protocols/\w+/(?=(request|response)$)", "/protocols/", module)
+
+
+def is_port_with_adapter(places: set[str]) -> bool:
+    """Whether these are a port and the one adapter that is named after it."""
+    port, *others = sorted(places, key=lambda place: not place.startswith("actors/ports/"))
+    return port.startswith("actors/ports/") and len(others) == 1 and others[0].startswith("actors/adapters/")
+
+
+def test_imports_form_no_circle() -> None:
+    """Not even with the imports that only type checkers make."""
+    graph = grimp.build_graph(*SOURCES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail("these import one another: " + " <- ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_a_folder_has_few_modules(package: str) -> None:
+    counts = Counter(module.rpartition("/")[0] for module in modules(package))
+    limits = {folder: MORE_MODULES if folder in LARGER else MOST_MODULES for folder in counts}
+    too_full = {folder: count for folder, count in counts.items() if count > limits[folder]}
+    assert too_full == {}
+
+
+@pytest.mark.parametrize("package", SOURCES)
+def test_no_two_modules_have_one_name(package: str) -> None:
+    named: dict[str, set[str]] = defaultdict(set)
+    for module in modules(package):
+        named[module.rpartition("/")[2]].add(counterpart(module))
+    doubled = {name: sorted(places) for name, places in named.items() if len(places) > 1}
+    assert {name: places for name, places in doubled.items() if not is_port_with_adapter(set(places))} == {}
