@@ -1,8 +1,8 @@
-"""Where everything is wired: the one place that knows which adapter stands behind which port, and how a server lives.
+"""The composition root: binds adapters to ports, and starts and stops the server.
 
-Start: data directory, store, token, models, sandbox, conversations brought to rest, port, ready. Stop: health says
-so, new work is refused, runs get their drain time, streams end, tools die, the store closes. Whatever was opened is
-closed in reverse, also when the start fails half-way.
+Startup: data directory, store, token, models, sandbox, recovery of conversations, port, ready. Shutdown: health says
+so, new work is refused, runs get their drain time, streams end, tools are killed, the store closes. All that was opened
+is closed in reverse order, also when startup fails half-way.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
-"""What stopping may take beyond the drain time before the process just ends. Nothing is lost by that: the next start
-brings everything to rest."""
+"""Seconds that a shutdown may take beyond the drain time before the process exits anyway. Nothing is lost: the next
+start recovers all conversations."""
 
 
 class CannotStartError(Exception):
@@ -70,7 +70,7 @@ class CannotStartError(Exception):
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a running server consists of, but for its network side."""
+    """The parts of a running server, except its network side."""
 
     services: Services
     hub: EventHub
@@ -79,15 +79,15 @@ class Wiring:
     housekeeper: Housekeeper
     token: str
     socket: Listen
-    """For the clients of this machine."""
+    """The address for clients on this machine."""
     engine_version: str
     exposed: tuple[str, ...] = ()
-    """Files of the server's own that are hidden only as what they are when a call begins."""
+    """The server's files in shared directories: hidden from a tool call as of its start, but visible once replaced."""
 
 
 @contextmanager
 def wire(config: Config) -> Generator[Wiring]:
-    """Open everything behind the ports, and close it at the end.
+    """Open all adapters, and close them at the end.
 
     Raises:
         CannotStartError: The data directory, the sandbox or the token cannot be used.
@@ -158,7 +158,7 @@ def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
 
 
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
-    """For the operator, once the server runs: one that does not start says only why."""
+    """Log the sandbox report once the server runs; a server that cannot start only says why."""
     log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
     if not report.hides_protected:
         log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
@@ -180,14 +180,14 @@ def _models(config: Config) -> Catalog:
 
 
 def _providers(config: Config) -> tuple[ProviderConfig, ...]:
-    """Those of the file, then those of the environment that the file does not name."""
+    """Return the providers of the file, then those of the environment that the file does not configure."""
     named = tuple(provider_from_mapping(name, table, config.environ) for name, table in config.providers.items())
     taken = {provider.name for provider in named}
     return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)
 
 
 def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = False) -> None:
-    """Serve until a signal says stop. `announce` gets the line that says that the server is ready.
+    """Serve until a signal requests the shutdown. `announce` gets the line that says that the server is ready.
 
     `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that another
     program started ends with that program, however it ends. Raises CannotStartError or ConfigError.
@@ -244,7 +244,7 @@ async def _serve(
 
 
 async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
-    """Take nothing new, let runs finish for a while, bring the rest to rest, end streams and calls."""
+    """Shut down gracefully: refuse new work, drain runs, interrupt the remaining ones, end streams and calls."""
     await endpoint.withdraw()
     stopped = asyncio.create_task(asyncio.to_thread(supervisor.stop, config.drain_seconds))
     hurried = asyncio.create_task(hurry.wait())
@@ -287,13 +287,13 @@ def _on_eof(stop: asyncio.Event) -> None:
 
 
 class Deadline:
-    """Ends the process if it has not ended by itself in time, whatever it waits for."""
+    """Watchdog: ends the process if the shutdown takes too long."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float) -> None:
-        """From now on. Once."""
+        """Start the timer. Call once."""
         self._timer = threading.Timer(seconds, _give_up, (seconds,))
         self._timer.daemon = True
         self._timer.start()
@@ -323,7 +323,7 @@ def _credentials(config: Config) -> grpc.ServerCredentials | None:
         return None
     try:
         pair = (config.tls_key.read_bytes(), config.tls_certificate.read_bytes())
-        # gRPC would only say that it cannot listen. A password is never asked for: there may be nobody to answer.
+        # gRPC would only say that it cannot listen. No prompt for a password: there may be no terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_certificate, config.tls_key, lambda: "")
     except ssl.SSLError:
         raise CannotStartError(

@@ -63,15 +63,15 @@ class Config:
     titles: bool = True
     """Whether conversations without a title get one from their first message."""
     drain_seconds: float = 10.0
-    """How long runs may go on after the server was told to stop."""
+    """How long runs may continue during a graceful shutdown."""
     idle_seconds: float = 30.0
-    """How long a conversation at rest keeps its thread."""
+    """How long an idle conversation keeps its thread."""
     max_streams: int = 10_000
     """Of Subscribe, at the same time."""
     retention_events_days: float = 0.0
     """How long events are kept; 0: for ever. Messages are, in any case."""
     retention_events_min: int = 10_000
-    """How many of the latest events of each conversation are kept however old they are."""
+    """How many of the latest events of each conversation are kept regardless of age."""
     retention_archived_days: float = 0.0
     """How long archived conversations are kept; 0: for ever."""
     reflection: bool = False
@@ -88,7 +88,7 @@ class Config:
     models: Mapping[str, Any] = field(default_factory=dict)
     """What the file says about models' windows and prices, by the beginnings of their names."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Where the keys of well-known providers are looked for."""
+    """The environment in which keys of well-known providers are looked up."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """By setting, for those that were given: the flag, the variable, or the file and the key."""
 

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on stderr, without what people and models said and without secrets."""
+"""Logs: one JSON object per line on stderr, without message contents and without secrets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 import traceback
 
 _TOLD = (OSError,)
-"""Exceptions whose texts come from the system. What others say may quote a message, so it is left out."""
+"""Exceptions whose texts come from the operating system. Texts of others may quote a message, so they are omitted."""
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger, message; for exceptions their classes and where they were raised."""
+    """Formats time, level, logger and message; of exceptions their classes and stack frames."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
@@ -41,13 +41,13 @@ def describe(error: BaseException) -> str:
 
 
 def _stack(error: BaseException) -> list[str]:
-    """Where it was raised, the innermost frame last."""
+    """Return the stack frames, the innermost last."""
     frames = traceback.extract_tb(error.__traceback__)[-12:]
     return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def set_up(level: str) -> None:
-    """Send everything from `level` up to stderr; libraries only from warnings up."""
+    """Log to stderr from `level` up; libraries only from WARNING up."""
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(JsonFormatter())
     root = logging.getLogger()

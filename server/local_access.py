@@ -1,4 +1,4 @@
-"""How programs of this machine get in: a data directory of one user, and a Unix socket that only this user reaches."""
+"""Local access: a private data directory, and a Unix socket that only its user can connect to."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 SOCKET = "bedrock.sock"
 _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
-"""What every gRPC library takes for the same path: some decode what others send as it is."""
+"""Characters of a path that every gRPC library reads alike: some decode escapes that others send unchanged."""
 
 
 def claim_directory(path: Path) -> None:
-    """Make a directory that only this user can enter; one that exists is closed to others.
+    """Create a directory that only this user can enter; restrict an existing one.
 
     Raises:
         NotPrivateError: It belongs to another user, or others may have written to it.
@@ -31,7 +31,7 @@ def claim_directory(path: Path) -> None:
 
 
 def close_to_others(directory: Path) -> None:
-    """Let nobody else enter a directory, provided that nobody else can have written to it.
+    """Restrict a directory to this user, provided that no other user can have written to it.
 
     Raises:
         NotPrivateError: It belongs to another user, or others may write to it.

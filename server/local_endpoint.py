@@ -1,7 +1,7 @@
-"""Where clients of this machine find the running server: its socket and the address file, which are kept there.
+"""Where clients on this machine find the running server: its socket and address file, restored if they are removed.
 
-Nobody can connect to a socket whose path is gone, and gRPC cannot bind another one while it serves. So a second hard
-link to the socket is kept in a private directory, and linked back when the first one is missing.
+No client can connect to a socket whose path was removed, and gRPC cannot bind another one while it serves. So a second
+hard link to the socket is kept in a private directory, from which a missing path is linked again.
 """
 
 from __future__ import annotations
@@ -143,5 +143,5 @@ def _holds(path: Path, text: str) -> bool:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(4096) == text.encode()
     except OSError as error:
-        # A server without a free descriptor cannot look: that is no sign that the file was removed.
+        # Without a free descriptor the file cannot be read: that does not mean that it was removed.
         return bool(exhausted_resource(error))

@@ -1,4 +1,4 @@
-"""Gives memory back to the machine that was freed: the C library keeps what many watchers or requests once took."""
+"""Return freed memory to the operating system: glibc keeps it after peaks of watchers or requests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
 RISE_BYTES = 8 << 20
-"""Giving back costs some milliseconds, so it waits until there is something to give."""
+"""Growth of resident memory before a trim, bytes: a trim takes some milliseconds."""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 
 
 class MallocTrimmer:
-    """Looks now and then whether this process has grown, on a thread of its own.
+    """Trims the heap when this process has grown; checked periodically on a separate thread.
 
     Args:
-        resident: Bytes of memory that the process has; 0 where nobody knows.
-        give_back: Makes the C library return what is free.
+        resident: Returns the resident memory in bytes; 0 if unknown.
+        give_back: Makes the C library return free memory.
     """
 
     def __init__(self, resident: Callable[[], int], give_back: Callable[[], object]) -> None:
@@ -36,11 +36,11 @@ class MallocTrimmer:
         self._thread = threading.Thread(target=self._run, name="bedrock-freed-memory", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def look(self) -> bool:
-        """Give back what is free if the process has grown; whether it was done."""
+        """Return free memory if the process has grown; return whether that was done."""
         now = self._resident()
         self._lowest = min(self._lowest, now)
         if now - self._lowest < RISE_BYTES:
@@ -64,7 +64,7 @@ class MallocTrimmer:
 
 
 def of_this_process() -> MallocTrimmer | None:
-    """For this process; None where the C library is not glibc, which alone has to be told."""
+    """Return a trimmer for this process; None unless the C library is glibc, the only one that needs it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None or not _RESIDENT.exists():
         return None

@@ -1,4 +1,4 @@
-"""Settings of the whole process, made once: most before any thread is started."""
+"""Process-wide settings, made once, most before any thread is started."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # some systems have another limit that they do not tell
+        with suppress(ValueError, OSError):  # some systems have another limit that cannot be queried
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def spare_what_stays() -> None:
-    """Leave out of garbage collection what is there by now: to be called once the server is ready.
+    """Freeze the present objects out of garbage collection; call once the server is ready.
 
-    It stays as long as the process does, and going through it would stop all threads for some 20 ms in every full
-    round.
+    They live as long as the process, and traversing them would stop all threads for some 20 ms in every full
+    collection.
     """
     gc.collect()
     gc.freeze()

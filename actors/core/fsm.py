@@ -1,7 +1,7 @@
 """The Context Manager FSM (seed 3) as a projection of the machine.
 
 Every StateChanged carries the walk that the transition takes through the seed's diagram: first the momentary
-states it passes (a rule names them), last the state it comes to rest in (`project`). `ChatContext` folds the walks.
+states it passes (a rule names them), last the state in which it ends (`project`). `ChatContext` folds the walks.
 """
 
 from __future__ import annotations

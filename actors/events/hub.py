@@ -83,7 +83,7 @@ class _Channel:
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody watches, or text is kept for a watcher that may come."""
+        """Whether there is a watcher, or text is kept for a later one."""
         return bool(self.watches or self.text or self.output)
 
     def append(self, events: tuple[StoredEvent, ...], record: ConversationRecord | None) -> None:

@@ -1,7 +1,7 @@
-"""A journal, run through the machine again: what would come of each input now, and how that differs from the log.
+"""Replay a journal through the state machine, and compare the outcome of each input with the log.
 
-Pure: nothing is carried out, and equal journals give equal answers. A `Replay` begins with the birth of a conversation
-and takes the rows in their order. Where it finds a difference it goes on from what the machine says, not the log.
+Pure: no effect is performed, and equal journals give equal results. A `Replay` starts with the creation of a
+conversation and takes the rows in order. After a difference it continues from the machine's state, not the log's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord, StoredTransition
 
 SHOWN_CHARS = 300
-"""Of what differs."""
+"""Maximum characters shown of a difference."""
 
 _INPUT: msgspec.json.Decoder[Event | Entry] = msgspec.json.Decoder(Event | Entry)
 
@@ -63,14 +63,14 @@ class Replay:
         self._at = 0
 
     def take(self, row: StoredTransition) -> ReplayedStep:
-        """The next row. The first one must be the birth."""
+        """Replay the next row. The first one must be the creation."""
         differences = "; ".join(self._differences(row))
         state = b"" if self._state is None else _encode(self._state)
         revision = row.first_revision + len(row.notifications) - 1
         return ReplayedStep(row.step, revision, row.event, state, differences)
 
     def end(self, record: ConversationRecord) -> str:
-        """How the conversation as it stands differs from where the last row led; "" if it does not."""
+        """Return how the stored conversation differs from the replayed state after the last row; "" if it does not."""
         found: list[str] = []
         if self._state != record.state:
             found.append(f"the stored state is another one: {_differing(self._state, record.state)}")
@@ -155,14 +155,14 @@ def _told(result: TransitionResult) -> tuple[Durable, ...]:
 
 
 def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
-    """What a receipt tells: one thing, whose numbers only the log knows."""
+    """Return the notification of a receipt; its pids and duration are taken from the log if it has one."""
     if len(stored) == 1 and isinstance(stored[0], ToolTreeReaped) and stored[0].tool_use_id == tool_use_id:
         return (stored[0],)
     return (ToolTreeReaped(tool_use_id, (), 0),)
 
 
 def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[str]:
-    """The first difference, which explains those that follow."""
+    """Yield the first difference only, since the others follow from it."""
     for number, (now, then) in enumerate(zip(replayed, stored, strict=False), 1):
         if now != then:
             yield f"its event {number} differs: {_differing(now, then)}"

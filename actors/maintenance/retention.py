@@ -2,7 +2,7 @@
 free space back.
 
 It never forgets a message or a command of a conversation that is kept. It works in steps, each a short transaction,
-and rests ten times as long as a step took, so that nobody who writes notices it.
+and pauses ten times as long as a step took, so that writers are not slowed down.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMPACT_BYTES = 1 << 20
 SPARE_BYTES = 16 << 20
 """Free space that is not given back: it will be written again soon."""
 DELETE_SECONDS = 10.0
-"""What the deletion of one conversation may take before the next one is looked at."""
+"""Time limit for the deletion of one conversation before the next one is handled."""
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Retention(Struct, frozen=True, kw_only=True):
     events_days: float = 0.0
     """Events older than that are pruned; 0: never."""
     events_min: int = 10_000
-    """So many of the latest events of each conversation are kept however old they are."""
+    """Number of latest events of each conversation that are kept regardless of age."""
     archived_days: float = 0.0
     """Conversations archived for longer are deleted, with their sub-agents; 0: never."""
 
@@ -83,11 +83,11 @@ class Housekeeper:
         self._thread = threading.Thread(target=self._run, name="bedrock-housekeeper", daemon=True)
 
     def start(self) -> None:
-        """Begin to look after things. Once."""
+        """Start the thread. Call once."""
         self._thread.start()
 
     def close(self) -> None:
-        """End after the step under way, also before the start; idempotent."""
+        """End the thread after the current step; may be called before the start; idempotent."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -143,7 +143,7 @@ class Housekeeper:
             try:
                 self._conversations.ask(id_, DeleteConversationCommand(archived_before=before)).result(DELETE_SECONDS)
             except (UnknownConversationError, EtagMismatchError):
-                continue  # gone, or no longer archived
+                continue  # deleted, or no longer archived
             except (Rejected, TimeoutError) as refusal:
                 log.info("conversation %s, archived long ago, is not deleted yet: %s", id_, refusal)
             else:

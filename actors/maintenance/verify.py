@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 PAGE = 200
 """Events or messages that are read at a time."""
 MAX_FINDINGS = 100
-"""Where so much is wrong, more tells nothing new."""
+"""Maximum number of findings; more would not help."""
 TRIES = 3
-"""How often the story is begun again because its beginning was pruned meanwhile."""
+"""How often reading the log is restarted because its beginning was pruned during the check."""
 
 
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
 
 
 def _story(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
-    """What the log tells, held against the rules and the state. Raises RevisionTooOldError or StoreDamagedError."""
+    """Check the log against the invariants and the state. Raises RevisionTooOldError or StoreDamagedError."""
     checker, begins = InvariantChecker(record.id), _beginning(store, record)
     if begins:
         checker.begin_mid_log()

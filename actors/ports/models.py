@@ -141,7 +141,7 @@ class ModelSink(Protocol):
     """Receives an answer as it streams. Called on the thread of `respond`."""
 
     def started(self) -> None:
-        """Take note that the stream has begun."""
+        """Note that the stream has started."""
         ...
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
@@ -154,7 +154,7 @@ class Model(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """The model's limits. They may change once, when its first or second answer tells them."""
+        """The model's limits. They may change once, when its first or second answer reveals them."""
         ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:

@@ -28,13 +28,13 @@ class AskEnvelope(Generic[Request]):
         self._wanted: bool | None = None
 
     def claim(self) -> bool:
-        """Begin to answer: nobody can withdraw the request any more. False if that has happened already."""
+        """Claim the request, so that it can no longer be cancelled. Return False if it was cancelled already."""
         if self._wanted is None:
             self._wanted = self.answer.set_running_or_notify_cancel()
         return self._wanted
 
     def succeed(self, value: object) -> None:
-        """Answer. Only the first answer counts, and none to somebody who has given up."""
+        """Answer the request. Only the first answer counts, and none once the caller has cancelled."""
         if self.claim() and not self.answer.done():
             self.answer.set_result(value)
 
@@ -47,7 +47,7 @@ class AskEnvelope(Generic[Request]):
 class Actor(pykka.ThreadingActor):
     """One thread, one mailbox, no message lost in silence.
 
-    Subclasses implement `receive`. What it raises goes to `on_fault` on the actor's thread; the actor lives on.
+    Subclasses implement `receive`. What it raises goes to `on_fault` on the actor's thread; the actor continues.
     """
 
     use_daemon_thread = True
@@ -57,7 +57,7 @@ class Actor(pykka.ThreadingActor):
         return Mailbox()
 
     def launch(self) -> Self:
-        """Start the thread. Not in pykka's registry: that is a list, and whoever launches keeps the actor."""
+        """Start the thread. Without pykka's registry, which is a list; the launcher owns the actor."""
         self._start_actor_loop()
         return self
 
@@ -75,7 +75,7 @@ class Actor(pykka.ThreadingActor):
         """Guard `receive`: pykka would kill this actor, and on a BaseException every actor of the process."""
         try:
             self.receive(message)
-        except BaseException as error:  # noqa: BLE001 -- a fault must end in a report, never in a dead actor
+        except BaseException as error:  # noqa: BLE001 -- a fault must be reported, and must not end the actor
             self._report_fault(message, error)
 
     def _report_fault(self, message: Any, error: BaseException) -> None:
@@ -110,7 +110,7 @@ class Actor(pykka.ThreadingActor):
 
 
 def tell(ref: ActorRef[Any], message: object) -> bool:
-    """Send without caring whether the actor still lives; returns whether it took the message."""
+    """Send a message; return whether the actor accepted it, or False if it has stopped."""
     try:
         ref.tell(message)
     except ActorDeadError:

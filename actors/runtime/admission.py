@@ -39,7 +39,7 @@ class FileRoom:
         return min(max(self._limit() // 8, 32), 512)
 
     def take(self, files: int) -> bool:
-        """Whether so many can be opened now; they count as open until the next count."""
+        """Return whether so many descriptors can be opened now; they count as open until the next count."""
         with self._lock:
             now = time.monotonic()
             if now - self._counted_at >= COUNT_SECONDS:

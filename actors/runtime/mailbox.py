@@ -1,7 +1,7 @@
 """The priority mailbox: an urgent lane before a normal one, FIFO inside each, and it closes.
 
 Two deques and a queue of tokens: a PriorityQueue would be slower than pykka's own queue. A closed mailbox refuses
-instead of swallowing, so nobody ever waits for the dead.
+instead of swallowing, so that no caller ever waits for a stopped actor.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Mailbox:
 
 
 def refuse(envelope: Envelope[Any]) -> None:
-    """Tell whoever sent this message that the actor is gone."""
+    """Answer the sender of this message that the actor has stopped."""
     error = ActorDeadError("the actor has stopped")
     if envelope.reply_to is None:
         raise error

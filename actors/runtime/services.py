@@ -49,7 +49,7 @@ class AgentLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """Adapters and settings. Wired in one place; closed by whoever wired it."""
+    """Adapters and settings. Wired in one place, which also closes them."""
 
     store: Store
     bus: EventBus
@@ -93,7 +93,7 @@ class Services:
         )
 
     def usable_window(self, model: str) -> int:
-        """Tokens that a history may fill; may change once, when the model's server tells its limits."""
+        """Tokens that a history may fill; may change once, when the model's server reports its limits."""
         served = self.models.get(model)
         return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
 

@@ -48,7 +48,7 @@ class Timers:
         while (callback := self._next()) is not None:
             try:
                 callback()
-            except BaseException:  # whatever one callback does, all others still have to run
+            except BaseException:  # a failing callback must not prevent the others
                 log.exception("a timer's callback failed")
 
     def _next(self) -> Callable[[], object] | None:

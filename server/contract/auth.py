@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PRINCIPAL = "local"
-"""Whoever has the token."""
+"""The principal of every client with the token."""
 TOKEN_BYTES = 32
 
 caller: ContextVar[str] = ContextVar("caller")

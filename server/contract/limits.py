@@ -8,7 +8,7 @@ from actors.runtime.services import AgentLimits
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Of a request message; the transport refuses a larger one."""
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
-"""Of a response message: what clients accept unless told otherwise."""
+"""Maximum size of a response message: the default limit of gRPC clients."""
 PAGE_BYTES = 3 * 1024 * 1024
 """Of the items of a page, if it has more than one."""
 ATTACHMENT_PIECE_BYTES = 256 * 1024

@@ -1,6 +1,6 @@
 """What each request must be in itself, as a table: request, field, rule. What depends on the server is judged later.
 
-A rule takes the field's value and says what is wrong with it, or None. All violations of a request are told at once.
+A rule takes the field's value and says what is wrong with it, or None. All violations are reported together.
 """
 
 from __future__ import annotations

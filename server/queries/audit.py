@@ -44,7 +44,7 @@ class StoredAudits:
             return v1.VerifyConversationResponse(violations=found)
         violations = findings(self._store, record) if record else ()
         if record is None or (violations and self._store.load(conversation_id) is None):
-            raise ConversationNotFoundError(name)  # perhaps it was deleted while it was looked at
+            raise ConversationNotFoundError(name)  # it may have been deleted during the check
         return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
 
     async def replay(
@@ -66,7 +66,7 @@ class StoredAudits:
             for step in steps:
                 await send(write, step, self._stall_seconds)
         if await self._reads(self._store.load, conversation_id) is None:
-            raise ConversationNotFoundError(request.name)  # it was deleted meanwhile, and these may not be all steps
+            raise ConversationNotFoundError(request.name)  # deleted during the replay: these may not be all steps
 
 
 class _Run:
@@ -107,7 +107,7 @@ class _Run:
             return ()
 
     def _broken(self) -> list[v1.ReplayConversationResponse]:
-        """Nothing can be said of what comes after a row that cannot be read; said once."""
+        """Return the step for an unreadable row, once; rows after it cannot be replayed."""
         if self._step >= self._record.step:
             return []
         broken, self._step = self._step + 1, self._record.step

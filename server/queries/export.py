@@ -59,9 +59,7 @@ class ConversationExports:
             for line in lines:
                 await send(write, v1.ExportConversationResponse(line=line), self._stall_seconds)
         if await self._reads(self._store.load, conversation_id) is None:
-            raise ConversationNotFoundError(
-                request.name
-            )  # it was deleted meanwhile, and what was written may not be all
+            raise ConversationNotFoundError(request.name)  # deleted during the export: it may be incomplete
 
 
 def _pages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
@@ -80,7 +78,7 @@ def _messages(store: StoreReader, conversion: ConversionContext, record: Convers
 
 
 def _events(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
-    """Yield the events that are kept; those that were pruned, also meanwhile, are left out."""
+    """Yield the stored events; pruned ones are omitted, including those pruned during the export."""
     after = 0
     while after < record.last_seq:
         try:

@@ -47,7 +47,7 @@ _Waiting = tuple[QueuedInput, str, str]
 def waiting(record: ConversationRecord) -> list[_Waiting]:
     """Return the waiting messages in the order of acceptance: the input, its delivery, and the run it is meant for.
 
-    Inputs of one kind are in that order whatever the clock did; of two kinds they are put together by their times.
+    Inputs of one kind are in that order even if the clock was set back; the two kinds are merged by time.
     """
     ledger = record.state.ledger
     run = run_id(record.id, ledger.run) if ledger.live else ""
@@ -57,7 +57,7 @@ def waiting(record: ConversationRecord) -> list[_Waiting]:
 
 
 def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
-    """Those that follow a place. If what was there waits no more, its time tells where it was."""
+    """Return the inputs after a position. If its input no longer waits, the position is found by its time."""
     for index, (queued, _, _) in enumerate(entries):
         if queued.message_id == last.message_id:
             return entries[index + 1 :]

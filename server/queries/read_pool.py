@@ -39,5 +39,5 @@ class ReadPool:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: read(*args, **kwargs))
 
     def close(self) -> None:
-        """Wait for the reads under way and end the threads."""
+        """Wait for the running reads and end the threads."""
         self._pool.shutdown(cancel_futures=True)

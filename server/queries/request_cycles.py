@@ -43,7 +43,7 @@ class _Span(Struct):
     after: int
     through: int
     ended: StoppedRun | None = None
-    """None: it is under way."""
+    """None while the run is live."""
 
     @property
     def place(self) -> _Place:
@@ -106,7 +106,7 @@ def _forwards(store: StoreReader, record: ConversationRecord, last: _Place | Non
 
 
 def _backwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
-    before = last.revision or None if last else None  # no revision: the run under way was the last one shown
+    before = last.revision or None if last else None  # no revision: the live run was the last one shown
     stopped = _stopped_backwards(store, record.id, before, chunk)
     newest = next(stopped, None)
     if last is None:

@@ -1,4 +1,4 @@
-"""Responses to a reader who may be slow: he holds nobody up, and is not waited for without end."""
+"""Send responses with backpressure: a slow reader blocks no other, and is dropped after a time limit."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class ConversationService(v1.ConversationServiceServicer):
     async def _ask_id(
         self, context: Context, name: str, conversation_id: str, request: requests.ConversationCommand
     ) -> Any:
-        """Ask the actor. A cancel has no deadline there: it is carried out even if nobody waits for the answer."""
+        """Send a command to the actor. A cancel has no deadline there: it is handled even after a timeout."""
         seconds = _seconds(context)
         deadline = (
             None if isinstance(request, requests.CancelConversationCommand) else self._clock.monotonic() + seconds

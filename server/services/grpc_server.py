@@ -56,7 +56,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # A burst of calls waits its turn; the defaults cancel some of it.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
-    ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; as long as anybody waits for an answer, and more
+    ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; more than any client waits for an answer
 )
 
 
@@ -150,7 +150,7 @@ class GrpcServer:
         await self._server.start()
 
     async def withdraw(self) -> None:
-        """Tell orchestrators to send nobody here any more; calls are still answered."""
+        """Report NOT_SERVING to orchestrators, so that they route no new clients here; calls are still answered."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Images that come with a message: taken in before the conversation hears of it, and never on the event loop."""
+"""Images of a message: ingested before the message reaches the conversation, and never on the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 THREADS = 2
-"""Messages with images that are looked at at the same time; others wait, within their deadlines."""
+"""Messages whose images are ingested concurrently; others wait, within their deadlines."""
 
 
 class ImageUploads:
@@ -31,11 +31,11 @@ class ImageUploads:
     async def taken(self, conversation_id: str, request: v1.SendMessageRequest, seconds: float) -> tuple[Image, ...]:
         """Store the images of a message, and return references to them.
 
-        In the request their bytes are replaced by their names, so that its hash tells it from another request.
+        In the request their bytes are replaced by their names, so that its hash still identifies it.
 
         Raises:
             ImageRefusedError: An image is wrong; the first one is named.
-            ConversationNotFoundError: The conversation was deleted meanwhile.
+            ConversationNotFoundError: The conversation was deleted during the upload.
             AnswerTimeoutError: It took longer than `seconds`.
             ImagesUnavailableError, StoreError: Images cannot be decoded, or not be stored, now.
         """
@@ -51,13 +51,13 @@ class ImageUploads:
         except TimeoutError:
             raise AnswerTimeoutError from None
         finally:
-            cancel.cancel()  # nobody waits any more, or nothing is left to stop
+            cancel.cancel()  # the caller has timed out, or all is done
         for picture, image in zip(pictures, images, strict=True):
             picture.CopyFrom(v1.Image(media_type=image.media_type, attachment=image.attachment))
         return images
 
     def _ingest(self, conversation_id: str, pictures: list[v1.Image], cancel: CancelToken) -> tuple[Image, ...]:
-        """One after the other (a thread of ours)."""
+        """Ingest the images one after the other (upload thread)."""
         taken: list[Image] = []
         for index, picture in enumerate(pictures):
             try:
@@ -72,7 +72,7 @@ class ImageUploads:
         return tuple(taken)
 
     def close(self) -> None:
-        """Wait for what is under way and end the threads."""
+        """Wait for running uploads and end the threads."""
         self._threads.close()
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPEN_PREFIX = "/grpc.health.v1.Health/"
-"""Health is for everybody: orchestrators have no token."""
+"""The health service needs no token: orchestrators have none."""
 OURS = "/bedrock.v1."
 ABORT_SECONDS = 5.0
 """How long the end of a stream may wait for a reader who takes nothing."""
@@ -103,9 +103,9 @@ def _guard(method: str, handler: Handler) -> Handler:
             response = await _call(behaviour, decode, raw, context)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
-        except grpc.aio.InternalError:  # a watcher who leaves while something is written to it is no fault of ours
+        except grpc.aio.InternalError:  # a watcher that disconnects during a write is not a server error
             status = status_of(ConnectionLostError())
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the client gets a status
+        except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
             status = status_of(error)
         else:
             log.debug("%s OK %.1f ms", name, 1000 * (time.monotonic() - began))

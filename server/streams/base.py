@@ -1,4 +1,4 @@
-"""What all long streams have in common: they are counted, looked after, and ended when the server goes down."""
+"""The base of all long-lived streams: counted, checked for heartbeats and stalls, and ended at shutdown."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 1.0
-"""How often, at least, streams are looked after."""
+"""Maximum seconds between checks of the streams."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings:
-    """Times and counts."""
+    """Time limits and maximum counts of streams."""
 
     max_streams: int = 10_000
     heartbeat_seconds: float = HEARTBEAT_SECONDS
@@ -33,28 +33,28 @@ class WatchSettings:
 
 
 class Stream(ABC):
-    """One stream: it begins, and then goes on whenever it is woken. Event loop only."""
+    """One stream: sends its beginning, then new data whenever it is woken. Event loop only."""
 
     def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
         self._streams = streams
         self._out = Outbox(write)
         self._woken = asyncio.Event()
         self.wake = self._woken.set
-        """Have a look."""
+        """Make the stream check for new data."""
         self._task: asyncio.Task[None] | None = None
         self._stalled = False
 
     @abstractmethod
     async def _open(self) -> None:
-        """Send what comes first."""
+        """Send the beginning of the stream."""
 
     @abstractmethod
     async def _go_on(self) -> bool:
-        """Send all that is there now; returns whether the stream goes on."""
+        """Send all available data; return whether the stream continues."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave those who wake it; idempotent."""
+        """Detach from the sources that wake it; idempotent."""
 
     async def run(self) -> None:
         """Serve the stream to its end. Raises SlowReaderError, or what sending raises."""
@@ -70,7 +70,7 @@ class Stream(ABC):
             raise SlowReaderError from None
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Break a silence that would be too long next time; end the stream if its reader has stalled."""
+        """Wake the stream if a heartbeat will be due by the next check; end it if its reader has stalled."""
         settings = self._streams.settings
         since = self._out.writing_since
         if since is None:
@@ -102,7 +102,7 @@ class Streams:
         return len(self._streams)
 
     async def attend(self, begin: Callable[[], Stream]) -> None:
-        """Begin a stream and serve it to its end; returns if that is OK.
+        """Start a stream and serve it to its end; return if that is OK.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), and what the stream raises.
         """
@@ -122,7 +122,7 @@ class Streams:
                 self._empty.set()
 
     def shut_down(self) -> None:
-        """Have every stream send what there is and then end with SHUTTING_DOWN."""
+        """Make every stream send its available data and then end with SHUTTING_DOWN."""
         self.closing = True
         for stream in tuple(self._streams):
             stream.wake()

@@ -1,4 +1,4 @@
-"""How a stream begins: one consistent view of a conversation."""
+"""The beginning of a stream: one consistent view of a conversation."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InitialSnapshot:
-    """What a watcher is told first."""
+    """The first response to a watcher."""
 
     record: ConversationRecord
     snapshot: v1.Event.Snapshot
-    """Complete but for `partial`, which only the hub has."""
+    """Complete except for `partial`, which only the hub has."""
     after: int | None
     """The revision to resume after; None for a fresh start."""
 
@@ -55,7 +55,7 @@ class InitialSnapshot:
 def open_stream(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.SubscribeRequest
 ) -> InitialSnapshot:
-    """Read what a stream begins with (reading thread).
+    """Read the beginning of a stream (reading thread).
 
     Raises ConversationNotFoundError, and MalformedRequestError for a revision that is yet to come.
     """

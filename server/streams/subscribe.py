@@ -1,9 +1,9 @@
 """Subscribe: a cursor over the log of one conversation, woken by the hub.
 
-A watcher attaches to the hub first and reads its snapshot from the store afterwards. Whatever is committed later is
-published later, so it is found in the hub; whatever was committed before is in the snapshot: nothing falls between.
-From then on the watcher has one number, the revision that it has sent last, and asks for what comes after it: the
-hub if it still has it, else the store. It keeps no queue; while its reader is slow it simply asks later.
+A watcher attaches to the hub first and reads its snapshot from the store afterwards. An event committed later is
+published later, so it is in the hub; an event committed before is in the snapshot: there is no gap. From then on the
+watcher keeps one number, the revision that it has sent last, and reads the events after it, from the hub if it still
+has them, else from the store. It keeps no queue; while its reader is slow it reads later.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Where watchers find what they send."""
+    """The sources of the watchers' events."""
 
     hub: EventHub
     store: StoreReader
@@ -40,11 +40,11 @@ class Sources:
     conversion: ConversionContext
     wakeups: Wakeups
     text_wakeups: Wakeups
-    """For live text, which pauses longer."""
+    """For live text, with longer pauses."""
 
 
 class SubscribeStreams(Streams):
-    """The streams of this server; those of single conversations begin here. Event loop only."""
+    """The Subscribe streams of this server. Event loop only."""
 
     def __init__(self, sources: Sources, settings: WatchSettings) -> None:
         super().__init__(settings)
@@ -61,7 +61,7 @@ class SubscribeStreams(Streams):
 
 
 class SubscribeStream(Stream):
-    """One stream of Subscribe. Event loop only, but for what the hub calls."""
+    """One stream of Subscribe. Event loop only, except the callbacks of the hub."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class SubscribeStream(Stream):
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:
-        """Leave the hub; idempotent."""
+        """Detach from the hub; idempotent."""
         self._watch.close()
 
     def _on_publish(self) -> None:
@@ -95,7 +95,7 @@ class SubscribeStream(Stream):
         self._sources.text_wakeups.wake(self.wake)
 
     async def _open(self) -> None:
-        """Snapshot, what was missed, caught up."""
+        """Send the snapshot, the missed events and `caught_up`."""
         sources = self._sources
         opening = await sources.reads(
             open_stream, sources.store, sources.conversion, self._conversation_id, self._request
@@ -113,9 +113,9 @@ class SubscribeStream(Stream):
         await self._out.add([self._sources.frames.caught_up(self._position)])
 
     async def _go_on(self) -> bool:
-        """Send all that is there now; returns whether the stream goes on."""
+        """Send all available events; return whether the stream continues."""
         self._woken.clear()
-        closing = self._streams.closing  # before the look: what is published until then is still sent
+        closing = self._streams.closing  # read first: events published until then are still sent
         batch = self._watch.read(self._position, live_text=self._deltas)
         while batch.behind and not batch.deleted and await self._replay():
             batch = self._watch.read(self._position, live_text=self._deltas)
@@ -132,7 +132,7 @@ class SubscribeStream(Stream):
         return True
 
     async def _replay(self) -> bool:
-        """Send events from the store until there are no more; returns whether there were any."""
+        """Send events from the store until there are no more; return whether there were any."""
         began = self._position
         full = True
         while full:
@@ -142,7 +142,7 @@ class SubscribeStream(Stream):
         return self._position > began
 
     def _page(self, after: int) -> tuple[Sequence[StoredEvent], list[bytes], bool]:
-        """Events, their frames, and whether there may be more (reading thread). Ends between commits if it can."""
+        """Read events, their frames, and whether there may be more (reading thread). Ends between commits if it can."""
         limit = self._streams.settings.store_page
         events = self._sources.store.events(self._conversation_id, after=after, limit=limit)
         full = len(events) == limit
@@ -151,7 +151,7 @@ class SubscribeStream(Stream):
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _take(self, batch: Batch) -> None:
-        """Put what the hub had into the outbox: events first, since they open the slots of the text."""
+        """Put a batch of the hub into the outbox: events first, since they open the slots of live text."""
         frames = self._sources.frames
         if batch.events:
             events = [each.event for each in batch.events]

@@ -1,4 +1,4 @@
-"""Whether anything in a conversation still happens by itself."""
+"""Track whether a conversation has settled: nothing in it will change without input."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
-    """Follows a conversation from a record on; true when nothing is under way and nothing waits but a person.
+    """Follows a conversation from a record on; true when it is idle without follow-ups, or waits for an approval.
 
-    To be asked between commits only: within one, a conversation may be idle for a moment.
+    Valid between commits only: within one, a conversation may be idle for a moment.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
@@ -26,7 +26,7 @@ class SettledTracker:
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
     def take(self, event: StoredEvent) -> None:
-        """Follow an event; those that the record knows already change nothing."""
+        """Apply an event; one that the record already includes has no effect."""
         if event.revision <= self._since:
             return
         match event.notification:

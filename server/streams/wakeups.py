@@ -1,9 +1,9 @@
-"""From the threads that publish to the loop that sends: one crossing for all watchers that are to be woken.
+"""Batched wakeups from publishing threads to the event loop: one `call_soon_threadsafe` for all pending watchers.
 
-Sending costs the loop some 70 microseconds per watcher, however much is sent. When many watchers are woken for every
-single event, the loop is busy with nothing else, and neither requests nor the threads that bring the events get a turn.
-A crossing that has woken many is therefore followed by a pause, in which more gathers: then fewer messages carry more.
-Passing text is in less of a hurry than events, so it crosses apart from them and pauses longer.
+Sending costs the loop some 70 microseconds per watcher, regardless of size. If many watchers were woken for every
+single event, the loop would do nothing else, and starve requests and the publishing threads. A batch that has woken
+many is therefore followed by a pause, in which events accumulate: then fewer messages carry more. Live text is less
+urgent than events, so it has batches of its own with longer pauses.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EVENTS_PAUSE_SECONDS = 0.000_3
-"""After a crossing, per watcher that it has woken for an event: about four times what sending to it costs."""
+"""Pause after a batch, per watcher woken for an event: about four times the cost of sending to it."""
 TEXT_PAUSE_SECONDS = 0.000_5
-"""The same for live text: a hundred watchers see it move twenty times a second, and the loop has rest between."""
+"""The same for live text: a hundred watchers get it twenty times a second, and the loop is idle in between."""
 SHORTEST_SECONDS = 0.002
-"""A pause that would be shorter is left out: after few watchers what comes next goes out at once."""
+"""Shorter pauses are skipped: after a batch of few watchers the next one is sent at once."""
 LONGEST_SECONDS = 0.1
 AT_ONCE = 16
-"""Watchers that are woken in one turn of the loop: a request waits behind so many of them, not behind all."""
+"""Watchers woken per iteration of the event loop: a request waits for at most so many of them."""
 
 
 class Wakeups:
-    """Collects who is to be woken, and crosses to the event loop once for all of them."""
+    """Collects the watchers to be woken, and schedules one callback on the event loop for all of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pause_seconds: float = EVENTS_PAUSE_SECONDS) -> None:
-        """`pause_seconds` is that of a crossing, per watcher that it has woken."""
+        """Create it; `pause_seconds` is the pause after a batch, per watcher woken."""
         self._loop = loop
         self._pause = pause_seconds
         self._waiting: deque[Callable[[], None]] = deque()
@@ -40,8 +40,8 @@ class Wakeups:
     def wake(self, watcher: Callable[[], None]) -> None:
         """Have `watcher` called on the loop soon. Any thread; never blocks.
 
-        Whoever finds no crossing under way starts one. Two threads may both do so, which does no harm; none can be
-        forgotten, since an entry is queued before the flag is looked at and the flag falls before the queue is read.
+        A caller that finds no batch scheduled schedules one. Two threads may both do so, which is harmless. No watcher
+        is missed, since it is queued before the flag is read, and the flag is cleared before the queue is read.
         """
         self._waiting.append(watcher)
         if self._crossing:
@@ -49,7 +49,7 @@ class Wakeups:
         self._crossing = True
         try:
             self._loop.call_soon_threadsafe(self._cross)
-        except RuntimeError:  # the loop is closed: nobody watches any more
+        except RuntimeError:  # the loop is closed: there are no watchers any more
             self._waiting.clear()
 
     def _cross(self) -> None:
@@ -59,9 +59,9 @@ class Wakeups:
             self._arrive()
 
     def _arrive(self) -> None:
-        """Wake those who wait now; those who come meanwhile are woken by the next crossing.
+        """Wake the watchers queued now; those queued during the batch are woken by the next one.
 
-        Otherwise a crossing would have no end, and no pause after it, while something new comes all the time.
+        Otherwise a batch would never end under steady load, and have no pause after it.
         """
         self._rouse(len(self._waiting), 0)
 

@@ -1,7 +1,7 @@
-"""WatchConversations: the list as it is, then what changes in it; of each conversation the latest only.
+"""WatchConversations: the present list, then its changes, coalesced to the latest of each conversation.
 
-A watcher attaches to the feed first and reads the store afterwards. A page may show more than what the feed had told
-by then, so whatever has changed while the pages were read is read once more; from then on the feed is enough.
+A watcher attaches to the feed first and reads the store afterwards. A page may be newer than the feed, so
+conversations that changed while the pages were read are read once more; from then on the feed is sufficient.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAGE = 100
-"""Conversations that are read at a time."""
+"""Conversations per page."""
 PAUSE_SECONDS = 0.05
-"""After changes were sent. What changes more often than somebody can see is told once."""
+"""Pause after changes were sent, in which frequent changes are coalesced."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class ConversationListStreams:
-    """Begins streams. Event loop only."""
+    """Starts the streams. Event loop only."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ConversationListStreams:
 
 
 class ConversationListStream(Stream):
-    """One stream. Event loop only, but for what the feed calls."""
+    """One stream. Event loop only, except the callbacks of the feed."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class ConversationListStream(Stream):
         self._watch = sources.feed.attach(self._on_change)
 
     def close(self) -> None:
-        """Leave the feed; idempotent."""
+        """Detach from the feed; idempotent."""
         self._watch.close()
 
     def _on_change(self) -> None:
-        """Something has changed (a publisher's thread)."""
+        """Wake the stream for a change (a publisher's thread)."""
         self._sources.wakeups.wake(self.wake)
 
     async def _open(self) -> None:
@@ -100,7 +100,7 @@ class ConversationListStream(Stream):
 
     async def _go_on(self) -> bool:
         self._woken.clear()
-        closing = self._streams.closing  # before the look: what has changed until then is still sent
+        closing = self._streams.closing  # read first: changes until then are still sent
         for change in self._watch.read():
             if self._wanted(change) and not change.outdated:
                 await self._out.add([self._wire(change)])
@@ -153,7 +153,7 @@ class ConversationListStream(Stream):
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
-        """None if it is damaged: then it is left out, as of all lists."""
+        """Return None if it is damaged: then it is omitted, as in all lists."""
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:

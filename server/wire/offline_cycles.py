@@ -38,7 +38,7 @@ _DELIVERIES: dict[cycles.Delivery | None, str] = {
 }
 _TYPES = tuple(str(each.__struct_config__.tag) for each in get_args(cycles.CycleEvent))
 NOWHERE = "-"
-"""Stands for the conversation in names: a file does not say which it is."""
+"""Placeholder for the conversation in resource names: a file does not contain its id."""
 
 
 def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.RequestCycle], int]:
@@ -123,7 +123,7 @@ def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
 
 
 def _messages(cycle: cycles.RequestCycle, run: str) -> Iterator[Message]:
-    """Messages as they may have been when the events were told: what the cycle shows of them."""
+    """Reconstruct the messages of the events, as far as the cycle contains them."""
     made: dict[str, Message] = {}
     for event in (cycle.root, *cycle.events):
         kind, name, blocks = _part(event)

@@ -43,7 +43,7 @@ def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
 
 
 def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> TransitionResult:
-    """Begin a run with this message, whatever its delivery. Raises Rejected in a sub-agent."""
+    """Begin a run with this message, ignoring its delivery. Raises Rejected in a sub-agent."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)

@@ -1,6 +1,6 @@
 """Notices to the agent, which wait until the history can take them (REQ-BED-005, REQ-BED-017).
 
-A system message must not stand between a tool call and its result. A notice that comes meanwhile is queued in the
+A system message must not occur between a tool call and its result. A notice raised in between is queued in the
 ledger and delivered at the next inference boundary.
 
 The notice of an interrupted run waits longer, until the next run begins, and stands before its first message. A
