@@ -1,4 +1,4 @@
-"""Calling a person back to the terminal: its title says what a chat does, its bell rings when the agent waits."""
+"""The terminal's title and bell: the title shows the state of the chat, the bell rings when it needs the user."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from bedrock.cli.display.conversation_view import ConversationView
 
-#: How long a run must have taken for its end to ring, in seconds: who has waited that long looks elsewhere.
+#: Minimum seconds of a run for the bell to ring at its end: after a longer wait the user may not be watching.
 LONG_RUN_SECONDS = 10.0
-#: Columns of a title.
+#: Maximum columns of a title.
 TITLE_COLUMNS = 60
 
-#: Terminals that would show these sequences, or that have no title.
+#: Terminals that would print these escape sequences, or that have no title.
 _WITHOUT = ("", "dumb", "linux", "unknown")
 
 NOTIFY_OPTION = click.option(
@@ -35,7 +35,7 @@ NOTIFY_OPTION = click.option(
 
 
 class Attention:
-    """The title and the bell of a terminal. The title that was there before comes back at the end."""
+    """The title and the bell of a terminal. The previous title is restored at the end."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class Attention:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; nothing is written where nobody looks at a terminal that has both."""
+        """Prepare; nothing is written unless the output is a terminal with both."""
         self._stream = stream or sys.stdout
         self._enabled = enabled and self._stream.isatty() and environ.get("TERM", "") not in _WITHOUT
         self._clock = clock
         self._title = ""
         self._asked: set[str] | None = None
-        """The questions that were open, once anything is known."""
+        """The approval requests that were open; None before the first update."""
         self._since: float | None = None
-        """When the run began, while there is one."""
+        """The start of the live run, if there is one."""
 
     def observe(self, view: ConversationView) -> None:
-        """Follow a conversation: set the title, and ring if a person is needed now."""
+        """Set the title for a conversation, and ring if the user is needed now."""
         if not view.slug:  # nothing is known yet
             return
         asked = {approval.name for approval in view.approvals}
@@ -70,7 +70,7 @@ class Attention:
             self._write(SafeText("\a"))
 
     def release(self) -> None:
-        """Give the terminal its title back, at the end or while the program is suspended."""
+        """Restore the terminal's title, at the end or while the program is suspended."""
         if self._title:
             self._write(SafeText("\x1b[23;2t"))
             self._title = ""

@@ -1,4 +1,4 @@
-"""One conversation that plays by itself, for when there is no terminal to chat at."""
+"""A non-interactive demo conversation, for when there is no terminal."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def play(client: Client, paint: Paint, write: Write, directory: str, model: str 
 
 
 def is_scripted(client: Client, conversation: ConversationInfo) -> bool:
-    """Tell whether the demo model answers in a conversation."""
+    """Return whether a conversation uses the demo model."""
     demos = (model.name for model in client.models() if model.protocol == "demo")
     return conversation.model in demos
 
 
 def _decide(conversation: Conversation, approval: Approval, scripted: bool, paint: Paint, write: Write) -> None:
-    """Answer for the person who is not there: yes where nothing can be changed by it, else no."""
+    """Answer an approval request in place of a user: approve it only if it can do no harm, and no mode upgrade."""
     harmless = conversation.get().mode == "restricted" or scripted
     if harmless and approval.tool != "request_mode_upgrade":
         write(paint.careful("  answered automatically, because there is no terminal: yes"))

@@ -1,4 +1,4 @@
-"""What was typed in chats, kept for the next one; and what can be typed, completed."""
+"""The persistent input history of chats, and completion of the input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bedrock.cli.chat.session import ChatSession
 
-#: Bytes of the history that are kept, at least; twice as much is cut back to this.
+#: Bytes of history to keep: a file of twice this size is truncated to it.
 HISTORY_BYTES = 256 * 1024
 
 _SECRET = re.compile(
@@ -34,19 +34,19 @@ _SECRET = re.compile(
 
 
 class ChatHistory(FileHistory):
-    """What was typed, in a file that only its owner can read.
+    """The input history, in a file that only its owner can read.
 
     What looks like a secret, or begins with a blank, is remembered in this chat only.
     """
 
     def __init__(self, path: Path) -> None:
-        """Prepare the file; without a place to write it that is private, nothing is kept."""
+        """Prepare the file; if it cannot be private, no history is kept."""
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             check_private(path.parent)
         except (NotPrivateError, OSError):
-            super().__init__(os.devnull)  # everybody's: root could take it from them
+            super().__init__(os.devnull)  # returned without `chmod`: as root that would change the device for all users
             return
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
@@ -55,21 +55,21 @@ class ChatHistory(FileHistory):
         super().__init__(path)
 
     def load_history_strings(self) -> Iterable[str]:
-        """Return what is kept, the latest first; nothing if it cannot be read."""
+        """Return the entries, the latest first; none if the file cannot be read."""
         try:
             return list(super().load_history_strings())
         except OSError:
             return []
 
     def store_string(self, string: str) -> None:
-        """Keep a text, unless it had better be forgotten."""
+        """Append a text, unless it begins with a blank or may be a secret."""
         if not string.startswith(" ") and not _SECRET.search(string):
             with contextlib.suppress(OSError):
                 super().store_string(string)
 
 
 def _cut_back(path: Path) -> None:
-    """Forget the oldest, once there is a lot."""
+    """Remove the oldest entries once the file is large."""
     kept = path.read_bytes()
     if len(kept) > 2 * HISTORY_BYTES:
         _, entry, rest = kept[-HISTORY_BYTES:].partition(b"\n# ")
@@ -77,7 +77,7 @@ def _cut_back(path: Path) -> None:
 
 
 class ChatCompleter(Completer):
-    """Completes commands and what goes with them; in a message paths of the conversation's directory, on request."""
+    """Completes commands and their arguments; on request, paths of the working directory in a message."""
 
     def __init__(self, session: ChatSession) -> None:
         self._session = session
@@ -85,7 +85,7 @@ class ChatCompleter(Completer):
         self._project = PathCompleter(get_paths=lambda: [session.view.working_directory or "."], expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Yield what could stand at the cursor."""
+        """Yield the completions at the cursor."""
         text = document.text_before_cursor
         if message_of(text) is not None or "\n" in text:
             word = text.split("\n")[-1].rpartition(" ")[2]

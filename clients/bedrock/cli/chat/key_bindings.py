@@ -1,4 +1,4 @@
-"""What the keys of a chat's prompt do."""
+"""The key bindings of a chat's prompt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _without_meaning() -> set[str]:
 
 
 def key_bindings(prompt: ChatPrompt) -> KeyBindings:
-    """Return the keys; all others do what they do in a shell."""
+    """Return the key bindings; all other keys work as in a shell."""
     keys = KeyBindings()
     _bind_typing(keys, prompt)
     _bind_session(keys, prompt)
@@ -44,13 +44,13 @@ def key_bindings(prompt: ChatPrompt) -> KeyBindings:
 
 
 def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
-    """Bind what sends, completes and edits the text."""
+    """Bind the keys that send, complete and edit the text."""
 
     @keys.add("enter")
     def _send(event: KeyPressEvent) -> None:
         typed = event.current_buffer
         if is_being_chosen(typed):
-            typed.complete_state = None  # it is chosen; the next Enter sends
+            typed.complete_state = None  # the completion is chosen; the next Enter sends
         elif typed.document.text_before_cursor.endswith("\\"):
             typed.delete_before_cursor()
             typed.insert_text("\n")
@@ -81,7 +81,7 @@ def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
 
 
 def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
-    """Bind what acts on the conversation, the program and the terminal."""
+    """Bind the keys that act on the conversation, the program and the terminal."""
     session = prompt.session
 
     @keys.add("escape")

@@ -1,4 +1,4 @@
-"""The prompt of a chat: what stands in it, what is printed above it, and what becomes of what is typed."""
+"""The prompt of a chat: its content, the lines printed above it, and the handling of input."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.cli.text.style import Paint
 
-#: How often the seconds of the status line are counted, in seconds.
+#: Seconds between updates of the status line.
 TICK = 0.5
-#: How long after Esc the rest of an escape sequence, or of Alt with a key, may come, in seconds.
+#: Seconds after Esc in which the rest of an escape sequence, or of Alt with a key, is awaited.
 ESCAPE_SECONDS = 0.05
-#: How soon the screen may be drawn again, in seconds.
+#: Minimum seconds between redraws of the screen.
 REDRAW_SECONDS = 0.03
-#: How long a letter must stand alone to be the answer to a question, in seconds: else it begins a text.
+#: Seconds after which a single letter is the answer to a question; a further key makes it the start of a text.
 ANSWER_SECONDS = 0.5
 #: How many lines of an unfinished text are shown, at most, and of how many rows of the terminal they take one. What a
 #: resize scrolls away cannot be taken back, so they must also fit a terminal that becomes half as wide.
@@ -54,7 +54,7 @@ _STYLE = {
 
 
 class ChatPrompt:
-    """The prompt of one chat. It comes back whenever it ends, until the chat is over. Lives on one event loop."""
+    """The prompt of one chat, restarted whenever it ends until the chat is over. Bound to one event loop."""
 
     def __init__(self, session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
         """Prepare; nothing is drawn yet."""
@@ -62,7 +62,7 @@ class ChatPrompt:
         self._paint = paint
         self._attention = attention
         self._shown: Asked | None = None
-        """The question that was drawn last: what is typed answers this one."""
+        """The question drawn last, which typed input answers."""
         self._answering: asyncio.TimerHandle | None = None
         self._prompt: PromptSession[str] = PromptSession(
             message=self._message,
@@ -72,7 +72,7 @@ class ChatPrompt:
             completer=ChatCompleter(session),
             complete_while_typing=Condition(lambda: self.typed.text.startswith("/")),
             prompt_continuation="  ",
-            erase_when_done=True,  # what was typed comes back as a message, for everybody who watches
+            erase_when_done=True,  # the typed text is printed as a message event, as for every watcher
             refresh_interval=TICK,
             color_depth=None if paint.enabled else ColorDepth.DEPTH_1_BIT,
             style=Style.from_dict(_STYLE),
@@ -88,11 +88,11 @@ class ChatPrompt:
 
     @property
     def typed(self) -> Buffer:
-        """What is typed."""
+        """The text typed so far."""
         return self._prompt.default_buffer
 
     def use(self, keys: KeyBindings) -> None:
-        """Take keys that do more, or something else, than they do in a shell."""
+        """Add key bindings that differ from those of a shell."""
         self._prompt.key_bindings = keys
 
     def print(self, line: SafeText) -> None:
@@ -104,12 +104,12 @@ class ChatPrompt:
             print_line(line)
 
     async def run(self) -> None:
-        """Have people type until the chat is over. A prompt that ends for another reason comes back as it was."""
+        """Read input until the chat is over. A prompt that ends for another reason is restored with its text."""
         text = ""
         while not self.session.over.is_set():
             try:
                 text = await self._prompt.prompt_async(default=text, handle_sigint=False)
-            except EOFError:  # nobody can type any more
+            except EOFError:  # the input is closed
                 self.session.over.set()
             except KeyboardInterrupt:
                 text = ""
@@ -118,13 +118,13 @@ class ChatPrompt:
                     print_line(line)
 
     def enter(self, text: str) -> None:
-        """Hand on a text and clear the line. The prompt stays, so that no key is lost meanwhile."""
+        """Submit a text and clear the line. The prompt keeps running, so that no key is lost."""
         self._stop_answering()
         self.typed.reset(append_to_history=not (self._shown and is_answer(text)))
         self.session.enter(text, self._shown)
 
     def answer_soon(self, letter: str) -> None:
-        """Answer the question with a letter, unless it turns out to be the beginning of a text."""
+        """Answer the question with a letter, unless more keys show that it begins a text."""
         self._stop_answering()
         asked = self._shown
 
@@ -135,14 +135,14 @@ class ChatPrompt:
         self._answering = asyncio.get_running_loop().call_later(ANSWER_SECONDS, answer)
 
     def interrupt(self) -> None:
-        """Ctrl-C: clears what is typed at rest; else the first one cancels and the second one leaves."""
+        """Ctrl-C: clear the text while the chat is idle; else the first one cancels and the second one exits."""
         if self.typed.text and not self.session.view.busy:
             self.typed.reset()
         elif not self.session.interrupt() and self.session.view.busy:
             self._app.create_background_task(self.session.cancel())
 
     def suspend(self) -> None:
-        """Ctrl-Z: stop the whole job, as the terminal would; the prompt is drawn again when it goes on."""
+        """Ctrl-Z: suspend the whole job, as the terminal would; redraw the prompt when it continues."""
 
         def stop() -> None:
             self._attention.release()
@@ -152,7 +152,7 @@ class ChatPrompt:
         run_in_terminal(stop)
 
     def redraw(self) -> None:
-        """Take the terminal back after somebody else had it, and draw the prompt where the cursor is now."""
+        """Set up the terminal again after another program used it, and draw the prompt at the cursor."""
         if self._app.is_running:
             run_in_terminal(lambda: None)
 
@@ -181,6 +181,6 @@ def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
     above = paint.text(*(part for line in lines for part in (line, "\n")))
     if asked is None:
         return above + paint.bold(USER_MARK)
-    once = isinstance(asked, Offer) or asked.tool == "request_mode_upgrade"  # which is asked each time
+    once = isinstance(asked, Offer) or asked.tool == "request_mode_upgrade"  # asked each time
     always = "" if once else " [a]lways "
     return above + paint.careful(f"[y]es  [n]o {always}") + paint.bold(USER_MARK)

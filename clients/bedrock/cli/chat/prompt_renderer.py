@@ -1,4 +1,4 @@
-"""The lower end of a terminal: a prompt that is drawn again and again, and lines that are printed above it."""
+"""Renders a prompt at the bottom of the terminal, and prints lines above it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class PromptRenderer(Renderer):
     """
 
     def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:
-        """Prepare; `reflow` says whether the terminal breaks lines anew, None: find out."""
+        """Prepare; `reflow`: whether the terminal rewraps lines on resize, None: detect."""
         self._above: list[SafeText] = []
         self._reflow = reflows() if reflow is None else reflow
         super().__init__(style, output)
 
     def print_above(self, line: SafeText) -> None:
-        """Have a line printed when the prompt is drawn the next time."""
+        """Queue a line to be printed at the next draw of the prompt."""
         self._above.append(line)
 
     def take_above(self) -> list[SafeText]:
-        """Return what was not printed, since the prompt is gone."""
+        """Return the lines that were not printed before the prompt ended."""
         above, self._above = self._above, []
         return above
 
     def render(self, app: Application[Any], layout: Layout, is_done: bool = False) -> None:
-        """Print what is to be printed, and draw the prompt beneath."""
+        """Print the queued lines, and draw the prompt below."""
         size = self.output.get_size()
         if self._last_size is not None and self._last_size != size:  # drawn before the signal of the resize came
             self.erase()
@@ -52,12 +52,12 @@ class PromptRenderer(Renderer):
         super().render(app, layout, is_done)
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
-        """Take the prompt from the screen, with the rows that were made of it."""
+        """Erase the prompt, including rows added by rewrapping."""
         self.output.cursor_up(self._rows_gained())
         super().erase(leave_alternate_screen)
 
     def _print(self, lines: list[SafeText], size: Size) -> None:
-        """Print lines in place of the prompt. How much room is left below them is counted: asking takes a while."""
+        """Print lines in place of the prompt. The room below is computed: asking the terminal for it takes a while."""
         drawn = self._last_screen.height if self._last_screen is not None else 0
         room = max(self._min_available_height, drawn) if self._min_available_height else 0
         self.erase()

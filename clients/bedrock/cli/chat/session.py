@@ -1,4 +1,4 @@
-"""A chat, apart from how it looks: what a person types, what it does, and what is known meanwhile."""
+"""A chat session without its presentation: handles input, calls the server, and tracks the conversation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How many messages are shown of a conversation that is gone on with.
+#: How many messages are shown of a resumed conversation.
 RECENT_MESSAGES = 20
 
 _YES = re.compile(r"y(es)?", re.IGNORECASE)
@@ -41,7 +41,7 @@ _NO = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
 
 class ChatSession:
-    """A person and the conversation that he or she is in. Lives on one event loop."""
+    """A user in one conversation at a time. Bound to one event loop."""
 
     def __init__(
         self,
@@ -64,49 +64,49 @@ class ChatSession:
             refresh: Called when the prompt or the status line may have changed.
         """
         self.clear_screen: Callable[[], None] = lambda: None
-        """Empties the screen; a prompt knows how."""
+        """Clears the screen; set by the prompt."""
         self.write = write
-        """Prints a line; a prompt puts its own way in here."""
+        """Prints a line; replaced by the prompt."""
         self.over = asyncio.Event()
-        """Set when there is nothing to stay for: the person leaves, or the conversation is gone."""
+        """Set when the chat ends: the user exits, or the conversation was deleted."""
         self.paint = paint
         self.say = folding(self._print, width)
         self.refresh = refresh
         self.images: list[v1.Image] = []
-        """To be sent with what is said next."""
+        """Images to be sent with the next message."""
         self.models: list[str] = []
-        """What can be gone on with, as far as that is known."""
+        """Conversations that can be resumed, as far as known."""
         self._client = client
         self._width = width
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
         self._moved = asyncio.Event()
         self._recount = asyncio.Event()
         self.outage = Outage(lambda: self.conversation, self._tell_outage)
-        """Whether the connection is lost; it comes back by itself."""
+        """Tracks a lost connection, which is re-established automatically."""
         self._server_ended = False
-        """Whether that was told of the present outage."""
+        """Whether the hint was printed for the present outage."""
         self._armed = False
         self._was_busy = False
         self.move_to(name)
 
     @property
     def view(self) -> ConversationView:
-        """What is known of the conversation."""
+        """The known state of the conversation."""
         return self._onlooker.view
 
     @property
     def transcript(self) -> Transcript:
-        """What was printed of it, and what is still being written."""
+        """The printed transcript, and the text that is streaming in."""
         return self._onlooker.transcript
 
     @property
     def question(self) -> Asked | None:
-        """What is asked now."""
+        """The current question."""
         return self._offer or (self.view.approvals[0] if self.view.approvals else None)
 
     @property
     def open_questions(self) -> int:
-        """How many questions are open."""
+        """The number of open questions."""
         return len(self.view.approvals) + (self._offer is not None)
 
     def agent_lines(self) -> list[SafeText]:
@@ -120,7 +120,7 @@ class ChatSession:
         return self._onlooker.status()
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
-        """Take note that the stream of events was cut, and say how to go on if its server has ended."""
+        """Record that the event stream was cut, and print how to continue if its server has ended."""
         self._server_ended = self._server_ended and self.outage.lasts
         self.outage.begin(error, delay)
         if isinstance(error, ServerNotRunning) and not self._server_ended:
@@ -131,7 +131,7 @@ class ChatSession:
             )
 
     def move_to(self, name: str) -> None:
-        """Go on in another conversation."""
+        """Continue in another conversation."""
         self.conversation: AsyncConversation = self._client.conversation(name)
         self._onlooker = Onlooker(
             self._client.conversation,
@@ -146,7 +146,7 @@ class ChatSession:
         self._moved.set()
 
     async def follow(self) -> None:
-        """Show what happens, until there is nothing more to come."""
+        """Show events until the stream ends."""
         while self._moved.is_set():
             self._moved.clear()
             following = asyncio.create_task(self._show_events())
@@ -172,7 +172,7 @@ class ChatSession:
             self.complain(error)
 
     def _follow_summary(self, kind: StateKind | Literal[""]) -> None:
-        """Go on in the successor once the summary is written; stay if it was cancelled."""
+        """Continue in the successor once the summary is complete; stay if it was cancelled."""
         if kind == "context_exhausted":
             self.enter("/continue")
         if kind != "awaiting_continuation":
@@ -188,19 +188,19 @@ class ChatSession:
                 self.refresh()
 
     async def work(self) -> None:
-        """Do what is entered, one after the other, for ever."""
+        """Process entered lines one after the other, until cancelled."""
         while True:
             await self._do(*await self._entered.get())
 
     async def learn_models(self) -> None:
-        """Ask which models there are, to complete their names; without an answer there are none to complete."""
+        """Query the models, to complete their names; none are completed if that fails."""
         try:
             self.models = [model.name.removeprefix("models/") for model in await self._client.models()]
         except BedrockError:
             self.models = []
 
     def enter(self, text: str, asked: Asked | None = None) -> None:
-        """Take what a person typed.
+        """Handle a line that the user entered.
 
         Args:
             text: The message, command or reply.
@@ -211,19 +211,19 @@ class ChatSession:
             self._entered.put_nowait((text, asked))
 
     def offer(self, offer: Offer) -> None:
-        """Ask a person something of our own; it comes before what the agent asks."""
+        """Ask the user a question of the client itself; it comes before the agent's approval requests."""
         self._offer = offer
         self.say(self.paint.careful(f"? {offer.text}"))
         self.refresh()
 
     async def compact(self) -> None:
-        """Have the conversation summed up, and go on in its successor when that is done."""
+        """Have the conversation summarized, and continue in its successor then."""
         self._compacting = self.transcript.goes_on = True
         if await self.attempt(self.conversation.trigger_continuation()) is None:
             self._compacting = self.transcript.goes_on = False
 
     async def create_alike(self) -> ConversationInfo:
-        """Create a conversation like the present one. Its mode is the server's default: wider rights are given anew."""
+        """Create a conversation like the present one. Its mode is the server's default, not a wider one."""
         now = await self.conversation.get()
         model = now.model.removeprefix("models/") or None
         policy = now.approval_policy or None
@@ -231,17 +231,17 @@ class ChatSession:
         return await made.get()
 
     def show_output(self, number: int = 1) -> None:
-        """Print all that the latest tool printed, or an earlier one: 2 is the one before."""
+        """Print the whole output of the latest tool call (1), or an earlier one (2, …)."""
         lines = self.transcript.output(number)
         for line in lines or [self.paint.dim("· no tool has printed anything here yet")]:
             self.say(line)
 
     def recount_jobs(self) -> None:
-        """Have the number of background jobs read again."""
+        """Request an update of the number of background jobs."""
         self._recount.set()
 
     def interrupt(self) -> bool:
-        """Ctrl-C: the first one cancels, the second one leaves; True if it leaves."""
+        """Handle Ctrl-C: the first one cancels, the second one exits; return whether it exits."""
         if self._armed:
             self.over.set()
             return True
@@ -251,7 +251,7 @@ class ChatSession:
         return False
 
     async def cancel(self, *, kill_jobs: bool = False) -> None:
-        """Stop what is under way, and drop what is queued; with `kill_jobs`, end background jobs too."""
+        """Cancel the run and discard the queue; with `kill_jobs`, end background jobs too."""
         call = self.conversation.cancel(discard_queued=True, kill_jobs=kill_jobs, reason="chat")
         receipt = await self.attempt(call)
         if receipt is None:
@@ -266,12 +266,12 @@ class ChatSession:
         self.still_running(receipt.surviving_jobs, "in the background")
 
     def still_running(self, jobs: Sequence[str], how: str) -> None:
-        """Say which background jobs go on, if any do."""
+        """Print which background jobs continue, if any."""
         if jobs:
             self.say(self.paint.dim(f"· still running {how}: {', '.join(jobs)} (/kill ends them)"))
 
     async def send(self, text: str, delivery: Delivery) -> None:
-        """Send a message, with the images that wait for one."""
+        """Send a message with the attached images."""
         try:
             await self.conversation.send(text, delivery=delivery, images=self.images)
             self.images = []
@@ -280,7 +280,7 @@ class ChatSession:
             self.complain(error)
 
     async def attempt(self, call: Awaitable[T]) -> T | None:
-        """Return what a call returns; if it is refused, say why and return None."""
+        """Return the result of a call; print why it was refused, and return None."""
         try:
             return await call
         except BedrockError as error:
@@ -288,7 +288,7 @@ class ChatSession:
             return None
 
     def complain(self, error: BedrockError) -> None:
-        """Say what went wrong, and what to do."""
+        """Print an error, and what to do."""
         self.say(self.paint.bad(f"✗ {what_happened(error)}"))
         if hint := what_to_do(error, in_chat=True):
             self.say(self.paint.dim(f"  {hint}"))
@@ -317,12 +317,12 @@ class ChatSession:
         elif isinstance(asked, Approval) and is_answer(text):
             await self._answer(asked, text.strip())
         else:
-            await self.send(message, "steer")  # at rest a steer starts a run, so no race with the end of one
+            await self.send(message, "steer")  # a steer starts a run if idle, so there is no race with the end of one
             if asked is not None and (asked is self._offer or asked in self.view.approvals):
                 self.say(self.paint.careful("· that was a message; the question is still open: y or n"))
 
     async def _answer(self, asked: Approval, text: str) -> None:
-        """Answer the question that a person saw."""
+        """Answer the question that the user saw."""
         if asked not in self.view.approvals:
             self.say(self.paint.careful(f"· “{one_line(text, 20)}” comes too late: the question is not open any more"))
         elif found := _NO.fullmatch(text):
@@ -331,7 +331,7 @@ class ChatSession:
             await self.attempt(self.conversation.approve(asked, always=_ALWAYS.fullmatch(text) is not None))
 
     async def _answer_offer(self, asked: Offer, text: str) -> None:
-        """Do what was offered if the answer is yes."""
+        """Perform the offered action if the answer is yes."""
         if asked is self._offer:
             self._offer = None
             self.refresh()

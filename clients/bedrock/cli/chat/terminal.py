@@ -1,4 +1,4 @@
-"""A chat at a terminal: what ends it, and what becomes of the signals that a terminal sends."""
+"""Run a chat at a terminal: what ends it, and how signals are handled."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 async def chat_at_terminal(session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
-    """Chat until the person leaves, the terminal is gone, or the conversation is gone."""
+    """Chat until the user exits, the terminal is closed, or the conversation is deleted."""
     prompt = ChatPrompt(session, paint, history, attention)
     prompt.use(key_bindings(prompt))
     handlers = {
-        signal.SIGINT: prompt.interrupt,  # Ctrl-C is a key; this is somebody else's `kill -INT`
+        signal.SIGINT: prompt.interrupt,  # Ctrl-C is a key; this is `kill -INT` from another process
         signal.SIGHUP: session.over.set,
         signal.SIGTERM: session.over.set,
         signal.SIGCONT: prompt.redraw,
@@ -40,10 +40,10 @@ async def chat_at_terminal(session: ChatSession, paint: Paint, history: History,
 
 
 async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
-    """Let keys and events have their effects until the chat is over, whoever ends it.
+    """Process keys and events until one of the tasks ends the chat.
 
     Raises:
-        Exception: Something has failed that must not: without it the chat would only look alive.
+        Exception: A task has failed unexpectedly; the chat could not continue without it.
     """
     does = (session.follow(), session.work(), session.learn_models(), prompt.run(), _until_gone(session))
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in does]
@@ -66,14 +66,14 @@ async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
 
 
 async def _until_gone(session: ChatSession) -> None:
-    """End the chat when its terminal is gone."""
+    """End the chat when its terminal is closed."""
     await streams.until_gone(sys.stdout)
     session.over.set()
 
 
 @contextmanager
 def _handling(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Generator[None]:
-    """Have signals do something else meanwhile."""
+    """Replace signal handlers within the block."""
     loop = asyncio.get_running_loop()
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)

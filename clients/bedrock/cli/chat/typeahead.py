@@ -1,4 +1,4 @@
-"""What is typed before there is a prompt."""
+"""Handle input typed before there is a prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def typing_ahead(stream: TextIO) -> Generator[None]:
     try:
         descriptor = stream.fileno()
         before = termios.tcgetattr(descriptor)
-    except (OSError, ValueError, termios.error):  # it is no terminal, or gone
+    except (OSError, ValueError, termios.error):  # not a terminal, or closed
         yield
         return
     changed = termios.tcgetattr(descriptor)
@@ -29,5 +29,5 @@ def typing_ahead(stream: TextIO) -> Generator[None]:
     try:
         yield
     finally:
-        with suppress(termios.error):  # the terminal may be gone
+        with suppress(termios.error):  # the terminal may be closed
             termios.tcsetattr(descriptor, termios.TCSANOW, before)

@@ -104,7 +104,7 @@ def _prompt(arguments: tuple[str, ...]) -> str:
     text = "\n\n".join(part for part in (given, piped) if part)
     if not text:
         raise click.UsageError('there is no prompt; try: bedrock ask "What is in this directory?"')
-    text.encode()  # what cannot be sent is told before anything is
+    text.encode()  # invalid input is reported before anything is sent
     return text
 
 
@@ -134,7 +134,7 @@ def _is_piped() -> bool:
 def _follow(
     client: Client, conversation: Conversation, run: Run, *, approve: bool, stream: bool, quiet: bool, plain: bool
 ) -> Outcome:
-    """Watch the run to its end, or to the approval that nobody is there to give."""
+    """Watch the run to its end, or to an approval request, which cannot be answered here."""
     with Progress(sys.stderr, quiet=quiet, plain=plain) as progress:
         client.on_disconnect = progress.disconnected
         progress.begin(conversation.get)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Where the server's distribution plugs in what makes cycles of a file, so that there is one fold only.
 GROUP = "bedrock.offline"
 
-#: How many cycles are shown if nobody says.
+#: Default number of cycles shown.
 LIMIT = 20
 
 

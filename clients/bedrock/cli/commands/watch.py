@@ -66,7 +66,7 @@ async def _until_gone(following: Coroutine[Any, Any, None]) -> None:
     """Follow a conversation, or the list, as long as standard output has a reader.
 
     Raises:
-        BrokenPipeError: Nobody can any more.
+        BrokenPipeError: The output is closed.
     """
     watching = asyncio.create_task(following)
     looking = asyncio.create_task(streams.until_gone(sys.stdout))

@@ -1,1 +1,1 @@
-"""What a conversation looks like in the terminal."""
+"""The presentation of a conversation in the terminal."""

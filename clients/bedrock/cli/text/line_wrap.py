@@ -1,4 +1,4 @@
-"""Text that arrives in pieces, as lines that are safe to print."""
+"""Convert streaming text into lines that are safe to print."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Flow(Protocol):
-    """What becomes of a text while it is being written."""
+    """Converts a streaming text into lines."""
 
     text: str
-    """All that has arrived."""
+    """All text received so far."""
 
     @property
     def tail(self) -> list[SafeText]:
-        """What is not complete yet, as lines."""
+        """The incomplete end of the text, as lines."""
         ...
 
     def feed(self, piece: str) -> list[SafeText]:
@@ -29,7 +29,7 @@ class Flow(Protocol):
         ...
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the rest and begin anew.
+        """Return the remaining lines and reset.
 
         Args:
             text: What the whole text turned out to be. If the pieces were not its beginning, all of it is returned.
@@ -37,7 +37,7 @@ class Flow(Protocol):
         ...
 
     def drop(self) -> list[SafeText]:
-        """Return the rest as it was written, since it does not count, and begin anew."""
+        """Return the remaining lines unrendered, since the text was discarded, and reset."""
         ...
 
 
@@ -53,7 +53,7 @@ class LineFlow:
 
     @property
     def tail(self) -> list[SafeText]:
-        """The beginning of a line that is not complete."""
+        """The incomplete last line."""
         return self._cleaned([self._tail]) if self._tail else []
 
     def feed(self, piece: str) -> list[SafeText]:
@@ -67,12 +67,12 @@ class LineFlow:
         return self._cleaned([*lines, *full])
 
     def flush(self) -> list[SafeText]:
-        """Return the tail as a line, because something else is going to be printed. The text goes on."""
+        """Return the tail as a line, because something else will be printed; the text continues."""
         tail, self._tail = self.tail, ""
         return tail
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the rest and begin anew; see Flow."""
+        """Return the remaining lines and reset; see Flow."""
         lines: list[SafeText] = []
         if text is not None and text != self.text:
             if text.startswith(self.text):
@@ -85,7 +85,7 @@ class LineFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """Return the rest, since it does not count, and begin anew."""
+        """Return the remaining lines, since the text was discarded, and reset."""
         return self.finish()
 
     def _wrap(self, line: str) -> list[str]:
@@ -113,7 +113,7 @@ def flow_of(paint: Paint, width: Width | None) -> Flow:
 
 
 class Say(Protocol):
-    """Prints a line. Where it is too long and goes on, it is set in by `indent`, or like its text."""
+    """Prints a line; continuation lines are indented by `indent`, or like its text."""
 
     def __call__(self, line: SafeText, *, indent: int | None = None) -> None:
         """Print a line; `indent` is that of its continuation lines, in columns."""

@@ -1,4 +1,4 @@
-"""Markdown while it is being written: what is complete is printed once, the rest is drawn until it is.
+"""Render streaming Markdown: complete blocks are printed once, the incomplete one is redrawn.
 
 A text is taken block by block: a paragraph, an item of a list, a heading, a table, a line of code. Line breaks stay as
 they were written, since models lay out text with them. `rich` renders what is within a block.
@@ -16,9 +16,9 @@ from bedrock.cli.text.safe_text import SafeText, for_terminal
 if TYPE_CHECKING:
     from bedrock.cli.text.style import Paint, Width
 
-#: How many lines of code are looked at to colour the last of them: what was opened before them is forgotten.
+#: Lines of code that are parsed to highlight the last of them; constructs opened before them are not seen.
 CONTEXT_LINES = 40
-#: What code is set in by.
+#: The indent of code.
 CODE_INDENT = "    "
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)[^`]*")
@@ -29,7 +29,7 @@ _ITEM = re.compile(r"(?P<mark>[-*+]|\d{1,9}[.)])(\s+(?P<rest>.*)|$)")
 
 @dataclass(slots=True)
 class _Fence:
-    """A block of code that is open."""
+    """An open code block."""
 
     indent: int
     mark: str
@@ -45,7 +45,7 @@ class MarkdownFlow:
     """A Flow that renders Markdown with colours."""
 
     def __init__(self, paint: Paint, width: Width) -> None:
-        """Render to lines of at most `width`, but for code, which stays as it is."""
+        """Render to lines of at most `width`, except code, which is not wrapped."""
         self._paint = paint
         self._width = width
         self._begin()
@@ -63,7 +63,7 @@ class MarkdownFlow:
 
     @property
     def tail(self) -> list[SafeText]:
-        """The block that is not complete, as it looks now."""
+        """The incomplete block, as rendered so far."""
         if self._drawn[0] != (now := (len(self.text), self._width())):
             self._drawn = (now, self._draw())
         return self._drawn[1]
@@ -75,7 +75,7 @@ class MarkdownFlow:
         return [shown for line in complete for shown in self._take(line)]
 
     def finish(self, text: str | None = None) -> list[SafeText]:
-        """Return the rest and begin anew; see Flow."""
+        """Return the remaining lines and reset; see Flow."""
         lines: list[SafeText] = []
         if text is not None and text != self.text:
             if not text.startswith(self.text):
@@ -88,7 +88,7 @@ class MarkdownFlow:
         return lines
 
     def drop(self) -> list[SafeText]:
-        """Return the rest as it was written, since it does not count, and begin anew."""
+        """Return the remaining lines unrendered, since the text was discarded, and reset."""
         rest = [*self._block, *_clean(self._partial)] if self._partial else self._block
         self._begin()
         return rest
@@ -101,7 +101,7 @@ class MarkdownFlow:
         return [SafeText(), *shown] if self._gap and shown else shown
 
     def _take(self, line: str) -> list[SafeText]:
-        """Take a complete line; returns the lines of what it completes."""
+        """Process a complete line; return the lines of the blocks that it completes."""
         return [shown for part in _clean(line) for shown in self._take_clean(part)]
 
     def _take_clean(self, line: SafeText) -> list[SafeText]:

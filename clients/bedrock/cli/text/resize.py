@@ -1,4 +1,4 @@
-"""What becomes of lines on a screen when its terminal is given another width."""
+"""How terminals rewrap lines when they are resized."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _BREAK_LINES = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "WT_SESSION")
-"""Set by terminals that break lines anew when they become narrower."""
+"""Environment variables set by terminals that rewrap lines when they become narrower."""
 _PROGRAMS = ("tmux", "iTerm.app", "Apple_Terminal", "WezTerm", "ghostty", "vscode", "rio", "WarpTerminal")
 _NAMES = re.compile(r"(tmux|alacritty|foot|konsole|vte|gnome|wezterm|contour|rio)\b|xterm-(kitty|ghostty)")
 
 
 def reflows(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether the terminal breaks lines anew when it becomes narrower; xterm and the console cut them off."""
+    """Return whether the terminal rewraps lines when it becomes narrower; xterm and the console truncate them."""
     if environ.get("XTERM_VERSION"):
         return False
     named = _NAMES.match(environ.get("TERM", "")) is not None
@@ -24,5 +24,5 @@ def reflows(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def rows_taken(cells: Iterable[int], columns: int) -> int:
-    """Return how many rows lines of so many cells take on a terminal of `columns` that breaks long lines."""
+    """Return how many rows lines of these widths take on a terminal of `columns` that wraps long lines."""
     return sum(max(1, -(-taken // max(1, columns))) for taken in cells)

@@ -1,8 +1,8 @@
 """Untrusted text made safe to print.
 
-Whatever comes from a server, a model, a tool, a file system or a command line is a plain `str`. What may be printed as
-it is has the type `SafeText`, which only this module and the colours of `bedrock.cli.text.style` make. Output functions
-take `SafeText`, so mypy refuses text that nobody has cleaned; the streams of `bedrock.cli.text.safe_streams` clean the
+Text from a server, a model, a tool, a file system or a command line is a plain `str`. Text that may be printed as it is
+has the type `SafeText`, which only this module and the colours of `bedrock.cli.text.style` make. Output functions
+take `SafeText`, so mypy rejects text that was not cleaned; the streams of `bedrock.cli.text.safe_streams` clean the
 rest.
 """
 
@@ -108,7 +108,7 @@ def without_reordering(text: SafeText) -> SafeText:
 
 
 def _without_surplus(found: re.Match[str]) -> str:
-    """Leave out the surplus of combining marks, and show that something is missing."""
+    """Remove excess combining marks, and show a mark in their place."""
     return "".join(
         "…" if row == MOST_COMBINING + 1 else each for each, row in _rows(found) if row <= MOST_COMBINING + 1
     )

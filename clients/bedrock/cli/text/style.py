@@ -1,4 +1,4 @@
-"""Text for people: safe for where it is printed, coloured where that is welcome, and as wide as fits."""
+"""Text for users: safe for its stream, coloured if wanted, and fitted to the width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal
 
 Width: TypeAlias = Callable[[], int]
-"""How many columns a line may have, asked each time: a terminal can change its size. Any thread."""
+"""Returns the maximum columns of a line, queried each time: a terminal can be resized. Any thread."""
 
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="No colours, and Markdown as it was written.")
 
@@ -38,7 +38,7 @@ class Paint:
 
     @classmethod
     def for_stream(cls, stream: TextIO, environ: Mapping[str, str] = os.environ, *, plain: bool = False) -> Paint:
-        """Colour for a terminal, unless somebody wants it plain, or NO_COLOR or a dumb terminal says so."""
+        """Return the paint for a stream: coloured at a terminal, unless `plain`, NO_COLOR or TERM=dumb."""
         terminal = stream.isatty()
         coloured = terminal and not plain and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         return cls(coloured, terminal=terminal)
@@ -128,7 +128,7 @@ def _cells_of() -> Callable[[str], int]:
 
 
 def columns(stream: TextIO) -> Width | None:
-    """Return what tells how wide lines should be; None where nobody looks at a terminal."""
+    """Return a function for the maximum width of lines; None if the stream is not a terminal."""
     return partial(_columns, stream) if stream.isatty() else None
 
 

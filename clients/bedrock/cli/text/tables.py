@@ -23,7 +23,7 @@ JSON_OPTION = click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="Text for people, or JSON for programs."
 )
 
-#: What is left of a column when a terminal is too narrow for all; never of the first one, which holds names.
+#: Minimum columns of a truncated column in a narrow terminal; the first one, which holds names, is never truncated.
 LEAST = 8
 _GAP = "  "
 
