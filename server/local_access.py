@@ -58,7 +58,7 @@ def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
     name = f"{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]}.sock"
     if runtime := environ.get("XDG_RUNTIME_DIR"):
         path = Path(runtime, "bedrock", name)
-        with suppress(NotPrivateError, OSError):  # inherited from another user, or gone
+        with suppress(NotPrivateError, OSError):  # inherited from another user, or it does not exist
             if _usable(path):
                 claim_directory(path.parent)
                 return path

@@ -1,4 +1,4 @@
-"""What a conversation's model is told before anything else. Frozen at creation, so the prefix never changes."""
+"""Build the system prompt of a conversation. Frozen at creation, so that the cached prefix never changes."""
 
 from __future__ import annotations
 

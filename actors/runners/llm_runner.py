@@ -232,10 +232,10 @@ class ModelRequests:
         self._current = None
 
     def _on_end(self, conversation_id: str) -> None:
-        """Give the place back (runner's thread).
+        """Release the request's slot in the admission control (runner's thread).
 
-        An abandoned request may outlive the conversation's actor, which has told the models to forget it by then. So
-        what the request has left there since is forgotten now.
+        An abandoned request may outlive the conversation's actor, which has dropped the conversation's caches of the
+        models by then. So what the request has cached since is dropped now.
         """
         self._admission.leave()
         if not self._owner.is_alive():

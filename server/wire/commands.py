@@ -159,7 +159,7 @@ def sent(
 def cancelled(
     conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult, at: int
 ) -> v1.CancelConversationResponse:
-    """`at`: when the state was entered, as far as anybody knows."""
+    """Return the response to a cancel; `at`: when the conversation's state was entered, as far as known."""
     return v1.CancelConversationResponse(
         no_op=answer.no_op,
         state=states.state(conversion, conversation_id, answer.state, at),

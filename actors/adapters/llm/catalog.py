@@ -123,7 +123,7 @@ class Catalog:
         return tuple(model.info for model in models if model is not None)
 
     def small(self, name: str) -> Model | None:
-        """Return the model for small requests beside a conversation with the model `name`; see ports.ModelCatalog."""
+        """Return the model for side queries of a conversation with the model `name`; see ports.ModelCatalog."""
         if self._small:
             return None if self._small == NO_MODEL else self.get(self._small)
         if name == DEMO:

@@ -87,7 +87,7 @@ class Discovery:
     def ask_server(self, model: str, cancel: CancelToken) -> None:
         """Ask the server about `model` unless that was done, is being done, or failed a moment ago.
 
-        Never raises: whatever goes wrong, the limits stay unknown.
+        Never raises: after any error the limits stay unknown.
         """
         with self._lock:
             again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= AGAIN_SECONDS
@@ -116,7 +116,7 @@ class Discovery:
     def _fetch(self, model: str, cancel: CancelToken) -> StatedLimits | None:
         """Return what the server states, None for nothing.
 
-        Raises _NotLoadedError, and whatever the transport, the key command and the decoder raise.
+        Raises _NotLoadedError, and the errors of the transport, the key command and the decoder.
         """
         provider = self._client.keys.with_key(cancel)
         send = self._client.transport.send
@@ -132,14 +132,14 @@ class Discovery:
 
 
 class _NotLoadedError(Exception):
-    """The server tells the window only of loaded models, and a first request has yet to load this one."""
+    """The server reports the window of loaded models only, and the first request has yet to load this one."""
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
     """Return what a list of models says about `model`; None if it does not list it.
 
-    The only entry of a list is meant whatever its name, unless the list shows models that happen to be `loaded`. A name
-    without a tag means its ":latest".
+    The only entry of a list matches regardless of its name, unless the list shows models that happen to be `loaded`.
+    A name without a tag means its ":latest".
 
     Raises msgspec.DecodeError if `body` is no such list.
     """

@@ -242,7 +242,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def models_url(self) -> str:
-        """Return the address that tells limits of models."""
+        """Return the URL that reports limits of models."""
         if self.loaded_path:
             return urlsplit(self.base_url)._replace(path=self.loaded_path).geturl()
         return self.list_url

@@ -102,7 +102,7 @@ _SHORTEST_SECRET = 4
 
 
 class ErrorBody(Struct, frozen=True):
-    """A provider's error in one form, whatever its JSON looked like."""
+    """A provider's error in one normalized form."""
 
     names: frozenset[str] = frozenset()
     """The error's type and codes, in lower case."""

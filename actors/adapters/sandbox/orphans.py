@@ -52,7 +52,7 @@ def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[se
         if not found:
             return killed, grouped and not any(_members(folder) for folder in trace.folders)
         killed |= found
-        time.sleep(0.005)  # let the killed die, so that the next pass does not find them again
+        time.sleep(0.005)  # wait for killed processes to exit, so that the next pass does not find them again
     return killed, False
 
 

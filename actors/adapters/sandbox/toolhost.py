@@ -10,15 +10,15 @@ Theory of operation. Three processes, each the only child of the one before:
     init   PID 1 of a new PID namespace where one can be had. Elsewhere a subreaper like the host.
     main   the program, in a session of its own. Its descendants may do what they like: init inherits them.
 
-In a namespace the death of init is the death of everything, by the kernel. Without one, killing init makes the host
-inherit all orphans, and `clear` kills and reaps until the kernel says that no child is left. Either way the host is
-done only when waitpid answers ECHILD. Who dies, and what follows:
+In a namespace the kernel kills all processes when init exits. Without one, killing init makes the host inherit all
+orphans, and `clear` kills and reaps until the kernel reports that no child is left. Either way the host is done only
+when waitpid answers ECHILD. Which process ends, and what follows:
 
     KILL received, out of time   the host kills init and clears; likewise beyond the limits of processes or memory
     main ended                   its output is drained, then what it left behind is killed likewise
     the server                   the control socket ends or fails: the host clears
     init                         the status pipe ends: the host clears
-    the host                     init is signalled: in a namespace it dies and takes all along, else it clears itself
+    the host                     init is signalled: in a namespace it exits, and all others with it; else it clears
     host and init, by the tool   only without a namespace: the server finds what is left by its mark or control group
 
 The host must outlive its server to clean up, so it never asks to die with it. PR_SET_PDEATHSIG is used only between
@@ -40,14 +40,14 @@ Limits. Time is the host's to keep. What one process may use is the kernel's (rl
 and how much memory they have together, is the kernel's where the call has control groups (or, for processes, where a
 namespace or a user's own limit says it); elsewhere the host counts (Census).
 
-Restriction. What is asked for is kept, or main does not exec (FAILED "restrict …", "hide …"). Everything is applied by
-processes of the call itself, so nothing of it outlasts the call, and in this order, because each step needs rights
+Restriction. All requested restrictions apply, or main does not exec (FAILED "restrict …", "hide …"). They are applied
+by processes of the call itself, so none outlasts the call, and in this order, because each step needs rights
 that the next one takes away:
 
     host   user and PID namespace; in tier A for root, too: init's capabilities then reach nothing outside
     init   mount namespace, own /proc, pid_max; tier A: also network, IPC and host name namespaces, every mount
            read-only, private tmpfs over the private directory and /dev/shm; masks over what is hidden
-    main   capabilities dropped for good, no_new_privs, Landlock, seccomp, exec
+    main   capabilities dropped permanently, no_new_privs, Landlock, seccomp, exec
 
 Tier A needs all of it, tier B only what main does. Masks hide directories; a file in a directory that others need, too,
 gets no rule of Landlock either, so that one which takes its place stays closed. In B nothing is masked, and no
@@ -94,7 +94,7 @@ LOOK_SECONDS = 1.0
 #: not move them.
 
 LOOKING_SHARE = 20
-#: Inspecting large trees and measuring shared memory is slow: it takes at most one part in so many of the time.
+#: Inspecting large trees and measuring shared memory is slow: it takes at most this fraction (1/n) of the time.
 
 BEHIND = 10
 #: The nice value of a tree whose host has to count its processes but may not use a real-time priority.
@@ -336,7 +336,7 @@ class Groups:
             try:
                 os.rmdir(folder)
             except OSError:
-                pass  # something lives there; the server removes it when that has ended
+                pass  # a process is still in it; the server removes it later
 
 
 def struct_of_words(*words: int) -> bytes:
@@ -496,7 +496,7 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
                 about = os.stat(path)
                 found[about.st_dev, about.st_ino] = about.st_blocks * 512
         except FileNotFoundError:
-            continue  # closed meanwhile
+            continue  # closed in between
     return found
 
 
@@ -538,7 +538,7 @@ def enter_pid_namespace(restricted: bool = False) -> bool:
     """Make the next child PID 1 of a new namespace; False if the kernel refuses.
 
     Unrestricted root needs no user namespace. Other users get one that maps only their own user and group, so programs
-    that become another user do not work there, and files of others seem to belong to nobody.
+    that become another user do not work there, and files of other users appear as owned by the overflow user.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0 and not restricted:
@@ -667,7 +667,7 @@ def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int, 
         restrict(launch["restrict"], () if namespace else (os.getppid(), host))
         stage = "exec"
         execute(launch["argv"], launch["env"])
-    except BaseException as error:  # noqa: BLE001 -- whatever it is, the program has not begun
+    except BaseException as error:  # noqa: BLE001 -- after any error the program has not started
         os.write(report, f"{stage} {getattr(error, 'errno', None) or 0}".encode())
     finally:
         os._exit(127)
@@ -743,7 +743,7 @@ SECUREBITS = 0b11101111
 
 
 def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) -> None:
-    """Apply a restriction to this process for good. Raises OSError if it cannot be enforced.
+    """Apply a restriction to this process, irreversibly. Raises OSError if it cannot be enforced.
 
     `keepers`: the pids of init and the host, where the program can see them; it must not be able to kill them.
     """
@@ -896,7 +896,7 @@ mount_setattr open_by_handle_at swapon swapoff acct quotactl quotactl_fd sethost
 kexec_file_load init_module finit_module delete_module reboot settimeofday clock_settime adjtimex clock_adjtime iopl
 ioperm syslog vhangup shmget
 """
-#: Refused with EPERM whatever their arguments: the network, other processes, the machine; and shared memory without
+#: Refused with EPERM regardless of arguments: the network, other processes, the machine; and shared memory without
 #: an owner, which no limit counts.
 
 DENIED_IN_B = """
@@ -954,7 +954,7 @@ NAMESPACE_FLAGS = (
 AF_UNIX, SOCK_TYPE_MASK = 1, 0xF
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 STREAM_PAIRS = (1, 5)
-#: SOCK_STREAM and SOCK_SEQPACKET; a datagram socket could still send to anybody.
+#: SOCK_STREAM and SOCK_SEQPACKET; a datagram socket could still send to any address.
 
 TERMINAL_INPUT = (0x5412, 0x541C)
 #: TIOCSTI and TIOCLINUX type on a terminal that they were given.

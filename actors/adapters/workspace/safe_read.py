@@ -1,4 +1,4 @@
-"""Reads files that another user may have written: never waits, reads a bounded amount, never leaves what is allowed."""
+"""Read files that another user may have written: without blocking, bounded, and within allowed directories only."""
 
 from __future__ import annotations
 

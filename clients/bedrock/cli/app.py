@@ -164,7 +164,7 @@ def bedrock(ctx: click.Context, address: str | None) -> None:
 
 
 def _open_chat(ctx: click.Context, *, may_spawn: bool) -> None:
-    """Open a chat at a terminal; a server that somebody has named is not replaced by one of our own.
+    """Open a chat at a terminal; a server named by the user is never replaced by a child server.
 
     Raises:
         Exit: There is no terminal: the help is printed instead.

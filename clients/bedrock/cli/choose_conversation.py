@@ -90,7 +90,7 @@ def open_conversation(
 def _latest(client: Client, directory: str) -> Conversation:
     """Return the latest changed conversation of a directory, without archived ones and sub-agents.
 
-    One whose context is used up is gone on with in its successor, which is made now if there is none.
+    One whose context is exhausted is continued in its successor, which is created if there is none.
 
     Raises:
         CommandError: There is none.

@@ -1,4 +1,4 @@
-"""Answers of the demo model to small requests beside a conversation: titles and excerpts. Pure."""
+"""Answers of the demo model to side queries: titles and excerpts. Pure."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class AbortHandle:
     """The handle through which a cancel reaches the socket of one request."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # a cancel must not shut down a descriptor that is closed and reused meanwhile
+        self._lock = threading.Lock()  # a cancel must not shut down a descriptor that was closed and reused
         self._handle: socket.socket | None = None
         self._aborted = False
         self.stream: socket.socket | None = None
@@ -103,7 +103,7 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if out_of_file_descriptors():  # the resolver's errors do not tell
+        if out_of_file_descriptors():  # the resolver's errors do not say
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
         raise TransportError(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout

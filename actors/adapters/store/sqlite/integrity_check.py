@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from actors.adapters.store.sqlite.engine import sqlite3
 
 MAX_FINDINGS = 100
-"""Findings of one conversation, at most; more would tell nothing new."""
+"""Maximum findings per conversation; more would not help."""
 
 RECORDS = ", ".join("CAST(state_data AS BLOB)" if name == "state_data" else name for name in rows.RECORD)
 """The columns of a conversation; its state as bytes, so that a damaged one can be read."""

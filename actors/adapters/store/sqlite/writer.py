@@ -126,7 +126,7 @@ class Writer:
                 tidied = self._tidy_if_due(idle=not batch)
                 self._log.move_if_due(len(batch) + tidied, self._space)
                 self._watch_if_due()
-        except BaseException:  # noqa: BLE001 -- whatever ended this thread, its callers must be released
+        except BaseException:  # noqa: BLE001 -- after any error the callers of this thread must be released
             _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
         finally:
             self._abandon()
@@ -250,7 +250,7 @@ class Writer:
     def _admit(self, ticket: _Ticket) -> bool:
         try:
             self._faults.hit("store.before_savepoint")
-        except Exception as error:  # noqa: BLE001 -- whatever a fault point raises fails this caller alone
+        except Exception as error:  # noqa: BLE001 -- an error of a fault point fails this caller only
             ticket.error = StoreUnavailableError(f"nothing was written: {error}")
         return ticket.error is None
 
@@ -266,7 +266,7 @@ class Writer:
         connection.execute("RELEASE change")
 
     def _roll_back(self) -> None:
-        """Leave no transaction open; SQLite often has ended it itself, and then another rollback would raise."""
+        """Roll back an open transaction; SQLite often has ended it itself, and then another rollback would raise."""
         try:
             connection = raw(self._database)
             if connection.in_transaction:

@@ -1,7 +1,7 @@
 """Read part of a text file: PATH OFFSET LIMIT.
 
 Runs as a tool's program, so that a huge file, a slow disk or a hung mount can be killed. Prints "ok" or "error" on a
-line of its own, then the text for the model. Memory stays bounded whatever the file is.
+line of its own, then the text for the model. Memory stays bounded for every file.
 """
 
 import os

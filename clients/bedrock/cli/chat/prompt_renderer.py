@@ -22,9 +22,9 @@ class PromptRenderer(Renderer):
     """Draws a prompt, prints lines above it, and finds it again after the terminal was resized.
 
     Lines are printed with the terminal in raw mode, as part of drawing. What prompt_toolkit has for it (patch_stdout)
-    gives the terminal back for each line: keys that are pressed meanwhile are echoed, and Enter, Ctrl-D and Ctrl-Z mean
-    something else then. It also erases by the number of rows that were drawn, which is too few where the terminal broke
-    them anew because it became narrower: the rest would stay in the scrollback.
+    leaves raw mode for each line: keys pressed in that time are echoed, and Enter, Ctrl-D and Ctrl-Z mean something
+    else. It also erases by the number of rows that were drawn, which is too few if the terminal became narrower and
+    rewrapped them: the rest would stay in the scrollback.
     """
 
     def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:

@@ -31,7 +31,7 @@ _GAP = "  "
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: str = "") -> None:
     """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe.
 
-    The first column is what other commands want to be told, and is never cut. The column with the head `paths` has
+    The first column is the argument of other commands, and is never cut. The column with the head `paths` has
     directories: at a terminal the home directory is shown as ~, and the beginning of what is too long is left out.
     """
     room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)

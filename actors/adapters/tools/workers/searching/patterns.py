@@ -16,7 +16,7 @@ MAX_ALTERNATIVES = 500
 
 
 class TooManyAlternativesError(Exception):
-    """The braces of a glob stand for more patterns than anyone can intend."""
+    """The braces of a glob expand to too many patterns."""
 
 
 class Pattern(NamedTuple):
