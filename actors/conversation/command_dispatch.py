@@ -127,9 +127,9 @@ class CommandDispatch:
         last = self._pipeline.loaded.record if self._pipeline.loaded else None
         self._pipeline.loaded = None
         services.faults.hit("delete.after")
-        for gone in (conversation_id, *children):
-            services.bus.deleted(gone, last)
-            services.toolbox.forget(gone)
+        for deleted in (conversation_id, *children):
+            services.bus.deleted(deleted, last)
+            services.toolbox.forget(deleted)
 
     def _create(self, request: CreateConversationCommand) -> ConversationRecord:
         for _ in range(SLUG_TRIES):

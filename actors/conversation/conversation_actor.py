@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SharedRunners:
-    """What the conversations of one process share to run their effects."""
+    """The runners that all conversations of one process share."""
 
     admission: Admission
     sub_agents: SubAgents
@@ -84,7 +84,7 @@ class SharedRunners:
 
 
 class ConversationActor(Actor):
-    """Owns one conversation while it is awake."""
+    """Owns one conversation while it is active."""
 
     def __init__(
         self, services: Services, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
@@ -212,7 +212,7 @@ class ConversationActor(Actor):
         """Carry out a command after what waits in the retry queue; a cancel before it.
 
         The work that a cancel stops is stopped already. Should the store fail now, the very same cancel is tried again
-        before everything else, lest the aborted work be taken for a failure that is worth another attempt.
+        before everything else, or the aborted work would be handled as a failure and retried.
         """
         if not isinstance(request, CancelConversationCommand):
             if not self._retry_queue.flush():
@@ -245,7 +245,7 @@ class ConversationActor(Actor):
                 self._pipeline.reload(epoch)
             case _ if self._pipeline.loaded is None:
                 name = type(entry).__name__
-                log.info("conversation %s is over; nobody asks for this %s", self.conversation_id, name)
+                log.info("conversation %s is not in memory: dropped %s", self.conversation_id, name)
             case EffectOutcome(event=event):
                 self._pipeline.advance_outcome(event)
             case TextDeltaReady(source=source):

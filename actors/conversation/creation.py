@@ -134,8 +134,8 @@ def sub_agent(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a sub-agent that its parent requested, and the commit that creates it.
 
-    Its mode is restricted where the server can enforce that, independent of the parent's mode (C32). Raises Rejected
-    (budget, working directory, model).
+    Its mode is restricted where the server can enforce that, independent of the parent's mode, since
+    no user watches it. Raises Rejected (budget, working directory, model).
     """
     cwd = validation.working_directory(services, task.cwd)
     lean = validation.served_model(services, task.model).info.lean
@@ -178,8 +178,8 @@ def _creating_commit(
     record: ConversationRecord, command: CommandRecord | None, messages: tuple[Message, ...] = ()
 ) -> Commit:
     notifications = tuple(MessageAdded(message) for message in messages)
-    born = msgspec.json.encode(Created(record.created_at, record.principal))
-    entry = LogEntry(1, record.created_at, born, 1, notifications)
+    created = msgspec.json.encode(Created(record.created_at, record.principal))
+    entry = LogEntry(1, record.created_at, created, 1, notifications)
     return Commit(
         record=record,
         expected_step=0,

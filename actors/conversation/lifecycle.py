@@ -127,7 +127,7 @@ class Lifecycle:
             if machine is not None and needs_recovery(machine.record):
                 self._pipeline.advance(Restart(self._pipeline.now()))
         except StoreError:
-            log.error("conversation %s is brought to rest at the next start", self._pipeline.conversation_id)
+            log.error("conversation %s is recovered at the next start", self._pipeline.conversation_id)
 
     def report_end(self) -> None:
         """Forget what tools keep for an ended sub-agent, and report to its parent if no effect has done so."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSES_MS = (50, 100, 200, 500, 1_000)
-"""Between attempts; the last one repeats."""
+"""Pauses between attempts, milliseconds; the last one repeats."""
 
 Entry = TypeVar("Entry")
 

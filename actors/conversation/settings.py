@@ -23,7 +23,7 @@ SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "always_appro
 
 
 def update(services: Services, unit: UnitOfWork, request: UpdateConversationCommand, at: int) -> None:
-    """Put the wanted settings that differ into the unit. Raises Rejected or InvalidFieldError."""
+    """Add the requested settings that differ to the unit. Raises Rejected or InvalidFieldError."""
     record = unit.record
     wanted: dict[str, Any] = {
         name: value
@@ -48,7 +48,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
 
 
 def approve_always(services: Services, unit: UnitOfWork, tool_use_id: str, at: int) -> None:
-    """Let the tool of this question run unasked from now on."""
+    """Approve the tool of a pending call for all later calls."""
     state = unit.record.state
     if not isinstance(state, AwaitingToolApproval):
         return
@@ -65,6 +65,6 @@ def archive(unit: UnitOfWork, archived: bool, at: int) -> None:
 
 
 def change(unit: UnitOfWork, at: int, **fields: Any) -> None:
-    """Change fields of the record, with their event and their line in the journal."""
+    """Change fields of the record, and log it with its event."""
     names = tuple(fields)
     unit.change(SettingsChanged(at, names), at, (ConversationUpdated(names),), **fields)

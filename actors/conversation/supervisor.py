@@ -1,4 +1,4 @@
-"""Start, find, stop and restore conversation actors: one per active conversation, none for idle ones."""
+"""Start, find, stop and recover conversation actors: one per active conversation, none for idle ones."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Supervisor:
         self._drain_skipped = False
 
     def start(self) -> tuple[str, ...]:
-        """Recover every conversation whose run was interrupted by a restart; return their ids. At startup, before any
-        request.
+        """Recover every conversation whose run was interrupted by a restart, and return their ids.
 
-        One transaction per batch; no model is called, no process started (C35). A conversation that cannot be
-        recovered is logged as an error and retried at its next message (C39). Raises StoreError if the store fails.
+        Call it at startup, before any request. One transaction per batch; interrupted runs are ended, not
+        resumed, so no model is called and no process started. A damaged conversation does not keep the server from
+        starting: it is logged as an error and retried at its next message. Raises StoreError if the store fails.
         """
         ids = self._services.store.needing_recovery()
         for first in range(0, len(ids), RECOVERY_BATCH):
@@ -98,7 +98,7 @@ class Supervisor:
         return answer
 
     def live_count(self) -> int:
-        """How many conversations have a thread now."""
+        """Return how many conversations have a thread now."""
         with self._lock:
             return len(self._live)
 
@@ -119,7 +119,7 @@ class Supervisor:
                 endings.append(done)
         late = wait(endings, timeout=SHUTDOWN_SECONDS).not_done
         if late:
-            log.error("%d conversations did not come to rest in time; the next start brings them there", len(late))
+            log.error("%d conversations did not stop in time; the next start recovers them", len(late))
 
     def skip_drain(self) -> None:
         """End the drain of a running `stop` now, and skip that of a later one. Any thread."""
@@ -184,8 +184,9 @@ class Supervisor:
         return self._put(conversation_id, asked)
 
     def _prepare(self, conversation_id: str, asked: AskEnvelope[Any], *, with_files: bool) -> Future[Any]:
-        """Look up a request's models at their providers and read the files of sub-agents' tasks, on a separate thread;
-        then deliver it to the conversation.
+        """Prepare a request on a thread of its own, then put it into the mailbox.
+
+        Looks up its models at their providers and reads the files of sub-agents' tasks.
         """
         cancel = CancelToken()
         if asked.deadline is not None:
@@ -256,7 +257,7 @@ class Supervisor:
         except StoreUnavailableError:
             raise
         except (StoreError, ValueError):
-            log.exception("conversation %s could not be brought to rest", part.record.id)
+            log.exception("conversation %s could not be recovered", part.record.id)
 
     def _recovering_commit(self, conversation_id: str) -> Commit | None:
         """Return the commit that recovers a conversation; None if none is needed or none can be made."""
@@ -269,6 +270,6 @@ class Supervisor:
         except StoreUnavailableError:
             raise
         except Exception:
-            log.exception("conversation %s could not be brought to rest", conversation_id)
+            log.exception("conversation %s could not be recovered", conversation_id)
             return None
         return None if unit.empty else unit.commit()

@@ -41,21 +41,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ReplayedStep(Struct, frozen=True):
-    """What one row came to."""
+    """The result of replaying one row."""
 
     step: int
     revision: int
-    """The newest one after it."""
+    """The newest revision after the row."""
     event: bytes
     """The input as JSON."""
     state: bytes
-    """The state that came out, as JSON; empty while none is known."""
+    """The new state as JSON; empty while none is known."""
     difference: str
-    """In words; empty if there is none."""
+    """How the result differs from the log, in words; empty if it does not."""
 
 
 class Replay:
-    """One conversation on its way through the machine once more."""
+    """Replays the log of one conversation, row by row."""
 
     def __init__(self) -> None:
         self._state: State | None = None
@@ -77,7 +77,7 @@ class Replay:
         if self._context is not None and self._context.mode is not record.mode:
             found.append(f"the stored mode is {record.mode.value} instead of {self._context.mode.value}")
         if self._due() is not None:
-            found.append("it cannot rest there")
+            found.append("it ends before an event that was due")
         return "; ".join(found)
 
     def _differences(self, row: StoredTransition) -> Iterator[str]:
@@ -94,7 +94,7 @@ class Replay:
             yield "its time is not that of its input"
         match entry:
             case Created():
-                yield from self._born(row)
+                yield from self._create(row)
             case SettingsChanged(fields=fields):
                 yield from _unlike((ConversationUpdated(fields),), row.notifications)
             case TreeReaped(tool_use_id=tool_use_id):
@@ -115,12 +115,12 @@ class Replay:
             return None
         return settle_event(self._state, self._at)
 
-    def _born(self, row: StoredTransition) -> Iterator[str]:
+    def _create(self, row: StoredTransition) -> Iterator[str]:
         if row.step != 1:
-            yield "a conversation is born only once"
+            yield "a conversation is created only once"
         self._state = Idle(Ledger(seq=len(row.notifications)))
-        if not all(isinstance(told, MessageAdded) for told in row.notifications):
-            yield "a birth brings nothing but messages"
+        if not all(isinstance(each, MessageAdded) for each in row.notifications):
+            yield "a creation brings nothing but messages"
 
     def _move(self, event: Event, row: StoredTransition) -> Iterator[str]:
         if self._state is None or self._context is None:
@@ -131,27 +131,27 @@ class Replay:
         except InvalidTransition as refusal:
             yield f"{_name(event)} is refused: {refusal}"
             return
-        except Exception as error:  # noqa: BLE001 -- a damaged input may lead the machine anywhere
+        except Exception as error:  # noqa: BLE001 -- a damaged input may raise anything
             yield f"{_name(event)} makes the machine fail with {type(error).__name__}"
             return
         if result.new_state is self._state and not result.effects:
             yield f"{_name(event)} changes nothing"
         self._state, self._context = result.new_state, context_after(self._context, result.effects)
-        yield from _unlike(_told(result), row.notifications)
+        yield from _unlike(_notifications(result), row.notifications)
 
 
-def _told(result: TransitionResult) -> tuple[Durable, ...]:
-    """The durable notifications of a transition, as they are logged."""
-    told: list[Durable] = []
+def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
+    """Return the durable notifications of a transition, as they are logged."""
+    found: list[Durable] = []
     for effect in result.effects:
         match effect:
             case PersistMessage(message=message):
-                told.append(MessageAdded(message))
+                found.append(MessageAdded(message))
             case NotifyClient(data=data) if not isinstance(data, TextDelta):
-                told.append(data)
+                found.append(data)
             case _:
                 pass
-    return tuple(told)
+    return tuple(found)
 
 
 def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
@@ -172,7 +172,7 @@ def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[
 
 
 def _differing(now: Struct | None, then: Struct) -> str:
-    """The parts of two values that are not the same."""
+    """Return the innermost parts of two values that differ, as text."""
     replayed, stored = msgspec.to_builtins(now), msgspec.to_builtins(then)
     while isinstance(replayed, dict) and isinstance(stored, dict):
         keys = [key for key in {**replayed, **stored} if replayed.get(key) != stored.get(key)]

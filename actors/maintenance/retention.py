@@ -1,5 +1,4 @@
-"""What is kept for how long: a quiet thread that prunes old events, deletes what has been archived for long, and gives
-free space back.
+"""Retention: a background thread that prunes old events, deletes old archived conversations and compacts the store.
 
 It never forgets a message or a command of a conversation that is kept. It works in steps, each a short transaction,
 and pauses ten times as long as a step took, so that writers are not slowed down.
@@ -26,19 +25,19 @@ log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 ROUNDS_A_PERIOD = 24
-"""How often it looks within the shortest time that something is kept, but"""
+"""Rounds within the shortest retention period, bounded by ROUND_SECONDS."""
 ROUND_SECONDS = (1.0, 3_600.0)
-"""never more often, and never less often, than this."""
+"""Shortest and longest time between two rounds."""
 FIRST_SECONDS = 60.0
-"""After the start, at most: a server that is restarted often must not go without."""
-REST = 10.0
-"""Rest after a step, in times that the step took."""
+"""Longest time until the first round: a server that is restarted often needs one too."""
+PAUSE_FACTOR = 10.0
+"""Pause after a step, as a multiple of the time that it took."""
 PAGE = 100
-"""Conversations found at a time."""
+"""Conversations per query."""
 COMPACT_BYTES = 1 << 20
-"""Given back to the file system in one step."""
+"""Bytes returned to the file system in one step."""
 SPARE_BYTES = 16 << 20
-"""Free space that is not given back: it will be written again soon."""
+"""Bytes of free space that the store keeps, since they will be written again soon."""
 DELETE_SECONDS = 10.0
 """Time limit for the deletion of one conversation before the next one is handled."""
 
@@ -62,7 +61,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
 
 class Conversations(Protocol):
-    """Whom to ask for a deletion; actors.conversation.supervisor.Supervisor is one."""
+    """What deletes conversations; actors.conversation.supervisor.Supervisor is one."""
 
     def ask(
         self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None
@@ -93,10 +92,10 @@ class Housekeeper:
             self._thread.join()
 
     def sweep(self) -> None:
-        """Do all there is to do now, step by step; returns early when closed. Blocks."""
+        """Run one round, step by step; return early when closed. Blocks."""
         began = self._clock.monotonic()
         for _ in self._steps():
-            if self._closing.wait(REST * (self._clock.monotonic() - began)):
+            if self._closing.wait(PAUSE_FACTOR * (self._clock.monotonic() - began)):
                 return
             began = self._clock.monotonic()
 
@@ -112,7 +111,7 @@ class Housekeeper:
             pause = self._retention.round_seconds
 
     def _steps(self) -> Iterator[None]:
-        """Each goes as far as the next write."""
+        """Yield after each write."""
         if self._retention.events_days:
             yield from self._prune(self._clock.now_ms() - round(self._retention.events_days * DAY_MS))
         if self._retention.archived_days:
@@ -152,7 +151,7 @@ class Housekeeper:
 
 
 def _all(page: Callable[[str], tuple[str, ...]]) -> Iterator[str]:
-    """The ids of all pages; each page comes after the last id of the one before."""
+    """Yield the ids of all pages; each page begins after the last id of the one before."""
     ids: tuple[str, ...] = page("")
     while ids:
         yield from ids

@@ -1,7 +1,7 @@
-"""A stored conversation, checked and not repaired: its rows by the store, its story by the rules of the machine.
+"""Verification of a stored conversation: the store checks its rows, the machine's invariants check its events.
 
-Rows are only ever added, so pages that are read one after the other belong together, up to where the conversation
-stood at the beginning. Reads the store; changes nothing.
+Rows are only ever added, so pages that are read one after the other are consistent up to the revision that the
+conversation had at the beginning. Reads the store and repairs nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TRIES = 3
 
 
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
-    """What is wrong with a conversation up to where `record` stands, in words for people; empty if all is well.
+    """Return what is wrong with a conversation up to the revision of `record`, in words; empty if nothing is.
 
     Raises StoreUnavailableError.
     """
     found = dict.fromkeys(store.verify(record.id))
     for _ in range(TRIES):
         try:
-            found.update(dict.fromkeys(islice(_story(store, record), MAX_FINDINGS)))
+            found.update(dict.fromkeys(islice(_violations(store, record), MAX_FINDINGS)))
             break
         except RevisionTooOldError:
             continue
@@ -44,8 +44,11 @@ def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
     return tuple(found)[:MAX_FINDINGS]
 
 
-def _story(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
-    """Check the log against the invariants and the state. Raises RevisionTooOldError or StoreDamagedError."""
+def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
+    """Yield where events break an invariant or do not lead to the stored state.
+
+    Raises RevisionTooOldError or StoreDamagedError.
+    """
     checker, begins = InvariantChecker(record.id), _beginning(store, record)
     if begins:
         checker.begin_mid_log()
@@ -63,7 +66,7 @@ def _story(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
 
 
 def _beginning(store: StoreReader, record: ConversationRecord) -> int:
-    """The revision after which all events are kept; 0 if none was pruned."""
+    """Return the revision after which all events are kept; 0 if none was pruned."""
     try:
         store.events(record.id, after=0, limit=1)
     except RevisionTooOldError as error:
@@ -81,7 +84,7 @@ def _events(store: StoreReader, record: ConversationRecord, after: int) -> Itera
 
 
 def _messages(store: StoreReader, record: ConversationRecord, before: int) -> Iterator[Message]:
-    """The messages with a lower sequence."""
+    """Yield the messages with a sequence below `before`."""
     after = 0
     while page := store.messages(record.id, after=after, before=before, limit=PAGE):
         yield from page

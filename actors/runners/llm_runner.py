@@ -207,7 +207,7 @@ class ModelRequests:
         begin: Callable[[], CancelToken],
     ) -> None:
         """Make one attempt on a thread of its own. `begin` returns its token; called only if there is room for it."""
-        if full := self._admission.enter():
+        if full := self._admission.acquire():
             self._refuse(effect, resource_failure(full))
             return
         token = begin()
@@ -218,7 +218,7 @@ class ModelRequests:
         try:
             LlmRunner(self._current, self._owner, self._services.clock, ended).launch()
         except RuntimeError as error:  # the machine has no thread left
-            self._admission.leave()
+            self._admission.release()
             self._refuse(effect, resource_failure(exhausted_resource(error) or str(error)))
 
     def abort(self) -> None:
@@ -237,7 +237,7 @@ class ModelRequests:
         An abandoned request may outlive the conversation's actor, which has dropped the conversation's caches of the
         models by then. So what the request has cached since is dropped now.
         """
-        self._admission.leave()
+        self._admission.release()
         if not self._owner.is_alive():
             self._services.models.forget(conversation_id)
 

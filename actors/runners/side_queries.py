@@ -90,12 +90,12 @@ class SideQueries:
         size = len(query.system.encode()) + len(query.text.encode())
         if size > min(MAX_BYTES, small.info.usable_window * BYTES_PER_TOKEN):
             raise SideQueryFailedError("it is too long for the small model")
-        if full := self._admission.enter():
+        if full := self._admission.acquire():
             raise SideQueryFailedError(full, busy=True)
         try:
             return _answered(self._in_time(small, _request(conversation_id, query), cancel))
         finally:
-            self._admission.leave()
+            self._admission.release()
 
     def _in_time(self, small: Model, request: ModelRequest, cancel: CancelToken) -> ModelAnswer:
         stop = CancelToken()  # of its own: the time-out must stop the query, not the tool that makes it

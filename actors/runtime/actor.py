@@ -1,4 +1,4 @@
-"""The base of every actor here: guarded receive, closing mailbox, answers that an asyncio loop can wait for."""
+"""The base class of actors: guarded receive, a mailbox that closes, answers that an asyncio loop can await."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class AskEnvelope(Generic[Request]):
             self.answer.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error; see succeed."""
+        """Answer with an error; see `succeed`."""
         if self.claim() and not self.answer.done():
             self.answer.set_exception(error)
 
 
 class Actor(pykka.ThreadingActor):
-    """One thread, one mailbox, no message lost in silence.
+    """An actor with one thread and one mailbox, which never drops a message silently.
 
     Subclasses implement `receive`. What it raises goes to `on_fault` on the actor's thread; the actor continues.
     """
@@ -66,7 +66,7 @@ class Actor(pykka.ThreadingActor):
         raise NotImplementedError
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """`receive` raised on `message` (actor's thread): a bug. Default: log it."""
+        """Handle what `receive` raised on `message` (actor's thread), which is a bug. Default: log it."""
         log.error("fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
         if isinstance(message, AskEnvelope):
             message.fail(error)
@@ -82,21 +82,21 @@ class Actor(pykka.ThreadingActor):
         try:
             self.on_fault(message, error)
         except BaseException:
-            log.critical("%s cannot deal with its own fault and leaves", type(self).__name__, exc_info=True)
+            log.critical("%s failed to handle its own fault and stops", type(self).__name__, exc_info=True)
             self.terminate()
 
     @property
     def mailbox(self) -> Mailbox:
-        """The actor's inbox, as what it is."""
+        """The actor's inbox with its own type."""
         return cast("Mailbox", self.actor_inbox)
 
     @property
     def stopped(self) -> bool:
-        """It takes no message any more (any thread)."""
+        """Whether it has stopped taking messages (any thread)."""
         return self.mailbox.closed or self.actor_stopped.is_set()
 
     def terminate(self, refusal: Exception | None = None) -> None:
-        """Stop after this message (actor's thread): what still waits is refused, with `refusal` if it is given."""
+        """Stop after this message (actor's thread), and refuse what still waits, with `refusal` if it is given."""
         self.actor_stopped.set()
         for envelope in self.mailbox.close():
             if isinstance(envelope.message, AskEnvelope):
@@ -105,7 +105,7 @@ class Actor(pykka.ThreadingActor):
                 envelope.reply_to.set(None)
 
     def on_stop(self) -> None:
-        """Pykka's stop message has come, in its turn."""
+        """Handle pykka's stop message."""
         self.terminate()
 
 

@@ -59,15 +59,15 @@ class FileRoom:
 
 
 class Admission:
-    """How many model requests are in flight in the whole process. Any thread."""
+    """Bounds the model requests in flight in the whole process. Any thread."""
 
     def __init__(self, limit: int, room: FileRoom | None = None) -> None:
         self._room = room or FileRoom()
         self.limit = limit
         self._places = threading.BoundedSemaphore(limit)
 
-    def enter(self) -> str:
-        """Take a place, to be given back with `leave`; else why there is none: it begins a sentence."""
+    def acquire(self) -> str:
+        """Admit one request, until `release`; return "", or why it is not admitted, as the beginning of a sentence."""
         if not self._places.acquire(blocking=False):
             return f"{self.limit:,} model requests are in flight on this server, which is its limit"
         if self._room.take(FILES_PER_REQUEST):
@@ -75,5 +75,6 @@ class Admission:
         self._places.release()
         return f"{self._room.refusal} for another model request"
 
-    def leave(self) -> None:
+    def release(self) -> None:
+        """End the request that `acquire` admitted."""
         self._places.release()

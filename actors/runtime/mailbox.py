@@ -1,7 +1,7 @@
-"""The priority mailbox: an urgent lane before a normal one, FIFO inside each, and it closes.
+"""A mailbox that closes, with two lanes: the urgent one is taken before the normal one, and each is FIFO.
 
 Two deques and a queue of tokens: a PriorityQueue would be slower than pykka's own queue. A closed mailbox refuses
-instead of swallowing, so that no caller ever waits for a stopped actor.
+messages, so that no caller ever waits for a stopped actor.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class Mailbox:
         return self._closed
 
     def close(self) -> tuple[Envelope[Any], ...]:
-        """Refuse everything from now on; returns what was waiting."""
+        """Refuse every message from now on; return those that were waiting."""
         with self._lock:
             self._closed = True
-            rest = (*self._urgent, *self._normal)
+            waiting = (*self._urgent, *self._normal)
             self._urgent.clear()
             self._normal.clear()
-            return rest
+            return waiting
 
     def close_if_empty(self) -> bool:
-        """Close unless something waits: how an idle actor leaves without losing a message."""
+        """Close unless a message waits, so that an idle actor stops without losing one; return whether it closed."""
         with self._lock:
             if self._urgent or self._normal:
                 return False

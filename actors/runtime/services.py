@@ -1,4 +1,4 @@
-"""What every actor of one process shares: the adapters behind the ports, and a few settings."""
+"""The services that all actors of one process share: the adapters behind the ports, and a few settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from actors.runtime.admission import FileRoom
 from actors.runtime.timers import Timers
 
 UNKNOWN_MODEL_WINDOW = 8_192
-"""Usable tokens assumed for a model that is no longer served; its next request fails anyhow (C43)."""
+"""Usable tokens assumed for a model that is no longer served; its next request is refused anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +65,17 @@ class Services:
     limits: Limits = field(default_factory=Limits)
     agents: AgentLimits = field(default_factory=AgentLimits)
     idle_seconds: float = 30.0
-    """A conversation without work keeps its thread this long."""
+    """How long an idle conversation keeps its thread."""
     max_llm_requests: int = 1_000
+    """Model requests in flight in the whole process; one more fails as retryable."""
     files: FileRoom = field(default_factory=FileRoom)
     """File descriptors for model requests and tools."""
-    """Model requests in flight in the whole process; one more fails as retryable."""
     titles: bool = False
     """Whether conversations without a title get one from their first message."""
     node: str = "local"
 
     def context_of(self, record: ConversationRecord) -> ConvContext:
-        """The machine's context of a stored conversation."""
+        """Return the state machine's context of a stored conversation."""
         return ConvContext(
             conversation_id=record.id,
             working_dir=record.cwd,
@@ -93,7 +93,7 @@ class Services:
         )
 
     def usable_window(self, model: str) -> int:
-        """Tokens that a history may fill; may change once, when the model's server reports its limits."""
+        """Return how many tokens a history may fill; changes at most once, when the provider reports its limits."""
         served = self.models.get(model)
         return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
 

@@ -1,4 +1,4 @@
-"""A thread kept in reserve: where no other can be started any more, one that must be can take its place."""
+"""A thread kept in reserve: ended when no thread can be started, it makes room for one that is urgent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ STOP_SECONDS = 1.0
 
 
 class SpareThread:
-    """Holds one idle thread. Any thread may call."""
+    """Holds one idle thread. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -16,7 +16,7 @@ class SpareThread:
         self.keep()
 
     def keep(self) -> None:
-        """Hold a thread, unless one is held already or none can be had now."""
+        """Start the reserved thread, unless there is one already or none can be started now."""
         with self._lock:
             if self._held is not None:
                 return
@@ -29,7 +29,7 @@ class SpareThread:
             self._held = released, thread
 
     def release(self) -> bool:
-        """End the thread that is held; whether there was one."""
+        """End the reserved thread; return whether there was one."""
         with self._lock:
             held, self._held = self._held, None
         if held is None:

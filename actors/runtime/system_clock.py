@@ -24,7 +24,7 @@ class SystemClock:
 
 
 def has_form_of_id(text: str) -> bool:
-    """Whether `text` could be the id of a conversation, or of a sub-agent. No slug may: it would name two."""
+    """Return whether `text` could be the id of a conversation or sub-agent; no slug may, so that names are unique."""
     return _CONVERSATION_ID.fullmatch(text) is not None
 
 

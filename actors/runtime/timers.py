@@ -1,4 +1,4 @@
-"""One thread for all timers: retries, cancel timeouts, passivation."""
+"""One thread for all timers: retries, cancel timeouts, idle checks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Timers:
             self._changed.notify()
 
     def close(self) -> None:
-        """Forget every timer, wait for a callback that runs, and end the thread; idempotent. Not from a callback."""
+        """Drop all timers, wait for a running callback and end the thread; idempotent. Not from a callback."""
         with self._changed:
             self._closed = True
             self._due.clear()

@@ -156,14 +156,14 @@ def test_the_last_file_descriptors_are_not_given_to_anything_new(monkeypatch: py
 def test_a_refused_request_names_the_limit_and_takes_no_place() -> None:
     count = [0]
     gate = Admission(2, FileRoom(limit=lambda: 256, count=lambda: count[0]))
-    assert gate.enter() == ""
-    assert gate.enter() == ""
-    assert gate.enter() == "2 model requests are in flight on this server, which is its limit"
-    gate.leave()
+    assert gate.acquire() == ""
+    assert gate.acquire() == ""
+    assert gate.acquire() == "2 model requests are in flight on this server, which is its limit"
+    gate.release()
     count[0] = 240
     full = Admission(2, FileRoom(limit=lambda: 256, count=lambda: count[0]))
     for _ in range(3):
-        assert full.enter() == (
+        assert full.acquire() == (
             "this server may have 256 files open (ulimit -n) and keeps 32 of them for cancels and for what is running:"
             " there is none left for another model request"
         )

@@ -182,7 +182,7 @@ def test_without_a_thread_the_request_fails_for_now_and_its_place_is_free(
     assert isinstance(transient, ToolTransient)
     assert not transient.begun
     assert harness.executor.all_stopped
-    assert harness.admission.enter() == ""
+    assert harness.admission.acquire() == ""
 
 
 def test_an_abort_hangs_up(harness: ToolHarness) -> None:

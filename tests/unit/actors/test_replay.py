@@ -133,7 +133,7 @@ def test_births_and_receipts_tell_what_they_may_and_nothing_else(life: tuple[Jou
     journal, _ = life
     stop = next(told for row in journal for told in row.notifications if isinstance(told, RunStop))
     born = msgspec.json.encode(Created(journal[4].at, "local"))
-    assert "born only once" in altered(journal, 4, event=born)[journal[4].step]
+    assert "created only once" in altered(journal, 4, event=born)[journal[4].step]
     assert "nothing but messages" in altered(journal, 0, notifications=(stop,))[1]
     index = index_of(journal, input_is("tree_reaped"))
     receipt = msgspec.json.encode(TreeReaped(journal[index].at, "another"))
