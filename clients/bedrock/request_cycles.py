@@ -1,4 +1,4 @@
-"""Request cycles: what was asked, all that was done for it, and how the run ended."""
+"""Request cycles: the request of a run, all its steps, and how the run ended."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class AttachmentDownloads:
         """Write all of it. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         _, attachment_id = names.parse_child(request.name, "attachments") or ("", "")
         found = None
-        if "." not in attachment_id:  # what has a dot was derived, and is not for clients
+        if "." not in attachment_id:  # ids with a dot are derived views, which are not served to clients
             found = await self._reads(self._store.attachment, conversation_id, attachment_id)
         if found is None:
             raise ConversationNotFoundError(request.name)

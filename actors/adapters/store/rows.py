@@ -117,7 +117,7 @@ def refuse_non_numbers(*values: object) -> None:
 
 
 def fixed_values(record: ConversationRecord) -> Row:
-    """Return the values of FIXED."""
+    """Return the values of the columns FIXED."""
     return (
         record.id, record.cwd, _or_empty(record.parent_conversation_id), int(record.user_initiated), record.created_at,
         record.continued_from, record.workspace_label, record.principal,
@@ -125,7 +125,7 @@ def fixed_values(record: ConversationRecord) -> Row:
 
 
 def changing_values(record: ConversationRecord) -> Row:
-    """Return the values of CHANGING; the digest covers FIXED and the slug as well."""
+    """Return the values of the columns CHANGING; the digest covers FIXED and the slug as well."""
     values = (
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
         record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), record.mode.value,
@@ -146,7 +146,7 @@ def state_of(state_data: bytes | None) -> State | None:
 
 
 def record_of(row: Row) -> tuple[ConversationRecord, bool]:
-    """Convert a row of RECORD plus the system prompt to a record; the flag says whether its state could be read.
+    """Convert a row of the columns RECORD plus the system prompt to a record; the flag: whether its state was readable.
 
     An unreadable state becomes Idle with an empty ledger. Raises msgspec.DecodeError or ValueError if another column is
     damaged.
@@ -217,12 +217,12 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
 
 
 def prompt_values(conversation_id: str, text: str) -> Row:
-    """Return the values of PROMPT."""
+    """Return the values of the columns PROMPT."""
     return conversation_id, text, digest_of((conversation_id, text))
 
 
 def message_values(conversation_id: str, message: Message) -> Row:
-    """Return the values of MESSAGE.
+    """Return the values of the columns MESSAGE.
 
     The key includes the conversation: clients choose message ids, and two may choose the same.
     """
@@ -237,7 +237,7 @@ def message_values(conversation_id: str, message: Message) -> Row:
 
 
 def message_of(row: Row) -> Message:
-    """Convert a row of MESSAGE to a message. Raises msgspec.DecodeError or ValueError."""
+    """Convert a row with the columns MESSAGE to a message. Raises msgspec.DecodeError or ValueError."""
     (
         key, conversation_id, sequence, type_, _, content, display_data, usage_data,
         at, request_id, attempt, through, _,

@@ -48,7 +48,7 @@ def settled_inputs(part: Commit) -> Iterator[SettledInput]:
 
 
 def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]:
-    """Return the values of RUN."""
+    """Return the values of the columns RUN."""
     stop = ended.stop
     values = (
         conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message, ended.last_sequence,

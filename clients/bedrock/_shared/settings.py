@@ -113,7 +113,7 @@ def _local_server(data: Path) -> str:
 
 
 def no_listener_error(target: str, environ: Mapping[str, str] = os.environ) -> ServerNotRunning:
-    """Return the error for a Unix socket that is missing or refuses, which depends on whether its server runs."""
+    """Return the error for a Unix socket that is missing or refuses connections; it says whether the server runs."""
     data = _data_directory(environ)
     for directory in (Path(target.removeprefix("unix:")).parent, data):
         named = directory != data or _names(data, target)

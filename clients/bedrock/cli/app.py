@@ -110,7 +110,7 @@ class Commands(click.Group):
         return found
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program; whatever it prints, errors of click included, is made safe for where it goes."""
+        """Run the program; all of its output, including click's errors, is sanitized for its stream."""
         with safe_streams():
             return super().main(*args, **kwargs)
 
