@@ -37,10 +37,12 @@ class ChatActions(Protocol):
     @property
     def view(self) -> ConversationView:
         """Return what is known of the conversation."""
+        ...
 
     @property
     def transcript(self) -> Transcript:
         """Return what was printed of the conversation."""
+        ...
 
     async def attempt(self, call: Awaitable[T]) -> T | None:
         """Return the result of a call; print why it was refused, and return None."""
@@ -56,6 +58,7 @@ class ChatActions(Protocol):
 
     async def create_alike(self) -> ConversationInfo:
         """Create a conversation with the settings of this one."""
+        ...
 
     def move_to(self, name: str) -> None:
         """Continue the chat in another conversation."""
