@@ -126,7 +126,15 @@ def _listen(value: Any) -> Listen | None:
 def _path(value: Any) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("must be a path")
-    return Path(value).expanduser().absolute()
+    return _expanded(value).absolute()
+
+
+def _expanded(text: str) -> Path:
+    """Return a path with `~` expanded. Raises ValueError if there is no such user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no user {text.partition('/')[0]!r}") from None
 
 
 def _data_dir(value: Any) -> Path:
@@ -270,9 +278,13 @@ def _checked(config: Config) -> Config:
 
 def _file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
     """Return the file to read: a named one must exist, the default one may be missing."""
-    named = chosen or (Path(environ["BEDROCK_CONFIG"]).expanduser() if environ.get("BEDROCK_CONFIG") else None)
-    if named is not None:
-        return named
+    if chosen is not None:
+        return chosen
+    if text := environ.get("BEDROCK_CONFIG"):
+        try:
+            return _expanded(text)
+        except ValueError as error:
+            raise ConfigError(f"BEDROCK_CONFIG: {error}") from None
     root = Path(environ["XDG_CONFIG_HOME"]) if environ.get("XDG_CONFIG_HOME") else _home(environ) / ".config"
     usual = root / "bedrock" / "config.toml"
     return usual if usual.is_file() else None

@@ -76,7 +76,7 @@ call, and have no network. This cannot be widened: if the task needs more, repor
 
 
 def system_prompt(surroundings: WorkspaceContext, mode: Mode, at: int, *, lean: bool = False) -> str:
-    """The prompt of a conversation that begins at `at` (Unix milliseconds).
+    """Return the prompt of a conversation that begins at `at` (Unix milliseconds).
 
     `lean`: for a model that is slow to read: who it is and where, without rules and without the repository's files.
     """
@@ -91,7 +91,7 @@ def system_prompt(surroundings: WorkspaceContext, mode: Mode, at: int, *, lean: 
 def sub_agent_prompt(
     surroundings: WorkspaceContext, mode: Mode, at: int, max_turns: int, timeout_ms: int, *, lean: bool = False
 ) -> str:
-    """The prompt of a sub-agent that begins at `at` (Unix milliseconds) and has so many turns and milliseconds.
+    """Return the prompt of a sub-agent that begins at `at` (Unix milliseconds), with its limits.
 
     `lean`: who it is, how to end and where.
     """
@@ -154,7 +154,7 @@ def _instructions(surroundings: WorkspaceContext) -> str:
 
 
 def _framed(file: Instructions) -> str:
-    """A file in a frame that its text cannot close, nor open another one."""
+    """Return a file inside a tag that its text can neither close nor imitate."""
     path = _shown(file.path).replace('"', "&quot;")
     left_out = file.left_out or ("there is no room left for it" if file.cut_bytes and not file.shown_bytes else "")
     if left_out:
@@ -165,5 +165,5 @@ def _framed(file: Instructions) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name that others chose, on one line and without a frame."""
+    """Return an untrusted name on one line, with tags and unprintable characters escaped."""
     return tags.escape("".join(each if each.isprintable() else ascii(each)[1:-1] for each in name))

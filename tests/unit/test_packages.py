@@ -26,6 +26,13 @@ def test_the_client_owns_its_package_and_the_program_and_the_server_needs_it() -
     assert f"{CLIENT['project']['name']}=={version}" in SERVER["project"]["dependencies"]
 
 
+def test_the_licence_is_a_file_in_both_packages() -> None:
+    """A link would dangle in a source distribution, and a wheel built from that would have no licence."""
+    copy = ROOT / "clients" / "LICENSE"
+    assert not copy.is_symlink()
+    assert copy.read_text() == (ROOT / "LICENSE").read_text()
+
+
 def test_what_the_program_needs_comes_with_the_client() -> None:
     needed = {requirement.partition(">")[0] for requirement in CLIENT["project"]["dependencies"]}
     assert {"click", "rich", "prompt_toolkit"} <= needed

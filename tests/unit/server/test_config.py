@@ -130,6 +130,8 @@ def test_listening_beyond_this_machine_needs_tls(text: str) -> None:
         ({"retention_events_min": 0}, "--retention-events-min: must be at least 1"),
         ({"data_dir": "a\0b"}, "--data-dir"),
         ({"data_dir": "data"}, "--data-dir: must be an absolute path, or begin with ~ (it is 'data')"),
+        ({"data_dir": "~nobody-of-this-name/d"}, "--data-dir: there is no user '~nobody-of-this-name'"),
+        ({"tls_key": "~nobody-of-this-name/k.pem"}, "--tls-key: there is no user '~nobody-of-this-name'"),
         ({"tls_key": "/k.pem"}, "together"),
         ({"sandbox": "C"}, "--sandbox: must be one of auto, A, B, none"),
     ],
@@ -143,6 +145,8 @@ def test_a_wrong_setting_is_named(flags: dict[str, Any], said: str) -> None:
 def test_a_wrong_variable_is_named() -> None:
     with pytest.raises(ConfigError, match="BEDROCK_REFLECTION: must be true or false"):
         config({"BEDROCK_REFLECTION": "maybe"})
+    with pytest.raises(ConfigError, match="BEDROCK_CONFIG: there is no user '~nobody-of-this-name'"):
+        config({"BEDROCK_CONFIG": "~nobody-of-this-name/c.toml"})
 
 
 @pytest.mark.parametrize(

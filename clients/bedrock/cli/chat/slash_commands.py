@@ -160,7 +160,7 @@ async def _model(chat: ChatActions, model: str) -> None:
 async def _image(chat: ChatActions, path: str) -> None:
     try:
         chat.images.append(await asyncio.to_thread(lambda: image(Path(path).expanduser())))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~ of an unknown user
         why = getattr(error, "strerror", None) or error
         chat.say(chat.paint.bad(f"✗ {one_line(path, 60)}: {why}"))
     else:
