@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -49,7 +49,7 @@ class Tool(Wrapper[v1.Tool]):
     """The resource name, ``tools/{tool}``."""
     description: str
     """What it does, as the model reads it."""
-    input_schema: dict[str, Any]
+    input_schema: dict[str, Any] = field(hash=False)
     """The JSON schema of its input."""
     modes: tuple[Mode, ...]
     """The modes in which it does its work."""

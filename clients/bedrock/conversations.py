@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, cast
 
 from bedrock import v1
+from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.enum_names import resource_name
-from bedrock._shared.wrapper import Value, Wrapper
+from bedrock._shared.wrapper import Value, Wrapper, new_message
 from bedrock.messages import Message, Usage
 from bedrock.states import ConversationState
 from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode
@@ -40,7 +41,7 @@ class ContextUsage(Value[v1.ContextUsage]):
 
 @dataclass(frozen=True, slots=True)
 class Budget(Value[v1.Budget]):
-    """What a conversation may spend. Zero means: no limit."""
+    """What a conversation may spend. Zero, the default, means no limit; None is refused."""
 
     run_tokens: int = 0
     """Tokens, counted as in `Usage`, that one run may consume."""
@@ -90,7 +91,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """The revision of its last durable event."""
     etag: str
     """Changes with every field that `update` can set; give it to `update` to overwrite no other client's change."""
-    labels: dict[str, str]
+    labels: dict[str, str] = field(hash=False)
     """Free for your use."""
     approval_policy: ApprovalPolicy
     """Which tool calls a person must approve."""
@@ -194,19 +195,28 @@ class Task:
     """How many turns it has; one more is given to submit a result."""
     timeout: float = 0.0
     """How many seconds it has."""
-    read_first: Sequence[str] = ()
+    read_first: Sequence[str] = field(default=(), hash=False)
     """Paths of files that it is given at the start."""
     working_directory: str = ""
 
+    def __post_init__(self) -> None:
+        """Check the values where they are written. Raises what `to_proto` raises."""
+        self.to_proto()
+
     def to_proto(self) -> v1.SpawnSubAgentsRequest.Task:
-        """Create the message of the contract."""
-        made = v1.SpawnSubAgentsRequest.Task(
+        """Create the message of the contract.
+
+        Raises:
+            TypeError, ValueError: A value does not fit; the text names its field.
+        """
+        made = new_message(
+            v1.SpawnSubAgentsRequest.Task,
             task=self.task,
             model=resource_name("models", self.model) if self.model else "",
             max_turns=self.max_turns,
             read_first=self.read_first,
             working_directory=self.working_directory,
         )
-        if self.timeout:
-            made.timeout.FromTimedelta(timedelta(seconds=self.timeout))
+        if seconds := checked_timeout(self.timeout):
+            made.timeout.FromTimedelta(timedelta(seconds=seconds))
         return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ class ToolCall(Wrapper[v1.ToolCall]):
     """Identifies the call within the conversation."""
     tool: str
     """The tool as the model named it, e.g. "bash"."""
-    input: dict[str, Any]
+    input: dict[str, Any] = field(hash=False)
     """The input. Empty if the model wrote no valid JSON object, or one too large or deep for a Struct; then `raw_input`
     holds what it wrote.
     """
@@ -82,7 +82,7 @@ class ToolResult(Wrapper[v1.ToolResult]):
     """What the model reads."""
     images: tuple[Image, ...]
     """Images that the model sees with it."""
-    display: dict[str, Any]
+    display: dict[str, Any] = field(hash=False)
     """What people may be shown instead of the output. Its keys depend on the tool."""
     duration: timedelta | None
     """How long the call ran; None if it never started."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -22,7 +22,7 @@ class ToolCallGroup(Wrapper[v1.ToolCallGroup]):
     """The kind of work that the tools do."""
     calls: tuple[ToolCall, ...]
     """The calls, in order."""
-    results: dict[str, ToolResult]
+    results: dict[str, ToolResult] = field(hash=False)
     """Their results by `tool_use_id`. A call without an entry has no result yet."""
 
 

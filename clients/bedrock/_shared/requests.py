@@ -11,6 +11,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
+from bedrock._shared.wrapper import check_list, new_message
 from bedrock.conversations import Budget, Task
 from bedrock.states import Approval
 
@@ -53,7 +54,8 @@ def create(
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; in the current directory if none is named."""
-    return v1.CreateConversationRequest(
+    return new_message(
+        v1.CreateConversationRequest,
         working_directory=str(Path(working_directory or ".").absolute()),
         model=resource_name("models", model) if model else "",
         slug=slug,
@@ -62,7 +64,7 @@ def create(
         approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
         labels=labels or {},
-        budget=None if budget is None else budget.proto,
+        budget=_budget_message(budget),
         request_id=request_id or new_request_id(),
     )
 
@@ -88,7 +90,8 @@ def send(
     request_id: str | None = None,
 ) -> v1.SendMessageRequest:
     """Make the request that sends a message."""
-    return v1.SendMessageRequest(
+    return new_message(
+        v1.SendMessageRequest,
         name=name,
         text=text,
         images=image_messages(images),
@@ -122,6 +125,7 @@ def sub_agents(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> 
 
 def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.SpawnSubAgentsRequest:
     """Make the request that starts sub-agents; a task may be just its text."""
+    check_list("tasks", tasks)
     return v1.SpawnSubAgentsRequest(
         name=name,
         tasks=[(Task(task=task) if isinstance(task, str) else task).to_proto() for task in tasks],
@@ -153,7 +157,9 @@ def update(
     etag: str,
 ) -> v1.UpdateConversationRequest:
     """Make the request that changes the fields which are not None."""
-    conversation = v1.Conversation(
+    check_list("always_approved_tools", always_approved_tools or ())
+    conversation = new_message(
+        v1.Conversation,
         name=name,
         slug=slug or "",
         title=title or "",
@@ -162,7 +168,7 @@ def update(
         approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
         always_approved_tools=[resource_name("tools", tool) for tool in always_approved_tools or ()],
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
-        budget=None if budget is None else budget.proto,
+        budget=_budget_message(budget),
         etag=etag,
     )
     given = {
@@ -179,10 +185,18 @@ def update(
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
 
 
+def _budget_message(budget: Budget | None) -> v1.Budget | None:
+    """Return the message of a budget, or raise TypeError."""
+    if budget is None or isinstance(budget, Budget):
+        return None if budget is None else budget.proto
+    raise TypeError(f"budget: must be a bedrock.Budget, not {type(budget)!r}")
+
+
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:
     """Make images of the contract of one source or of several. Raises the same as `image`."""
     if isinstance(sources, v1.Image | bytes | str | os.PathLike):
         return [image(sources)]
+    check_list("images", sources)
     return [image(source) for source in sources]
 
 
@@ -190,11 +204,14 @@ def image(source: ImageSource) -> v1.Image:
     """Make an image of the contract.
 
     Raises:
+        TypeError: It is no image source.
         ValueError: The bytes are not PNG, JPEG, GIF or WebP.
         OSError: The file cannot be read.
     """
     if isinstance(source, v1.Image):
         return source
+    if not isinstance(source, bytes | str | os.PathLike):
+        raise TypeError(f"images: must be paths or bytes, not {source!r}")
     content = source if isinstance(source, bytes) else Path(source).read_bytes()
     for magic, media_type in _MAGIC:
         if content.startswith(magic):

@@ -16,13 +16,16 @@ A message that is not set becomes None where the annotation allows it, and a def
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
+from numbers import Integral
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from bedrock._shared.enum_names import number_name
@@ -30,12 +33,14 @@ from bedrock._shared.enum_names import number_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.struct_pb2 import Struct
     from google.protobuf.struct_pb2 import Value as StructValue
     from google.protobuf.timestamp_pb2 import Timestamp
 
 MessageT = TypeVar("MessageT", bound=Message)
+
+_BITS = {FieldDescriptor.CPPTYPE_INT32: 32, FieldDescriptor.CPPTYPE_INT64: 64}
+"""The widths of the whole numbers of the contract."""
 
 _NEW_DICT = object()
 """A placeholder: each wrapper gets its own dict, because dicts are mutable."""
@@ -71,9 +76,9 @@ class Value(Wrapper[MessageT]):
     """The message with these values."""
 
     def __post_init__(self) -> None:
-        """Create the message."""
+        """Create the message. Raises what `new_message` raises."""
         given = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        object.__setattr__(self, "proto", message_type(type(self))(**given))
+        object.__setattr__(self, "proto", new_message(message_type(type(self)), **given))
 
     @classmethod
     def from_proto(cls, proto: MessageT) -> Self:
@@ -85,6 +90,45 @@ def message_type(wrapper: type[Wrapper[Any]]) -> type[Message]:
     """Return the protobuf message class that a wrapper class wraps."""
     (base,) = vars(wrapper)["__orig_bases__"]
     return cast("type[Message]", get_args(base)[0])
+
+
+def new_message(kind: type[MessageT], **values: Any) -> MessageT:
+    """Create a message of the contract from the arguments of a caller.
+
+    Raises:
+        TypeError: A value has the wrong type; the text names its field.
+        ValueError: A whole number is out of range; the text names its field and the limit.
+    """
+    for name, value in values.items():
+        _check(cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name]), value)
+    return kind(**values)
+
+
+def _check(descriptor: FieldDescriptor, value: Any) -> None:
+    """Check a string, a whole number or a list; protobuf's own errors do not say which field they are about."""
+    if isinstance(descriptor.default_value, list):
+        if descriptor.message_type is None:
+            check_list(descriptor.name, value)
+            for each in value:
+                _check_type(descriptor.name, each, str, "a list of strings")
+    elif bits := _BITS.get(descriptor.cpp_type):
+        _check_type(descriptor.name, value, Integral, "a whole number")
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        if not low <= value <= high:
+            raise ValueError(f"{descriptor.name}: must be between {low} and {high}, not {value}")
+    elif descriptor.cpp_type == FieldDescriptor.CPPTYPE_STRING and value is not None:
+        _check_type(descriptor.name, value, str, "a string")
+
+
+def check_list(name: str, value: object) -> None:
+    """Raise TypeError unless a value is a list or the like; a string, which can be iterated as well, is none."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}: must be a list, not {value!r}")
+
+
+def _check_type(name: str, value: object, kind: type[Any], words: str) -> None:
+    if not isinstance(value, kind) or (kind is Integral and isinstance(value, bool)):
+        raise TypeError(f"{name}: must be {words}, not {value!r}")
 
 
 def moment(timestamp: Timestamp) -> datetime:

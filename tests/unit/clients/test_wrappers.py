@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import json
@@ -13,7 +14,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import pytest
-from bedrock import AsyncClient, AsyncConversation, AsyncRun, Budget, Client, Conversation, Event, Run, Usage, v1
+from bedrock import AsyncClient, AsyncConversation, AsyncRun, Budget, Client, Conversation, Event, Run, Task, Usage, v1
 from bedrock._shared.wrapper import Value, Wrapper, message_type
 from bedrock.catalog import ServerInfo
 from bedrock.conversations import ConversationInfo
@@ -26,7 +27,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 OMITTED = {
     "bedrock.v1.Image": {"data"},  # set in requests only
@@ -268,3 +269,74 @@ def test_a_value_can_be_copied_replaced_and_pickled() -> None:
     assert replace(Budget(run_tokens=5), run_tokens=6).proto == v1.Budget(run_tokens=6)
     assert pickle.loads(pickle.dumps(info)) == copy.deepcopy(info) == info
     assert hash(info.state) == hash(copy.deepcopy(info.state))
+
+
+@each_wrapper
+def test_every_wrapper_is_hashable_and_equal_ones_alike(wrapper: type[Wrapper[Any]]) -> None:
+    one, other = (wrapper.from_proto(filled(message_type(wrapper))) for _ in range(2))
+    assert hash(one) == hash(other)
+    assert len({one, other}) == 1
+
+
+def test_what_callers_make_themselves_is_hashable() -> None:
+    assert len({Task("look", read_first=["a.py"]), Task("look", read_first=["a.py"])}) == 1
+    assert len({Budget(run_tokens=1), Budget(run_tokens=1)}) == 1
+
+
+HIGHEST = {32: 2**31 - 1, 64: 2**63 - 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: Budget(run_tokens=cast("Any", None)), TypeError, r"run_tokens: must be a whole number, not None"),
+        (lambda: Budget(run_tokens=cast("Any", "5")), TypeError, r"run_tokens: must be a whole number, not '5'"),
+        (lambda: Budget(conversation_tokens=True), TypeError, r"conversation_tokens: must be a whole number, not True"),
+        (lambda: Budget(run_tokens=2**63), ValueError, rf"run_tokens: must be between .* and {HIGHEST[64]}, not"),
+        (lambda: Task("x", max_turns=2**40), ValueError, rf"max_turns: must be between .* and {HIGHEST[32]}, not"),
+        (lambda: Task("x", max_turns=cast("Any", None)), TypeError, r"max_turns: must be a whole number"),
+        (lambda: Task("x", timeout=float("nan")), ValueError, r"timeout: must be zero seconds or more, not nan"),
+        (lambda: Task("x", timeout=cast("Any", "1")), TypeError, r"timeout: must be a number of seconds"),
+        (lambda: Task("x", read_first="a.py"), TypeError, r"read_first: must be a list, not 'a.py'"),
+        (lambda: Task("x", read_first=cast("Any", [1])), TypeError, r"read_first: must be a list of strings, not 1"),
+        (lambda: Task(cast("Any", 5)), TypeError, r"task: must be a string, not 5"),
+    ],
+)
+def test_a_wrong_value_is_refused_where_it_is_written(
+    make: Callable[[], Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        make()
+
+
+@pytest.mark.parametrize("budget", [{"run_tokens": 1}, 5, v1.Budget(run_tokens=1)])
+def test_a_budget_of_another_type_is_refused(budget: Any) -> None:
+    with Client(address="127.0.0.1:1") as client, pytest.raises(TypeError, match=r"budget: must be a bedrock\.Budget"):
+        client.create(budget=budget)
+    with Client(address="127.0.0.1:1") as client, pytest.raises(TypeError, match=r"budget: must be a bedrock\.Budget"):
+        client.conversation("c").update(budget=budget)
+
+
+@pytest.mark.parametrize("images", [5, [5], None])
+def test_images_of_another_type_are_refused(images: Any) -> None:
+    with Client(address="127.0.0.1:1") as client, pytest.raises(TypeError, match="images: must be"):
+        client.conversation("c").send("Hi", images=images)
+
+
+def test_a_string_is_no_list_of_tasks_or_tools() -> None:
+    with Client(address="127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match="tasks: must be a list"):
+            client.conversation("c").spawn("look around")
+        with pytest.raises(TypeError, match="always_approved_tools: must be a list"):
+            client.conversation("c").update(always_approved_tools="bash")
+
+
+def test_the_same_is_refused_with_asyncio() -> None:
+    async def update_and_send() -> None:
+        async with AsyncClient(address="127.0.0.1:1") as client:
+            with pytest.raises(TypeError, match=r"budget: must be a bedrock\.Budget"):
+                await client.conversation("c").update(budget=cast("Any", 5))
+            with pytest.raises(TypeError, match="images: must be"):
+                client.conversation("c").send("Hi", images=cast("Any", 5))
+
+    asyncio.run(update_and_send())
