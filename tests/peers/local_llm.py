@@ -11,13 +11,22 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bedrock import local_server
+
 from tests.peers.llama import MODEL_NAME, LlamaError, LlamaServer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-DATA = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "bedrock-local-llm"
-"""Where these conversations are kept, apart from those of other servers."""
+
+def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where the conversations are kept: BEDROCK_DATA_DIR, or a directory beside the default one of servers.
+
+    Raises:
+        ValueError: BEDROCK_DATA_DIR is relative; the text says so.
+    """
+    of_servers = local_server.data_directory(environ)
+    return of_servers if environ.get("BEDROCK_DATA_DIR") else of_servers.with_name("bedrock-local-llm")
 
 
 def provider(llama: LlamaServer, name: str = MODEL_NAME, protocol: str = "openai-chat", **more: str) -> str:
@@ -42,20 +51,24 @@ def main(arguments: Sequence[str]) -> int:
         prog="make local-llm", description="Other options are those of `bedrock chat`.", allow_abbrev=False
     )
     parser.add_argument("--gguf", type=Path, default=None, help="another model")
-    parser.add_argument("--data-dir", type=Path, default=DATA, help="where the conversations are kept")
+    parser.add_argument("--data-dir", type=Path, default=None, help="where the conversations are kept")
     wanted, chat_options = parser.parse_known_args(arguments)
+    try:
+        data = wanted.data_dir or data_directory()
+    except ValueError as error:
+        parser.error(str(error))
     if wanted.gguf and not wanted.gguf.is_file():
         parser.error(f"there is no file {wanted.gguf}")
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         try:
-            print("starting the model…", file=sys.stderr)
+            print(f"starting the model… (conversations are kept in {data})", file=sys.stderr)
             with LlamaServer(folder / "llama.log", model=wanted.gguf) as llama:
                 llama.await_status(200)
                 (folder / "config.toml").write_text(provider(llama))
                 model = f"GGUF={wanted.gguf} " if wanted.gguf else ""
                 again = f'make local-llm {model}ARGS="-r {{}}"'
-                return _chat(folder / "config.toml", wanted.data_dir, ["--again", again, *chat_options])
+                return _chat(folder / "config.toml", data, ["--again", again, *chat_options])
         except LlamaError as error:
             print(error, file=sys.stderr)
             return 1

@@ -362,8 +362,8 @@ def test_sub_agents_are_listed_and_shown_with_their_parent(program: Program, fak
     fake.conversation.state.failed.error.message = "no such file"
     shown = program("show", SLUG).stdout
     assert "sub-agents\n  ✗ c1  Count. · 0 s · 0 tokens: no such file\n" in shown
-    assert "parent     p1\n" in shown
-    assert "error      no such file\n" in shown
+    assert "parent       p1\n" in shown
+    assert "error        no such file\n" in shown
     (listed,) = json.loads(program("show", SLUG, "--output", "json").stdout)["sub_agents"]
     assert listed["name"] == NAME
 
@@ -371,7 +371,7 @@ def test_sub_agents_are_listed_and_shown_with_their_parent(program: Program, fak
 def test_background_jobs_are_shown_with_how_to_end_them(program: Program, fake: FakeBedrock) -> None:
     assert "jobs" not in program("show", SLUG).stdout
     fake.jobs = ["b-1", "b-3"]
-    assert f"jobs       b-1, b-3 (`bedrock cancel --kill-jobs {SLUG}` ends them)\n" in program("show", SLUG).stdout
+    assert f"jobs         b-1, b-3 (`bedrock cancel --kill-jobs {SLUG}` ends them)\n" in program("show", SLUG).stdout
     told = json.loads(program("show", SLUG, "--output", "json").stdout)
     assert told["background_jobs"] == ["b-1", "b-3"]
 
@@ -387,7 +387,7 @@ def test_what_a_conversation_used_and_cost_is_shown(program: Program, fake: Fake
     fake.conversation.total_usage.CopyFrom(total)
     assert "1,210 tokens in (1,000 from cache), 34 out, $0.0123\n" in program("show", SLUG).stdout
     fake.conversation.aside_usage.CopyFrom(v1.Usage(input_tokens=90, output_tokens=8))
-    assert "aside      90 tokens in, 8 out\n" in program("show", SLUG).stdout
+    assert "side queries 90 tokens in, 8 out\n" in program("show", SLUG).stdout
 
 
 def test_cycles_are_listed(program: Program, fake: FakeBedrock) -> None:

@@ -49,7 +49,7 @@ def test_what_is_longer_than_the_terminal_goes_on_at_a_word(address: str, fake: 
         assert told in words(rows)
         assert max(map(len, rows)) < columns
     title = next(number for number, row in enumerate(shown) if row.startswith("title "))
-    assert shown[title + 1][:12].strip() == shown[title + 1][11], "it is set in like what is above"
+    assert shown[title + 1][:14].strip() == shown[title + 1][13], "it is set in like what is above"
 
 
 def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBedrock) -> None:

@@ -287,10 +287,16 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
 
 
 @pytest.mark.parametrize(
-    ("line", "words"), [("/mode wild", "restricted or unrestricted"), ("/model", "it is /model MODEL")]
+    ("line", "words"),
+    [
+        ("/mode", "the mode is restricted; it can be restricted or unrestricted"),
+        ("/mode wild", "the mode is restricted; it can be restricted or unrestricted"),
+        ("/model", "it is /model MODEL"),
+    ],
 )
 def test_a_command_without_a_sense_is_explained(address: str, fake: FakeBedrock, line: str, words: str) -> None:
     async def story(chat: Chat) -> None:
+        await chat.until(lambda: chat.session.view.mode)
         chat.session.enter(line)
         await chat.shows(words)
 

@@ -27,6 +27,14 @@ def test_the_widest_column_but_the_first_gives_way(room: int, lines: list[str]) 
     assert fitted(ROWS, room) == lines
 
 
+@pytest.mark.parametrize("room", [51, 60, 70, 80])
+def test_a_short_column_is_whole_while_a_long_one_can_give_way(room: int) -> None:
+    row = ("brave-otter", "idle", "unrestricted", "/a/rather/long/directory", "A title of some length")
+    (line,) = fitted([row], room, 3)
+    assert line.startswith("brave-otter  idle  unrestricted  …")
+    assert cells(line) <= max(room, 33 + 2 * LEAST + 2)
+
+
 @given(some.lists(some.tuples(*[some.text("ab 漢\n\x1b", max_size=40)] * 3), min_size=1), some.integers(1, 120))
 def test_no_line_is_wider_than_there_is_room_and_nothing_is_cut_without_need(
     rows: list[tuple[str, str, str]], room: int

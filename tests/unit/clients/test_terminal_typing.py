@@ -109,7 +109,7 @@ def completions(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "offered"),
     [
-        ("/mo", ["/mode ", "/model "]),
+        ("/mo", ["/mode", "/model "]),
         ("/q", ["/queue", "/quit"]),
         ("/mode ", ["restricted", "unrestricted"]),
         ("/model b", ["big"]),

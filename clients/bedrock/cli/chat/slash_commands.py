@@ -125,9 +125,12 @@ async def _withdraw(chat: ChatActions, message: str) -> None:
 
 
 async def _mode(chat: ChatActions, mode: str) -> None:
-    """Set the mode, and offer to stop what runs with wider rights; the event of the change is printed."""
+    """Set the mode, and offer to stop what runs with wider rights; the event of the change is printed.
+
+    Without a mode, or with an unknown one, print the present mode and the possible ones.
+    """
     if mode not in MODES:
-        chat.say(chat.paint.careful(f"· the mode can be {' or '.join(MODES)}"))
+        chat.say(chat.paint.careful(f"· the mode is {chat.view.mode}; it can be {' or '.join(MODES)}"))
         return
     answer = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
@@ -208,7 +211,7 @@ COMMANDS = (
     Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
     Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
     Command("image", "PATH", "attach an image file to your next message", _image),
-    Command("mode", "MODE", "restricted or unrestricted: what the tools may do", _mode),
+    Command("mode", "[MODE]", "restricted or unrestricted: what the tools may do; without one, show the mode", _mode),
     Command("model", "MODEL", "use another model from the next request on", _model),
     Command("cancel", "", "the same as Esc", _cancel),
     Command("kill", "", "cancel the run, and stop the background jobs too", _kill),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bedrock.states import ConversationState
 
 #: Columns of what a fact is called.
-_LABEL = 10
+_LABEL = 12
 
 
 @click.command("list")
@@ -204,7 +204,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("approval", conversation.approval_policy),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
         ("used", _used(conversation.total_usage)),
-        ("aside", _used(conversation.aside_usage)),
+        ("side queries", _used(conversation.aside_usage)),
         ("goes on in", conversation.continued_by.removeprefix("conversations/")),
         ("comes from", conversation.continued_from.removeprefix("conversations/")),
     ]

@@ -25,6 +25,8 @@ JSON_OPTION = click.option(
 
 #: Minimum columns of a truncated column in a narrow terminal; the first one, which holds names, is never truncated.
 LEAST = 8
+#: A column that is no wider, such as the mode, is truncated only when all wider ones have shrunk to LEAST.
+SHORT = 12
 _GAP = "  "
 
 
@@ -49,8 +51,8 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: st
 def fitted(rows: Iterable[Sequence[str]], room: int, paths: int | None = None) -> list[SafeText]:
     """Lay out rows in columns, of which the one numbered `paths` has directories.
 
-    Where they need more than `room`, the widest ones but the first shrink, down to LEAST each; if that is not enough,
-    lines are longer than `room`.
+    Where they need more than `room`, the widest ones but the first shrink, down to LEAST each, and those of at most
+    SHORT columns only after all others. If that is not enough, lines are longer than `room`.
     """
     flattened = [
         [" ".join(for_terminal(with_tilde(cell) if at == paths else cell).split()) for at, cell in enumerate(row)]
@@ -74,12 +76,17 @@ def _padded(cell: str, width: int, cutting: Callable[[str, int], str]) -> str:
 
 
 def _narrowed(widths: list[int], room: int) -> list[int]:
-    while (excess := sum(widths) - room) > 0 and max(widths) > LEAST:
-        widest = max(widths)
-        others = [width for width in widths if width < widest]
-        level = max(widest - -(-excess // widths.count(widest)), LEAST, *others)
-        widths = [min(width, level) for width in widths]
-    return widths
+    short = [width for width in widths if width <= SHORT]
+    long = [width for width in widths if width > SHORT]
+    long_limit = _limit(long, room - sum(short))
+    short_limit = _limit(short, room - sum(min(width, long_limit) for width in long))
+    return [min(width, short_limit if width <= SHORT else long_limit) for width in widths]
+
+
+def _limit(widths: list[int], room: int) -> int:
+    """Return the largest limit of widths, but LEAST or more, with which they fit into `room`."""
+    limits = range(min(max(widths, default=LEAST), room), LEAST, -1)
+    return next((limit for limit in limits if sum(min(width, limit) for width in widths) <= room), LEAST)
 
 
 def print_values(values: Iterable[Wrapper[Any]]) -> None:
