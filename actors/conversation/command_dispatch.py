@@ -65,7 +65,7 @@ SLUG_TRIES = 10
 class CommandDispatch:
     """The commands of one conversation (actor's thread).
 
-    Every method raises Rejected, or what actors.messages.commands names, and then nothing has changed; or StoreError.
+    Every method raises Rejected or an error of actors.messages.commands, and then nothing has changed; or StoreError.
     """
 
     def __init__(self, pipeline: ConversationPipeline, titles: Titles) -> None:
@@ -225,7 +225,7 @@ class CommandDispatch:
         return withdrawn
 
     def _change_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
-        """Change the mode; rights are narrowed first, so that nothing starts in the wider mode during the change."""
+        """Change the mode. Rights are narrowed first, so that no tool starts in the wider mode during the change."""
         rights, mode = self._pipeline.executor.rights, request.mode
         rights.narrow(mode)
         stopped = rights.wider_than(mode) if request.stop_running else ()

@@ -194,7 +194,7 @@ def _creating_commit(
 def spawn_from_command(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: SpawnSubAgentsCommand, at: int
 ) -> tuple[UnitOfWork, SpawnSubAgentsResult]:
-    """Return a unit with a run that begins with sub-agents, and the result. Their files have been read before.
+    """Return a unit with a run that begins with sub-agents, and the result. The task files were read earlier.
 
     Raises Rejected, InvalidFieldError or TaskRefusedError.
     """

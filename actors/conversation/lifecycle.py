@@ -1,4 +1,4 @@
-"""When a conversation's actor stops: idle for a while, ended, or at shutdown, and what it reports then.
+"""Stop a conversation's actor: after an idle timeout, when a sub-agent has ended, or at shutdown; then report it.
 
 It stops only once no process of a tool and no sub-agent is left. An idle actor closes its mailbox only while that is
 empty, so that no message is lost; a message that comes later starts its successor.
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IdleCheck:
-    """Stop if nothing has happened for a while."""
+    """Timer message: stop if the idle timeout has passed."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Shutdown:
 
 
 class Lifecycle:
-    """Stop one conversation's actor when it is time. Actor's thread only."""
+    """Decide when one conversation's actor stops, and stop it. Actor's thread only."""
 
     def __init__(
         self,
@@ -77,15 +77,15 @@ class Lifecycle:
         return self._shutdown is not None
 
     def touch(self) -> None:
-        """Count the idle time from now on."""
+        """Restart the idle timeout."""
         self._last_activity = self._services.clock.monotonic()
 
     def on_idle_check(self) -> None:
-        """Let `stop_if_idle` ask for another reminder if it is too early to stop."""
+        """Allow `stop_if_idle` to schedule the next idle check if it is too early to stop."""
         self._idle_check_due = False
 
     def stop_if_idle(self) -> None:
-        """After every message: if no run is active, stop the tool runner, and the actor after a while."""
+        """After every message: if no run is active, stop the tool runner, and the actor after the idle timeout."""
         if self._actor.stopped:
             return
         if not (self.shutting_down or (self._pipeline.idle and not self._retry_queue)):
@@ -100,12 +100,12 @@ class Lifecycle:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether it is a sub-agent that has ended: what its tools keep is of no use any more."""
+        """Whether it is a sub-agent that has ended, so that the state kept by its tools can be dropped."""
         machine = self._pipeline.loaded
         return machine is not None and not machine.record.user_initiated and isinstance(machine.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
-        """Stop now if nothing more can happen here, else once there was no message for `idle_seconds`."""
+        """Stop now if the sub-agent has ended, else after `idle_seconds` without a message."""
         machine = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self.shutting_down:
@@ -118,7 +118,7 @@ class Lifecycle:
             self._remind(IdleCheck(), math.ceil(left * 1000))
 
     def shut_down(self, done: Future[None]) -> None:
-        """End the run; the actor stops once all that it runs has stopped, and then `done` gets its result."""
+        """End the run; the actor stops after its tools and sub-agents have, and then `done` gets its result."""
         self._shutdown = done
         self._executor.stop_everything()
         self._retry_queue.clear()
@@ -130,7 +130,7 @@ class Lifecycle:
             log.error("conversation %s is recovered at the next start", self._pipeline.conversation_id)
 
     def report_end(self) -> None:
-        """Forget what tools keep for an ended sub-agent, and report to its parent if no effect has done so."""
+        """Drop the state kept by an ended sub-agent's tools, and report to its parent if no effect has done so."""
         if self._has_ended:
             self._services.toolbox.forget(self._pipeline.conversation_id)
         if self.sub_agent is None or self._executor.parent_notified:

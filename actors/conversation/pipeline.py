@@ -1,8 +1,7 @@
 """The pipeline that every change of a conversation goes through: load, transition, commit, publish, act.
 
-The commit comes before everything that others can see: only once the store has it are the events published and the
-effects handed to the executor. So a crash between two steps loses nothing that was shown, and a commit that fails
-leaves no trace.
+The commit comes before everything that is visible outside: events are published and effects started only after they
+are durable. So a crash between two steps loses nothing that was shown, and a failed commit has no effect.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class LoadedConversation:
-    """A conversation in memory: what its actor takes for true while it lives. Actor's thread only."""
+    """The in-memory copy of a conversation, authoritative while its actor runs. Actor's thread only."""
 
     def __init__(self, services: Services, record: ConversationRecord) -> None:
         self._services = services
@@ -44,11 +43,11 @@ class LoadedConversation:
 
     @property
     def state(self) -> State:
-        """The state of the machine."""
+        """The state of the state machine."""
         return self.record.state
 
     def begin(self) -> UnitOfWork:
-        """Return an empty unit of work on the present state."""
+        """Return an empty unit of work on the current state."""
         # A model's window may become known while the conversation is loaded.
         window = self._services.usable_window(self.record.model)
         if window != self.context.usable_window:
@@ -60,14 +59,14 @@ class LoadedConversation:
     ) -> tuple[ActEffect, ...]:
         """Commit a unit together with `others`, publish its events, and return the effects to start.
 
-        Raises StoreError, and then nothing has changed here. Once the store has the unit, so has this object.
+        Raises StoreError, and then this object is unchanged. Otherwise it reflects the commit.
         """
         faults = self._services.faults
         if not unit.empty:
             faults.hit("commit.before")
             self._commit(unit, others, command, urgent=urgent)
             self._logged_context = unit.logged_context
-        # Memory follows the store before anything that can fail: a fault behind the commit must not undo it here.
+        # Memory is updated before anything that can fail: an exception after the commit must not revert it here.
         self.record, self.context = unit.record, unit.context
         if not unit.empty:
             faults.hit("commit.after")
@@ -87,7 +86,7 @@ class LoadedConversation:
             log.warning("conversation %s: the store had taken a commit that it reported as failed", self.record.id)
 
     def _is_stored(self, unit: UnitOfWork) -> bool:
-        """Return whether the store has exactly this unit behind the state that it began with."""
+        """Return whether the store contains exactly this unit after the state that it began with."""
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]
@@ -103,7 +102,7 @@ class LoadedConversation:
 
 
 class ConversationPipeline:
-    """One conversation and the executor of its effects. Actor's thread, but for reading `loaded` and `idle`."""
+    """One conversation and the executor of its effects. Actor's thread only, except for reading `loaded` and `idle`."""
 
     def __init__(self, services: Services, executor: EffectExecutor, conversation_id: str) -> None:
         self.services = services
@@ -140,7 +139,7 @@ class ConversationPipeline:
         return self.loaded
 
     def advance(self, event: Event) -> UnitOfWork:
-        """Take an event through the whole pipeline, and return what changed.
+        """Run an event through the whole pipeline, and return the unit of work.
 
         Raises Rejected or StoreError, and then nothing has changed.
         """
@@ -151,7 +150,7 @@ class ConversationPipeline:
         return unit
 
     def advance_outcome(self, event: Event) -> None:
-        """Take the outcome of an effect through the pipeline. One that is ignored as stale has still cost its tokens.
+        """Run the outcome of an effect through the pipeline. The tokens of a stale outcome are still counted.
 
         Raises StoreError.
         """
@@ -168,7 +167,7 @@ class ConversationPipeline:
         self.perform(loaded, unit)
 
     def matches_store(self) -> bool:
-        """Return whether memory and store have the same step; watchers hear of it if the conversation was deleted.
+        """Return whether memory and store have the same step; if the conversation was deleted, notify its watchers.
 
         Raises StoreError.
         """
@@ -195,7 +194,7 @@ class ConversationPipeline:
             self.executor.perform(effect, loaded.record, loaded.context)
 
     def reload(self, epoch: int) -> None:
-        """Drop what is in memory and recover what the store has, unless it has another owner since this `epoch`.
+        """Drop the in-memory copy and recover from the store, unless another owner has taken over since this `epoch`.
 
         Raises StoreError.
         """
@@ -207,12 +206,12 @@ class ConversationPipeline:
 
 
 def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
-    """Return a stored record as its next owner holds it: with a new epoch, which fences off the owner before."""
+    """Return a stored record with a new epoch, which fences off the previous owner."""
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 
 def needs_recovery(record: ConversationRecord) -> bool:
-    """Return whether the owner before stopped in the middle of a run, which a Restart event has to end."""
+    """Return whether the previous owner stopped in the middle of a run, which a Restart event has to end."""
     if not record.user_initiated:
         return not isinstance(record.state, TERMINAL)
     return not isinstance(record.state, QUIET) or record.state.ledger.live

@@ -1,7 +1,7 @@
-"""The retry queue: what has happened to a conversation and is not stored yet, because the store is unavailable.
+"""The retry queue: events of a conversation that could not be committed yet because the store is unavailable.
 
 The actor does not wait for the store: commands are refused at once, a cancel is tried at once, and a shutdown is not
-held up. The entries are retried with growing pauses, oldest first, and before any new command.
+held up. The entries are retried with increasing backoff, oldest first, and before any new command.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class VerifyUncertainCommit:
 
 @dataclass(frozen=True)
 class ReloadFromStore:
-    """Drop what is in memory and load what the store has; `epoch` is that of the owner in memory."""
+    """Drop the in-memory copy and reload it from the store; `epoch` is that of the copy."""
 
     epoch: int
 
@@ -49,12 +49,12 @@ Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainComm
 
 
 class RetryQueue(Generic[Entry]):
-    """What waits to be committed, in order. Actor's thread only.
+    """Entries to be committed, in order. Actor's thread only.
 
     Args:
         name: Id of the conversation, for the log.
         apply: Commits one entry; raises StoreUnavailableError if the store does not take it now.
-        later: Has `retry` called on the actor's thread after so many milliseconds.
+        later: Schedules a call of `retry` on the actor's thread after a delay in milliseconds.
     """
 
     def __init__(self, name: str, apply: Callable[[Entry], None], later: Callable[[int], None]) -> None:
@@ -76,7 +76,7 @@ class RetryQueue(Generic[Entry]):
         self._waiting.append(entry)
 
     def requeue(self, entry: Entry, *, first: bool = False) -> None:
-        """Retry an entry that the store has just refused, as the last or the `first` one; no entry waits twice."""
+        """Put back an entry that the store has just refused, at the end or as the `first`; no entry is queued twice."""
         if entry not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(entry)
         self._retry_later()
@@ -85,7 +85,7 @@ class RetryQueue(Generic[Entry]):
         self._waiting.clear()
 
     def flush(self) -> bool:
-        """Apply the entries in order; return False if the store refused one and the rest has to wait.
+        """Apply the entries in order; return False if the store refused one and the rest stays queued.
 
         Raises what applying an entry raises; that entry is dropped, the others are retried.
         """

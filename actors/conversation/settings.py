@@ -1,4 +1,4 @@
-"""Changes of settings: fields of the record that the state machine does not know. Actor's thread."""
+"""Changes of settings: fields of the record that the state machine does not use. Actor's thread."""
 
 from __future__ import annotations
 

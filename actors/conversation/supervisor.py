@@ -98,7 +98,7 @@ class Supervisor:
         return answer
 
     def live_count(self) -> int:
-        """Return how many conversations have a thread now."""
+        """Return the number of conversations with a running actor."""
         with self._lock:
             return len(self._live)
 
@@ -171,7 +171,7 @@ class Supervisor:
         try:
             if (self._refusing and not urgent) or not self.deliver(conversation_id, asked, urgent=urgent):
                 asked.fail(Rejected(Reason.SHUTTING_DOWN))
-        except RuntimeError as error:  # the machine has no thread left for an actor
+        except RuntimeError as error:  # the system cannot start another thread
             asked.fail(error)
         return asked.answer
 
@@ -210,7 +210,7 @@ class Supervisor:
 
         try:
             threading.Thread(target=prepare, name="bedrock-prepare", daemon=True).start()
-        except RuntimeError as error:  # the machine has no thread left
+        except RuntimeError as error:  # the system cannot start another thread
             asked.fail(error)
         return asked.answer
 

@@ -78,7 +78,7 @@ call, and have no network. This cannot be widened: if the task needs more, repor
 def system_prompt(surroundings: WorkspaceContext, mode: Mode, at: int, *, lean: bool = False) -> str:
     """Return the prompt of a conversation that begins at `at` (Unix milliseconds).
 
-    `lean`: for a model that is slow to read: who it is and where, without rules and without the repository's files.
+    `lean`: a short prompt for a slow model: its role and directory only, without rules and the repository's files.
     """
     if lean:
         return f"{LEAN}\n\n{_place(surroundings, mode, at)}"
@@ -93,7 +93,7 @@ def sub_agent_prompt(
 ) -> str:
     """Return the prompt of a sub-agent that begins at `at` (Unix milliseconds), with its limits.
 
-    `lean`: who it is, how to end and where.
+    `lean`: a short prompt: its role, its directory, and how to end.
     """
     end, place = _how_to_end(max_turns, timeout_ms), _place(surroundings, mode, at)
     if lean:

@@ -183,7 +183,7 @@ class ToolTransient(Struct, frozen=True, tag="tool_transient"):
 
 
 class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
-    """The tool was stopped; if no abort was ordered, it becomes an error result."""
+    """The tool was stopped; if no abort was requested, this becomes an error result."""
 
     at: int
     tool_use_id: str

@@ -246,7 +246,7 @@ class AwaitingSubAgents(Struct, frozen=True, tag="awaiting_sub_agents"):
 
 
 class CancelKind(StrEnum):
-    """What a cancel waits for."""
+    """The kind of work that has to stop before a cancel is complete."""
 
     LLM = "llm"
     """Transient: FinishCancel follows in the same commit."""

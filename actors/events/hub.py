@@ -1,7 +1,7 @@
 """Wakes watchers, and keeps what they read: recent durable events, and the live text of the model or tool that runs.
 
-A watcher is a cursor over the event log. The hub keeps the latest events in memory for the watchers of now; one that
-has fallen behind them reads the store instead. A slow watcher delays neither the publisher nor another watcher.
+A watcher is a cursor over the event log. The hub keeps the latest events in memory; a watcher that has
+fallen further behind reads the store instead. A slow watcher delays neither the publisher nor another watcher.
 
 Live text is accepted only while the published state says that its source runs: not before the state that starts the
 source, not after the state that ends it, however late its writer is.

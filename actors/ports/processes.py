@@ -86,7 +86,7 @@ class RunningProcess(Protocol):
         ...
 
     def wait(self) -> ProcessEnd:
-        """Block until the program has ended and its tree is dead (tool thread). Call it once."""
+        """Block until the program and all its descendant processes have exited (tool thread). Call it once."""
         ...
 
 

@@ -21,11 +21,11 @@ class EventBus(Protocol):
         ...
 
     def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
-        """Show the next text of a model request that streams; ephemeral."""
+        """Show the next text of a streaming model request; ephemeral."""
         ...
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
-        """Show the next output of a tool call that runs; ephemeral."""
+        """Show the next output of a running tool call; ephemeral."""
         ...
 
     def created(self, record: ConversationRecord) -> None:

@@ -117,7 +117,7 @@ class LlmRunner(Actor):
             self._report(LlmStreamStarted(self._clock.now_ms(), self._request.request_id, self._request.attempt))
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Pass the next text on (port ModelSink). The start is reported first: it is in the log, text is not."""
+        """Pass streamed text to the actor, after the start of the stream, which is logged (port ModelSink)."""
         if not text:
             return
         self.started()

@@ -109,7 +109,7 @@ class ConversationInfo(Wrapper[v1.Conversation]):
 
 @dataclass(frozen=True, slots=True)
 class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
-    """One thing that happened to the list of conversations. Only the attribute named like `kind` is set."""
+    """One event of the list of conversations. Only the attribute named by `kind` is set."""
 
     conversation_changed: ConversationInfo | None
     """A conversation as it is now, because it exists, is new, or has changed."""

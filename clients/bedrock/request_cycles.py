@@ -74,7 +74,7 @@ class InferenceRound(Wrapper[v1.InferenceRound]):
 
 @dataclass(frozen=True, slots=True)
 class RequestCycle(Wrapper[v1.RequestCycle]):
-    """Everything that was done for one request, up to the end of its run. A run has the name of its cycle."""
+    """The complete processing of one request, up to the end of its run. The run has the same name as the cycle."""
 
     name: str
     """The resource name."""

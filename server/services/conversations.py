@@ -275,7 +275,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 
 def _seconds(context: Context) -> float:
-    """How long the call may take: until its deadline, or a while if it has none."""
+    """Return the seconds until the call's deadline, or a default limit if it has none."""
     remaining: float | None = context.time_remaining()
     return limits.ANSWER_SECONDS if remaining is None else max(0.0, remaining)
 

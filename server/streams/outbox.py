@@ -1,4 +1,4 @@
-"""Puts frames into responses: everything that waits goes into one, and a commit is not torn apart without need."""
+"""Batch frames into responses: all pending frames go into one, and a commit is split only if it does not fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
     """Group the frames by commit: the events of one commit have the same time.
 
-    Commits of the same millisecond count as one, which keeps together what belongs together all the more.
+    Commits of the same millisecond are grouped together, which is harmless.
     """
     group: list[bytes] = []
     at = events[0].at if events else 0
@@ -38,7 +38,7 @@ def start_of_last_commit(events: Sequence[StoredEvent]) -> int:
 
 
 class Outbox:
-    """What waits for one watcher. Event loop only.
+    """The pending frames of one watcher. Event loop only.
 
     `write` sends a response and returns when the transport has taken it.
     """
@@ -53,7 +53,7 @@ class Outbox:
         """When the transport took the last response."""
 
     async def add_events(self, events: Sequence[StoredEvent], frames: Sequence[bytes]) -> None:
-        """Queue the frames of events; commits stay together if it can be."""
+        """Queue the frames of events; the events of one commit are put into one response if they fit."""
         if self._fits(len(frames), sum(map(len, frames))):
             self._queue(frames)
             return
@@ -61,7 +61,7 @@ class Outbox:
             await self.add(group)
 
     async def add(self, frames: Sequence[bytes]) -> None:
-        """Queue frames that belong together; sends what is full."""
+        """Queue frames that belong together; sends the response whenever it is full."""
         if not self._fits(len(frames), sum(map(len, frames))):
             await self.flush()
         for frame in frames:
@@ -71,7 +71,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits to be written."""
+        """Whether no frames are pending."""
         return not self._frames
 
     def _queue(self, frames: Sequence[bytes]) -> None:
@@ -82,7 +82,7 @@ class Outbox:
         return len(self._frames) + count <= BATCH_EVENTS and self._bytes + size <= BATCH_BYTES
 
     async def flush(self) -> None:
-        """Send what is queued, if there is anything."""
+        """Send all queued frames, if there are any."""
         if not self._frames:
             return
         response = b"".join(self._frames)

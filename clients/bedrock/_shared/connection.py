@@ -34,11 +34,11 @@ class Connection(Generic[ChannelT]):
     """
 
     def __init__(self, find: Callable[[], Settings], open_channel: Callable[[Settings], ChannelT]) -> None:
-        """Find the server and open a channel, which connects with the first call; without a server, no call does.
+        """Find the server and open a channel, which connects at the first call. If no server is found, calls fail.
 
         Args:
-            find: Returns where the server is, and how to prove who we are.
-            open_channel: Opens a channel to there.
+            find: Returns the address of the server and the credentials.
+            open_channel: Opens a channel to that address.
 
         Raises:
             Misconfigured: As `find` does.

@@ -44,10 +44,10 @@ OURS = {
     "completion": "bedrock.cli.commands.completion:completion",
 }
 
-#: Short names for those who expect them.
+#: Alternative names of commands.
 ALIASES = {"ls": "list"}
 
-#: Commands that the server's distribution brings, so that their absence can be explained.
+#: Commands of the server's distribution, so that an error can say that it is not installed.
 SERVERS = ("serve", "backup", "restore")
 
 GROUP = "bedrock.commands"

@@ -376,10 +376,10 @@ class PeeweeStore:
             self._closing.close()
 
     def _close_database(self) -> None:
-        """Close the last connection, unless the database's path leads to another file now.
+        """Close the last connection, unless the database's path now refers to another file.
 
         Closing checkpoints the write-ahead log and removes it by its path, which could then be the log of another
-        database; in that case the process's end closes the connection.
+        database; in that case the connection is closed when the process exits.
         """
         if self._files.database_is_there:
             close_database(self._database, self._space)
@@ -390,7 +390,7 @@ class PeeweeStore:
 
     @contextmanager
     def _reading(self, *, at_one_moment: bool = False) -> Generator[sqlite3.Connection]:
-        """Lend a connection; `at_one_moment`: all reads see one snapshot."""
+        """Yield a pooled connection; with `at_one_moment` all reads see the same snapshot."""
         with self._readers.lend() as database:
             connection = raw(database)
             if not at_one_moment:
@@ -432,7 +432,7 @@ def _between(select: str, column: str, before: int | None, *, descending: bool) 
 
 
 def open_store(path: Path, faults: FaultPoints | None = None, clock: Clock | None = None) -> PeeweeStore:
-    """Open or create the store in the data directory `path`, which this process holds until `close`.
+    """Open or create the store in the data directory `path`, which this process keeps locked until `close`.
 
     `faults` is hit at store.before_begin, store.before_savepoint (once per change), store.before_commit and
     store.after_commit, all on the writer's thread. Raises DataDirectoryBusyError or StoreUnusableError.

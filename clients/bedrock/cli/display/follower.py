@@ -84,12 +84,12 @@ class Onlooker:
         return self.transcript.agents.lines(self._paint, time.monotonic(), _wall(), self._width())
 
     async def _fates(self, event: Event) -> list[Fate]:
-        """Return what a snapshot lacks: which messages were never delivered, and which runs were cut short."""
+        """Return what a snapshot does not contain: undelivered messages and interrupted runs."""
         if (snapshot := event.snapshot) is None:
             return []
         try:
             return await fates_of_snapshot(self._agent(snapshot.conversation.name), snapshot)
-        except BedrockError:  # the messages are shown without their fates then
+        except BedrockError:  # the messages are then shown without these
             return []
 
     def _show(self, event: Event, fates: list[Fate]) -> None:
@@ -116,7 +116,7 @@ class Onlooker:
                     if name not in tree.at_work:  # it never started
                         return
                 await asyncio.sleep(BIRTH_SECONDS)
-        except BedrockError:  # its parent's reports have to suffice
+        except BedrockError:  # only its parent's reports are shown then
             pass
         finally:
             tree.unfollow(name)

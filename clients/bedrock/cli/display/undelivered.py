@@ -1,6 +1,6 @@
-"""What stored messages do not tell: what became of those that had to wait, and which runs were cut short.
+"""Outcomes that stored messages do not contain: those of queued messages, and interrupted runs.
 
-Both are sorted in among the messages and shown as a line of text.
+Each is shown as a line of text, in chronological order among the messages.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from bedrock.events import Snapshot
 
 Fate: TypeAlias = QueuedMessage | RequestCycle
-"""Of a message that waits or waited, or of a run that was cut short."""
+"""A queued message with its outcome, or an interrupted run."""
 
 
 def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list[Fate]:
-    """Read what waits, what became of others since the first of some messages, and which runs were cut short."""
+    """Read the queued messages since the first of `messages`, settled or not, and the interrupted runs."""
     if not messages:
         return []
     entries = conversation.queue(include_settled=True, newest_first=True)
@@ -42,9 +42,9 @@ def fates_since(conversation: Conversation, messages: Sequence[Message]) -> list
 
 
 async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot) -> list[Fate]:
-    """Return what a snapshot leaves out: messages that wait, the fates of others, and their runs that were cut short.
+    """Return what a snapshot does not contain: settled queued messages and interrupted runs.
 
-    Fates are looked up from the snapshot's first message on. What has happened since is in the events that follow.
+    The time range is that of the snapshot's messages; later outcomes are in the events that follow.
     """
     if not snapshot.messages:
         return []
@@ -66,7 +66,7 @@ async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot)
 
 
 def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
-    """Yield messages in their order, and between them the fates of those that were never delivered, and of runs.
+    """Yield messages in order, and between them the outcomes of undelivered messages and of interrupted runs.
 
     A fate is placed at the time when it was decided: that of a message in the history right after it, and messages
     that still wait at the end.
@@ -88,7 +88,7 @@ def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[M
 
 
 def fate_line(entry: Fate, paint: Paint) -> SafeText:
-    """Say what became of a message that was not delivered, or that it waits, or how a run was cut short."""
+    """Describe the outcome of an undelivered message, or that it is still queued, or why a run was interrupted."""
     if isinstance(entry, RequestCycle):
         return paint.careful(f"■ {interruption(entry.stop_detail)}")
     match entry.fate:
@@ -112,7 +112,7 @@ def _runs(messages: Iterable[Message]) -> set[str]:
 
 
 def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
-    """Return the run if it is one of `runs`, which loses it, and no message shows its end."""
+    """Remove the run from `runs`, and return it if it was one of them and no message shows its end."""
     told = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
     wanted = cycle.name in runs
     runs.discard(cycle.name)
@@ -120,13 +120,13 @@ def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
 
 
 def _decided(entry: Fate) -> datetime:
-    """Return when it was decided; the latest possible time for what waits."""
+    """Return when the outcome was decided; the latest possible time if it is still queued."""
     decided = entry.end_time if isinstance(entry, RequestCycle) else entry.settle_time
     return decided or datetime.max.replace(tzinfo=UTC)
 
 
 def _is_before(entry: Fate, message: Message) -> bool:
-    """Return whether it was decided before a message was stored. A run can end and the next begin at one time."""
+    """Return whether it was decided before a message was stored. A run may end and the next begin at the same time."""
     decided, stored = _decided(entry), message.create_time
     run = entry.name if isinstance(entry, RequestCycle) else entry.message.request_cycle
     return decided < stored or (decided == stored and run != message.request_cycle)

@@ -1,4 +1,4 @@
-"""A block of lines at the bottom of a terminal that is drawn again and again while others are printed above it."""
+"""A block of lines at the bottom of a terminal that is redrawn while other lines are printed above it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LiveBlock:
-    """Draws with the two oldest tricks: cursor up, clear to the end."""
+    """Draws with two control sequences only: cursor up, and clear to the end of the screen."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -28,7 +28,7 @@ class LiveBlock:
         self._draw(self._lines, above=line + "\n")
 
     def show(self, lines: Sequence[SafeText]) -> None:
-        """Have the block show these lines."""
+        """Redraw the block with these lines."""
         if list(lines) != list(self._lines):
             self._draw(lines)
 

@@ -21,7 +21,7 @@ def print_line(line: SafeText, *, err: bool = False) -> None:
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Print a line of text from anywhere, made safe for where it goes."""
+    """Print a line of untrusted text, sanitized for a terminal or a pipe."""
     stream = sys.stderr if err else sys.stdout
     print_line(for_terminal(text) if stream.isatty() else for_pipe(text), err=err)
 

@@ -52,23 +52,23 @@ class Paint:
         return SafeText(" ".join(self.clean(text).split()))
 
     def dim(self, text: str) -> SafeText:
-        """Style what may be overlooked."""
+        """Style text of low importance."""
         return self._style(text, dim=True)
 
     def bold(self, text: str) -> SafeText:
-        """Style what should be noticed."""
+        """Style text that is emphasised."""
         return self._style(text, bold=True)
 
     def good(self, text: str) -> SafeText:
-        """Style what went well."""
+        """Style a success."""
         return self._style(text, fg="green")
 
     def bad(self, text: str) -> SafeText:
-        """Style what went wrong."""
+        """Style a failure."""
         return self._style(text, fg="red")
 
     def careful(self, text: str) -> SafeText:
-        """Style what needs a decision, or will be retried."""
+        """Style a warning: something that needs a decision, or will be retried."""
         return self._style(text, fg="yellow")
 
     def name(self, text: str) -> SafeText:
@@ -83,7 +83,7 @@ class Paint:
 def one_line(text: str, width: int) -> SafeText:
     """Return the beginning of a text on one line of at most `width` columns.
 
-    It is cut at a blank if that leaves most of it.
+    It is truncated at a space if that keeps most of it.
     """
     line = SafeText(" ".join(for_terminal(text).split()))
     if cells(line) <= width:
@@ -94,19 +94,19 @@ def one_line(text: str, width: int) -> SafeText:
 
 
 def cut(text: str, width: int) -> str:
-    """Return the beginning of a line, at most `width` columns; blanks stay."""
+    """Truncate a line to at most `width` columns; whitespace is preserved."""
     return text if cells(text) <= width else text[: fitting(text, width - 1)] + "…"[:width]
 
 
 def cut_start(text: str, width: int) -> str:
-    """Return the end of a line, at most `width` columns: the telling part of a path."""
+    """Truncate a line at its start to at most `width` columns, which keeps the most specific part of a path."""
     if cells(text) <= width:
         return text
     return "…"[:width] + (text[-kept:] if (kept := fitting(text[::-1], width - 1)) else "")
 
 
 def cells(text: str) -> int:
-    """Return how many columns a text without controls takes at most, with no characters joined."""
+    """Return the maximum width in columns of a text without control characters; joined characters count separately."""
     if text.isascii():
         return len(text)
     return sum(map(_cells_of(), text))
@@ -133,9 +133,9 @@ def columns(stream: TextIO) -> Width | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """Return the columns but the last one: terminals disagree about a cursor behind it."""
+    """Return the width without the last column: terminals differ in where the cursor is after writing to it."""
     try:
         size = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # it is closed, or only says that it is a terminal
+    except (OSError, ValueError):  # it is closed, or not really a terminal
         size = 0
     return max(1, (size or shutil.get_terminal_size().columns) - 1)

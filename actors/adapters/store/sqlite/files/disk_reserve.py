@@ -1,6 +1,6 @@
 """Disk space that is reserved for operations that free space.
 
-A deletion has to be written before it frees anything, which a full disk refuses; the same holds for what a server
+A deletion has to be written before it frees any space, which fails on a full disk; the same holds for what a server
 writes at its start. So a file of some MiB lies in the data directory, also while no server runs. It is removed when a
 deletion or a start finds no space, and created again once space was freed.
 """
@@ -62,7 +62,7 @@ def is_want_of_room(error: BaseException, directory: Path) -> bool:
 
 
 def disk_is_full(directory: Path) -> str:
-    """Return what is wrong and what to do about it, for users."""
+    """Return an error message for users: the cause and the remedy."""
     return f"the disk is full: free at least {2 * SIZE >> 20} MiB on the file system of {directory}, and try again"
 
 
@@ -70,14 +70,14 @@ class DiskReserve:
     """Own the reserve file. Used by the writer's thread, except when the store opens and closes."""
 
     def __init__(self, directory: Path) -> None:
-        """Prepare the reserve; call it while holding the directory. `make` creates the file."""
+        """Create the object, not the file (see `make`); the data directory must be locked."""
         self._path = directory / RESERVE
         self.scarce = True
         """Whether there is no reserve: it was released, or there is no space for it."""
         self._given_up = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
-        """Return what `opening` returns, releasing the reserve if a start finds no space without that.
+        """Return what `opening` returns, releasing the reserve if it needs the space.
 
         Raises what `opening` raises, and StoreUnusableError with advice if the disk is full.
         """
@@ -130,10 +130,9 @@ class DiskReserve:
         self._path.unlink(missing_ok=True)
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Return whether the write-ahead log can be checkpointed, not counting `without` pages.
+        """Return whether there is disk space to checkpoint the write-ahead log; `without` pages need no space.
 
-        A checkpoint that fails half-way leaves a longer database, which used up the space, and a log that is no
-        shorter.
+        A checkpoint that fails half-way makes things worse: the database has grown, and the log has not shrunk.
         """
         pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size
@@ -151,7 +150,7 @@ class DiskReserve:
         return bool(left < free)
 
     def close(self) -> None:
-        """Keep what is left of a released reserve for the next start, if necessary less than a whole one."""
+        """Reserve space for the next start if the reserve was released; less than the full size if the disk is full."""
         if not self._given_up:
             return
         try:

@@ -93,7 +93,7 @@ def close_quietly(directory: int) -> None:
 
 
 def _walk(passed: list[int], path: str) -> None:
-    """Extend `passed`, the directories from the root to the current one, along `path`."""
+    """Resolve `path`, and update `passed`: open directories from the root to the current one."""
     if path.startswith("/"):
         raise PathEscapesError
     ahead = path.split("/")[::-1]
