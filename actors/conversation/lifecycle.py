@@ -105,7 +105,7 @@ class Lifecycle:
         return machine is not None and not machine.record.user_initiated and isinstance(machine.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
-        """Stop now if the sub-agent has ended, else after `idle_seconds` without a message."""
+        """Stop now if shutting down, not loaded or in a terminal state; else after `idle_seconds` without a message."""
         machine = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self.shutting_down:
