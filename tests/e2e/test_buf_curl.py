@@ -188,10 +188,16 @@ def test_the_recipes_of_the_guide_do_what_they_say(start_server: Servers, tmp_pa
         assert [text for text in wanted if text not in answer] == [], f"{name}: {answer}"
 
 
-def test_the_socket_is_reached_from_python_as_the_guide_says(server: ServerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variable", ["BEDROCK_DATA_DIR", "XDG_STATE_HOME"])
+def test_the_socket_is_reached_from_python_as_the_guide_says(
+    variable: str, server: ServerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "bedrock").symlink_to(server.data)
+    places = {"BEDROCK_DATA_DIR": server.data, "XDG_STATE_HOME": tmp_path / "state"}
     done = subprocess.run(
         [sys.executable, "-c", fenced(GUIDE, "socket: Python")],
-        env=clean_environment(tmp_path, BEDROCK_DATA_DIR=str(server.data)),
+        env=clean_environment(tmp_path, **{variable: str(places[variable])}),
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -24,6 +24,14 @@ figures of the [README](../README.md) from that. A row says which machine and co
 |---|---|---|
 """
 
+WAYS = {
+    "PID namespace": "unrestricted",
+    "subreaper": "unrestricted",
+    "Tier A": "restricted by namespaces",
+    "Tier B": "restricted by Landlock and seccomp",
+}
+"""The ways to run a tool: as reports name them, and in words."""
+
 Reported = Mapping[str, Mapping[str, Any]]
 """The figures of a report by their names."""
 
@@ -60,14 +68,16 @@ def _added(reported: Reported) -> str:
 def _killed(*ways: str) -> Callable[[Reported], str]:
     def say(reported: Reported) -> str:
         rows = ((way, reported[f"tool killed → tree verified dead, {way}"]) for way in ways)
-        return "; ".join(f"{way}: {_spread(row)}, {row['survivors']} survivors of {row['n']:,}" for way, row in rows)
+        return "; ".join(
+            f"{WAYS[way]}: {_spread(row)}, {row['survivors']} survivors of {row['n']:,}" for way, row in rows
+        )
 
     return say
 
 
 def _started(reported: Reported) -> str:
-    ways = {"unrestricted": "PID namespace", "tier A": "Tier A", "tier B": "Tier B"}
-    return "; ".join(f"{how} {_spread(reported[f'tool start to end, {way}'])}" for how, way in ways.items())
+    ways = ("PID namespace", "Tier A", "Tier B")
+    return "; ".join(f"{WAYS[way]} {_spread(reported[f'tool start to end, {way}'])}" for way in ways)
 
 
 def _aborts(reported: Reported) -> str:
