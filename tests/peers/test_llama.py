@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from bedrock import Client, ContextExhausted, Conversation, Event, Run, RunInterrupted, Stop, v1
@@ -96,7 +96,7 @@ def test_a_cancel_ends_the_generation(
         within(run.answer)
 
 
-def test_a_model_that_is_still_loading_is_asked_again(start_server: Any, tmp_path: Path) -> None:
+def test_a_model_that_is_still_loading_is_asked_again(start_server: Servers, tmp_path: Path) -> None:
     """The request waits at a proxy until llama.cpp has begun to load, which takes most of a second."""
     llama = LlamaServer(tmp_path / "llama.log")
     config = tmp_path / "config.toml"
@@ -120,7 +120,7 @@ def test_a_model_that_is_still_loading_is_asked_again(start_server: Any, tmp_pat
     assert run.stop.reason == "completed", run.stop
 
 
-def test_a_small_window_fills_up_and_its_summary_seeds_the_next(start_server: Any, tmp_path: Path) -> None:
+def test_a_small_window_fills_up_and_its_summary_seeds_the_next(start_server: Servers, tmp_path: Path) -> None:
     """The window is what llama.cpp says of itself; at 90 % the model writes the summary."""
     config = tmp_path / "config.toml"
     with LlamaServer(tmp_path / "llama.log", context=WINDOW) as llama:
@@ -135,7 +135,7 @@ def test_a_small_window_fills_up_and_its_summary_seeds_the_next(start_server: An
             assert "context_warning" in kinds
             assert stop.detail == "context_exhausted"
             full = conversation.get()
-            assert full.state.kind == v1.STATE_KIND_CONTEXT_EXHAUSTED
+            assert full.state.kind == "context_exhausted"
             assert full.continuation_summary.strip()
             kinds_told = [message.proto.system_kind for message in conversation.messages()]
             assert v1.SYSTEM_MESSAGE_KIND_SUMMARY in kinds_told, "the model wrote no summary"
