@@ -53,6 +53,10 @@ class Answer(str):
         """The resource name of the conversation. To continue it: ``client.conversation(answer.conversation)``."""
         return self.run.partition("/requestCycles/")[0]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the text and the attributes as values for JSON; `usage` as `Usage.to_dict` returns it."""
+        return {"text": str(self), "run": self.run, "conversation": self.conversation, "usage": self.usage.to_dict()}
+
 
 def checked(decision: object) -> bool:
     """Return a decision about a tool call.

@@ -25,7 +25,7 @@ table say the same in short, and are empty or None for all other kinds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
@@ -204,6 +204,10 @@ class Stop:
         """Create the end of a run from the event that reports it."""
         kind, message = ("", "") if stopped.error is None else (stopped.error.kind, stopped.error.message)
         return cls(stopped.reason, stopped.detail, cast("ErrorKind", kind), message)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes as values for JSON, empty ones too."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

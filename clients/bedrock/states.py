@@ -65,8 +65,8 @@ class Approval(Wrapper[v1.PendingApproval]):
     """The call that needs approval."""
     mode_upgrade: ModeUpgrade | None
     """The request for the unrestricted mode."""
-    create_time: datetime
-    """Since when the question is open."""
+    create_time: datetime | None
+    """Since when the question is open; None in an event that reports the decision without it."""
 
     @property
     def tool_use_id(self) -> str:

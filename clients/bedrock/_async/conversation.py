@@ -23,6 +23,7 @@ from bedrock.conversations import (
     SetModeResult,
     Task,
 )
+from bedrock.errors import NotFound
 from bedrock.messages import Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
 
@@ -159,16 +160,27 @@ class AsyncConversation:
             timeout: Seconds to wait; no limit if None. The run is not cancelled after that.
 
         Raises:
-            NotFound: There is no such run.
+            NotFound: There is no such run, or it belongs to another conversation.
             RunFailed, RunInterrupted: As for `AsyncRun.answer`.
             DeadlineExceeded: It has not ended in time.
         """
+        policy, deadline = QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout)
+        await self._check_own_run(name, deadline)
         progress = RunProgress("", f"{self.name}/{resource_name('requestCycles', name.rpartition('/')[2])}")
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
-        watch = AsyncRunWatch(self._transport, EventCursor(self.name), progress, policy, Deadline(timeout))
+        watch = AsyncRunWatch(self._transport, EventCursor(self.name), progress, policy, deadline)
         async for _ in watch.events():
             pass
         return progress.outcome()
+
+    async def _check_own_run(self, name: str, deadline: Deadline) -> None:
+        """Raise NotFound if the name of a run begins with another conversation, by its id or its slug."""
+        owner, separator, _ = name.partition("/requestCycles/")
+        if not separator or owner == self.name:
+            return
+        own = await self.get(timeout=deadline.shorten(self._transport.timeout))
+        if owner not in (own.name, f"conversations/{own.slug}"):
+            text = f"the run {name} belongs to another conversation, {owner}, not to {self.name}"
+            raise NotFound(text, reason="NOT_FOUND")
 
     def events(
         self,

@@ -74,7 +74,7 @@ class RunProgress:
             if approval.name in self._questions and approval.name not in self._shown:
                 self._shown.add(approval.name)
                 asked = v1.Event.ApprovalChanged(approval=approval.proto)
-                yield Event.from_proto(v1.Event(approval_changed=asked))
+                yield Event.from_proto(v1.Event(time=approval.proto.create_time, approval_changed=asked))
 
     def find(self, cycles: Iterable[RequestCycle]) -> bool:
         """Look for the run, and its end, among request cycles with steps and rounds; False if it is not there."""

@@ -11,14 +11,16 @@ each field of the message:
 | another message | its wrapper |
 | repeated, map | `tuple`, `dict` |
 
-A message that is not set becomes None where the annotation allows it, and a default value elsewhere.
+A message that is not set becomes None where the annotation allows it, and a default value elsewhere: for a time that
+the contract always sets it is the beginning of 1970. A time or a duration that Python cannot represent becomes the
+nearest one that it can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from numbers import Integral
 from types import NoneType
@@ -33,6 +35,7 @@ from bedrock._shared.enum_names import number_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.struct_pb2 import Struct
     from google.protobuf.struct_pb2 import Value as StructValue
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -132,8 +135,19 @@ def _check_type(name: str, value: object, kind: type[Any], words: str) -> None:
 
 
 def moment(timestamp: Timestamp) -> datetime:
-    """Convert a timestamp of the contract into an aware datetime in UTC."""
-    return timestamp.ToDatetime(tzinfo=UTC)
+    """Convert a timestamp of the contract into an aware datetime in UTC, at the nearest end of the years 1 to 9999."""
+    try:
+        return timestamp.ToDatetime(tzinfo=UTC)
+    except (OverflowError, ValueError):  # one bad time must not end a loop over events
+        return (datetime.max if timestamp.seconds > 0 else datetime.min).replace(tzinfo=UTC)
+
+
+def length(duration: Duration) -> timedelta:
+    """Convert a duration of the contract into a timedelta, or the nearest one."""
+    try:
+        return duration.ToTimedelta()
+    except (OverflowError, ValueError):
+        return timedelta.max if duration.seconds > 0 else timedelta.min
 
 
 def plain(struct: Struct) -> dict[str, Any]:
@@ -220,7 +234,7 @@ def _conversion(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
         case "google.protobuf.Timestamp":
             return moment
         case "google.protobuf.Duration":
-            return lambda duration: duration.ToTimedelta()
+            return length
         case "google.protobuf.Struct":
             return plain
         case _:

@@ -6,12 +6,16 @@ import asyncio
 import json
 import logging
 import socket
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 from bedrock import Approval, AsyncClient, Client, Event, v1
+from bedrock._shared.run_progress import RunProgress
 from bedrock.errors import DeadlineExceeded, NotFound, RunFailed, Unauthenticated, Unavailable
+from bedrock.events import Snapshot
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from tests.unit.clients.fake_server import NAME, FakeBedrock, Refusal, fails, says, uses_tool
 
@@ -116,6 +120,18 @@ def test_a_question_that_only_a_snapshot_shows_is_shown_as_one(client: Client, f
     assert decisions(events) == ["asked", "deny"]
 
 
+def test_a_question_that_a_snapshot_shows_has_the_time_at_which_it_was_asked() -> None:
+    asked = v1.PendingApproval(name=f"{NAME}/approvals/a", create_time=Timestamp(seconds=5))
+    snapshot = Snapshot.from_proto(
+        v1.Event.Snapshot(conversation=v1.Conversation(name=NAME), pending_approvals=[asked])
+    )
+    progress = RunProgress("", RUN)
+    progress.observe_gap(snapshot)
+    (event,) = progress.unasked(snapshot.pending_approvals)
+    assert event.approval is not None
+    assert event.time == event.approval.create_time == datetime.fromtimestamp(5, UTC)
+
+
 @pytest.mark.parametrize("name", ["1", f"{NAME}/requestCycles/1", "conversations/brave-otter/requestCycles/1"])
 def test_one_run_is_waited_for(client: Client, fake: FakeBedrock, name: str) -> None:
     fake.answers.extend([ASKS, fails("auth", "The key is wrong.")])
@@ -137,6 +153,14 @@ def test_a_run_that_does_not_exist_is_not_found(client: Client, fake: FakeBedroc
         conversation.run("7")
 
 
+def test_a_run_of_another_conversation_is_refused_as_such(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello."))
+    client.conversation("c1").send("Hi").wait()
+    for conversation in (client.conversation("c1"), client.conversation("brave-otter")):
+        with pytest.raises(NotFound, match="belongs to another conversation, conversations/x, not to"):
+            conversation.run("conversations/x/requestCycles/1")
+
+
 def test_so_it_is_when_asyncio_waits_for_one(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(ASKS)
 
@@ -146,6 +170,8 @@ def test_so_it_is_when_asyncio_waits_for_one(address: str, fake: FakeBedrock) ->
         assert await conversation.run(RUN, on_approval="approve", timeout=20) == "Done."
         with pytest.raises(NotFound):
             await conversation.run("7")
+        with pytest.raises(NotFound, match="belongs to another conversation"):
+            await conversation.run("conversations/x/requestCycles/1")
 
     aio(address, story)
 

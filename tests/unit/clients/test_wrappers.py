@@ -9,20 +9,35 @@ import json
 import pickle
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import pytest
-from bedrock import AsyncClient, AsyncConversation, AsyncRun, Budget, Client, Conversation, Event, Run, Task, Usage, v1
+from bedrock import (
+    Answer,
+    AsyncClient,
+    AsyncConversation,
+    AsyncRun,
+    Budget,
+    Client,
+    Conversation,
+    Event,
+    Run,
+    Stop,
+    Task,
+    Usage,
+    v1,
+)
 from bedrock._shared.wrapper import Value, Wrapper, message_type
 from bedrock.catalog import ServerInfo
 from bedrock.conversations import ConversationInfo
-from bedrock.events import TextDelta
-from bedrock.messages import ToolCall
+from bedrock.events import RunStopped, TextDelta
+from bedrock.messages import ToolCall, ToolResult
 from bedrock.request_cycles import RequestCycle
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -236,6 +251,46 @@ def test_times_are_aware_and_durations_exact() -> None:
     info = v1.GetServerInfoResponse()
     info.limits.heartbeat_interval.FromMilliseconds(1_500)
     assert ServerInfo.from_proto(info).limits.heartbeat_interval == timedelta(seconds=1.5)
+
+
+def test_a_decided_question_need_not_say_since_when_it_was_open() -> None:
+    decided = v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=v1.PendingApproval(name="c/approvals/a")))
+    changed = Event.from_proto(decided).approval_changed
+    assert changed is not None
+    assert changed.approval.create_time is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nearest"), [(2**62, datetime.max), (253_402_300_800, datetime.max), (-(2**62), datetime.min)]
+)
+def test_a_time_that_python_cannot_represent_does_not_end_a_loop(seconds: int, nearest: datetime) -> None:
+    event = Event.from_proto(v1.Event(time=Timestamp(seconds=seconds), revision=1))
+    assert event.time == nearest.replace(tzinfo=UTC)
+    assert event.revision == 1
+
+
+@pytest.mark.parametrize(("seconds", "nearest"), [(2**62, timedelta.max), (-(2**62), timedelta.min)])
+def test_so_it_is_with_durations(seconds: int, nearest: timedelta) -> None:
+    assert ToolResult.from_proto(v1.ToolResult(duration=Duration(seconds=seconds))).duration == nearest
+
+
+def test_the_end_of_a_run_and_its_answer_become_json() -> None:
+    stop = Stop.of(
+        RunStopped.from_proto(v1.Event.RunStopped(reason=v1.STOP_REASON_ERROR, error=v1.RunError(message="Why")))
+    )
+    assert json.loads(json.dumps(stop.to_dict())) == {
+        "reason": "error",
+        "detail": "",
+        "error_kind": "",
+        "error_message": "Why",
+    }
+    answer = Answer.of("Hello.", run="conversations/c/requestCycles/1", usage=Usage(output_tokens=5))
+    assert json.loads(json.dumps(answer.to_dict())) == {
+        "text": "Hello.",
+        "run": "conversations/c/requestCycles/1",
+        "conversation": "conversations/c",
+        "usage": {"output_tokens": "5"},
+    }
 
 
 def test_a_dict_belongs_to_its_wrapper() -> None:
