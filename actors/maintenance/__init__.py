@@ -1,1 +1,1 @@
-"""Work on what is stored: retention, verification, replay."""
+"""Maintenance of stored data: retention, verification, replay."""

@@ -1,4 +1,4 @@
-"""Replay a journal through the state machine, and compare the outcome of each input with the log.
+"""Replay a journal through the state machine, and compare the result of each input with the log.
 
 Pure: no effect is performed, and equal journals give equal results. A `Replay` starts with the creation of a
 conversation and takes the rows in order. After a difference it continues from the machine's state, not the log's.
@@ -70,7 +70,7 @@ class Replay:
         return ReplayedStep(row.step, revision, row.event, state, differences)
 
     def end(self, record: ConversationRecord) -> str:
-        """Return how the stored conversation differs from the replayed state after the last row; "" if it does not."""
+        """Return the difference between the stored conversation and the state after the last row, "" if none."""
         found: list[str] = []
         if self._state != record.state:
             found.append(f"the stored state is another one: {_differing(self._state, record.state)}")

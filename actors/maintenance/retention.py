@@ -1,6 +1,6 @@
 """Retention: a background thread that prunes old events, deletes old archived conversations and compacts the store.
 
-It never forgets a message or a command of a conversation that is kept. It works in steps, each a short transaction,
+It never deletes a message or a command of a conversation that is kept. It works in steps, each a short transaction,
 and pauses ten times as long as a step took, so that writers are not slowed down.
 """
 
@@ -43,7 +43,7 @@ DELETE_SECONDS = 10.0
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """What is kept for how long."""
+    """Retention periods."""
 
     events_days: float = 0.0
     """Events older than that are pruned; 0: never."""
@@ -61,7 +61,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
 
 class Conversations(Protocol):
-    """What deletes conversations; actors.conversation.supervisor.Supervisor is one."""
+    """Interface for deleting conversations, implemented by actors.conversation.supervisor.Supervisor."""
 
     def ask(
         self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None

@@ -1,4 +1,4 @@
-"""Verification of a stored conversation: the store checks its rows, the machine's invariants check its events.
+"""Verify a stored conversation: its rows by the store's checks, its events by the state machine's invariants.
 
 Rows are only ever added, so pages that are read one after the other are consistent up to the revision that the
 conversation had at the beginning. Reads the store and repairs nothing.

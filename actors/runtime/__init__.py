@@ -1,1 +1,1 @@
-"""What every actor needs: mailbox, timers, clock, services."""
+"""The infrastructure of all actors: mailbox, timers, clock, services."""

@@ -66,7 +66,7 @@ class Actor(pykka.ThreadingActor):
         raise NotImplementedError
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """Handle what `receive` raised on `message` (actor's thread), which is a bug. Default: log it."""
+        """Handle an exception that `receive` raised for `message` (actor's thread), always a bug. Default: log it."""
         log.error("fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
         if isinstance(message, AskEnvelope):
             message.fail(error)
@@ -96,7 +96,7 @@ class Actor(pykka.ThreadingActor):
         return self.mailbox.closed or self.actor_stopped.is_set()
 
     def terminate(self, refusal: Exception | None = None) -> None:
-        """Stop after this message (actor's thread), and refuse what still waits, with `refusal` if it is given."""
+        """Stop after this message (actor's thread), and refuse all queued messages, with `refusal` if it is given."""
         self.actor_stopped.set()
         for envelope in self.mailbox.close():
             if isinstance(envelope.message, AskEnvelope):

@@ -1,4 +1,4 @@
-"""Admission control: bounds on concurrent model requests and on everything else that takes file descriptors."""
+"""Admission control: bounds on concurrent model requests and on other work that needs file descriptors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT_SECONDS = 0.05
 class FileRoom:
     """Admits new work only while enough file descriptors are free. Any thread.
 
-    Some are reserved: for clients that connect to cancel, for reads of the store, and for work that runs already.
+    Some are reserved: for clients that connect to cancel, for reads of the store, and for running work.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class FileRoom:
         return min(max(self._limit() // 8, 32), 512)
 
     def take(self, files: int) -> bool:
-        """Return whether so many descriptors can be opened now; they count as open until the next count."""
+        """Return whether this many descriptors can be opened now; they count as open until the next measurement."""
         with self._lock:
             now = time.monotonic()
             if now - self._counted_at >= COUNT_SECONDS:
@@ -51,7 +51,7 @@ class FileRoom:
 
     @property
     def refusal(self) -> str:
-        """Why there is none: begins a sentence, and names the limit."""
+        """The reason for a refusal, as the beginning of a sentence; it states the limit."""
         return (
             f"this server may have {self._limit():,} files open (ulimit -n) and keeps {self.reserved} of them for"
             " cancels and for what is running: there is none left"
@@ -67,7 +67,7 @@ class Admission:
         self._places = threading.BoundedSemaphore(limit)
 
     def acquire(self) -> str:
-        """Admit one request, until `release`; return "", or why it is not admitted, as the beginning of a sentence."""
+        """Admit one request, until `release`; return "", or the reason for a refusal, which begins a sentence."""
         if not self._places.acquire(blocking=False):
             return f"{self.limit:,} model requests are in flight on this server, which is its limit"
         if self._room.take(FILES_PER_REQUEST):

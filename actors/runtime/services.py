@@ -28,7 +28,7 @@ UNKNOWN_MODEL_WINDOW = 8_192
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLimits:
-    """Bounds of sub-agents. How many turns one has that no task names is the machine's: Limits.max_turns."""
+    """Limits of sub-agents. The default number of turns is in the state machine's limits: Limits.max_turns."""
 
     per_call: int = 10
     """Started together, which is all that one conversation has at a time."""
@@ -49,7 +49,7 @@ class AgentLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """Adapters and settings. Wired in one place, which also closes them."""
+    """Adapters and settings, created and closed in one place."""
 
     store: Store
     bus: EventBus

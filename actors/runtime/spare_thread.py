@@ -1,4 +1,4 @@
-"""A thread kept in reserve: ended when no thread can be started, it makes room for one that is urgent."""
+"""A reserved thread: when no thread can be started, it is ended so that an urgent one can start."""
 
 from __future__ import annotations
 

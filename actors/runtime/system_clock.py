@@ -14,7 +14,7 @@ _CONVERSATION_ID = re.compile(rf"[{_ALPHABET}]{{16}}(-a[0-9]+)*")
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

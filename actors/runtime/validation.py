@@ -1,4 +1,4 @@
-"""Checks of what a caller names: working directory, model, mode. Any thread; nothing here asks a provider."""
+"""Validate a caller's choices: working directory, model, mode. Any thread; no provider is contacted."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def working_directory(services: Services, path: str) -> str:
 
 
 def offered_model(services: Services, name: str) -> Model:
-    """Return a model that a caller chooses. Raises Rejected unless it is known that a provider serves it.
+    """Return a requested model. Raises Rejected unless a provider is known to serve it.
 
-    Providers that have to be asked were asked before (`actors.runners.model_choice`).
+    Providers that list their models are queried earlier (`actors.runners.model_choice`).
     """
     if not services.models.offers(name):
         raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)
@@ -31,7 +31,7 @@ def offered_model(services: Services, name: str) -> Model:
 
 
 def served_model(services: Services, name: str) -> Model:
-    """Return a model that was chosen before. Raises Rejected if no provider serves it any more."""
+    """Return a conversation's model. Raises Rejected if no provider serves it any more."""
     model = services.models.get(name)
     if model is None:
         raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)

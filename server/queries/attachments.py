@@ -1,4 +1,4 @@
-"""DownloadAttachment: the bytes of an image, in pieces, to a reader who may be slow."""
+"""DownloadAttachment: stream the bytes of an image in chunks, with backpressure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AttachmentDownloads:
-    """Event loop only."""
+    """Serves DownloadAttachment. Event loop only."""
 
     def __init__(self, store: AttachmentStore, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store

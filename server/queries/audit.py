@@ -1,4 +1,4 @@
-"""VerifyConversation and ReplayConversation: what is stored, checked and run again. Nothing is changed."""
+"""VerifyConversation and ReplayConversation: check and replay stored data without changing it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 50
 
 
 class StoredAudits:
-    """Event loop only, but for what it has read."""
+    """Serves both calls. Event loop only, except for its blocking reads."""
 
     def __init__(self, store: StoreReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class StoredAudits:
     async def verify(
         self, conversation_id: str, request: v1.VerifyConversationRequest
     ) -> v1.VerifyConversationResponse:
-        """Check it. Raises ConversationNotFoundError or StoreUnavailableError."""
+        """Verify a conversation. Raises ConversationNotFoundError or StoreUnavailableError."""
         return await self._reads(self._verify, conversation_id, request.name)
 
     def _verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
@@ -53,7 +53,7 @@ class StoredAudits:
         request: v1.ReplayConversationRequest,
         write: Callable[[v1.ReplayConversationResponse], Awaitable[None]],
     ) -> None:
-        """Replay the log, up to its end of now.
+        """Replay the log, up to its current end.
 
         Raises ConversationNotFoundError, RevisionTooOldError, SlowReaderError or StoreError.
         """
@@ -70,7 +70,7 @@ class StoredAudits:
 
 
 class _Run:
-    """One replay, in portions (reading threads, one after the other)."""
+    """One replay, in batches (reading threads, one after the other)."""
 
     def __init__(self, store: StoreReader, record: ConversationRecord, until: int) -> None:
         self._store = store
@@ -100,7 +100,7 @@ class _Run:
         return [row for row in rows if row.step <= self._record.step and row.first_revision <= self._until]
 
     def _first_readable(self) -> Sequence[StoredTransition]:
-        """Return the next row alone, if it is not the damaged one."""
+        """Return the next row on its own, or nothing if it cannot be read."""
         try:
             return self._rows(1)
         except StoreDamagedError:
@@ -128,5 +128,5 @@ class _Run:
 
 
 def _fitting(json: bytes) -> str:
-    """JSON as it is, or nothing if it is too long for a response."""
+    """Return the JSON unchanged, or empty if it is too long for a response."""
     return json.decode(errors="replace") if len(json) <= limits.REPLAY_JSON_BYTES else ""

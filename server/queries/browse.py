@@ -1,4 +1,4 @@
-"""BrowseDirectory: the entries of a directory of this machine. Blocks, on a reading thread."""
+"""BrowseDirectory: list a directory of this machine. Blocks, on a reading thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NotBrowsableError(MalformedRequestError):
-    """A path that cannot be shown."""
+    """The path cannot be listed."""
 
     reason = Reason.WORKING_DIRECTORY_INVALID.value
 

@@ -1,4 +1,4 @@
-"""ExportConversation: everything about a conversation as lines of JSON, a page in memory at a time."""
+"""ExportConversation: stream a whole conversation as lines of JSON, one page in memory at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGE = 100
 
 
 class ConversationExports:
-    """Event loop only, but for what it has read."""
+    """Serves ExportConversation. Event loop only, except for its blocking reads."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ConversationExports:
         request: v1.ExportConversationRequest,
         write: Callable[[v1.ExportConversationResponse], Awaitable[None]],
     ) -> None:
-        """Write all of it. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
+        """Write the whole export. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         record = await self._reads(self._store.load, conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.name)
@@ -93,12 +93,12 @@ def _events(store: StoreReader, conversion: ConversionContext, record: Conversat
 
 
 def _settings(stored: StoredEvent) -> dict[str, list[str]]:
-    """Which settings an event changed; the log does not keep what they became."""
+    """Return the names of the settings that an event changed; the log does not keep the new values."""
     told = stored.notification
     return {"settings": list(told.fields)} if isinstance(told, ConversationUpdated) else {}
 
 
 def _line(kind: str, body: Message, **more: object) -> str:
-    """One line, with the field names of the contract."""
+    """Encode one line, with the field names of the contract."""
     fields = json_format.MessageToDict(body, preserving_proto_field_name=True)
     return json.dumps({"kind": kind, kind: fields, **more}, ensure_ascii=False, separators=(",", ":"))

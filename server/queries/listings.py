@@ -1,4 +1,4 @@
-"""Lists, read page by page from the store. Everything here blocks and runs on a reading thread."""
+"""List calls, read page by page from the store. Everything here blocks and runs on a reading thread."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CHUNK = 100
 
 
 class _Conversations(Struct):
-    """Go on after the conversation that was last updated then."""
+    """Page token: continue after the conversation with this update time."""
 
     updated_at: int
     id: str
 
 
 class _Messages(Struct):
-    """Go on after this sequence, in the direction of the listing."""
+    """Page token: continue after this sequence, in the direction of the listing."""
 
     sequence: int
 

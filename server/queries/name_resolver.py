@@ -1,4 +1,4 @@
-"""Conversations by name, for those whom they belong to."""
+"""Resolve names to conversations of the caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWNERS = 10_000
 
 
 class NameResolver:
-    """Event loop only."""
+    """Resolves names, with a cache of ids and owners. Event loop only."""
 
     def __init__(self, store: ConversationReader, reads: ReadPool) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class NameResolver:
         return conversation_id
 
     def _locate(self, key: str, principal: str) -> str | None:
-        """By id, else by slug, if it belongs to `principal` (reading thread)."""
+        """Return a conversation by id, else by slug, if it belongs to `principal` (reading thread)."""
         slug = "" if has_form_of_id(key) else key
         for conversation_id in (key, self._store.find_slug(slug) if slug else None):
             if conversation_id and self._store.owner(conversation_id) == principal:
@@ -56,14 +56,14 @@ class NameResolver:
         return None
 
     def _find(self, key: str) -> ConversationRecord | None:
-        """By id, else by slug (reading thread). What has the form of an id is never a slug."""
+        """Return a conversation by id, else by slug (reading thread). No slug has the form of an id."""
         found = self._store.load(key)
         if found is None and not has_form_of_id(key) and (conversation_id := self._store.find_slug(key)):
             found = self._store.load(conversation_id)
         return found
 
     def _remember(self, record: ConversationRecord) -> None:
-        """Neither the id nor the owner of a conversation ever changes."""
+        """Cache the id and the owner of a conversation, which never change."""
         self._owners[record.id] = record.principal
         if len(self._owners) > OWNERS:
             del self._owners[next(iter(self._owners))]

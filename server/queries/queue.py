@@ -1,4 +1,4 @@
-"""Steers and follow-ups: those that wait, and what became of the others. Blocks, on a reading thread."""
+"""List steers and follow-ups: queued ones, and settled ones with their outcome. Blocks, on a reading thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNK = 100
 
 
 class _Place(Struct):
-    """Go on behind this message, in the direction of the listing."""
+    """Page token: continue after this message, in the direction of the listing."""
 
     revision: int = 0
     """Of the end of its wait, if that has ended."""

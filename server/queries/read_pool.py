@@ -1,4 +1,4 @@
-"""The store, read from the event loop: always on a thread of a small pool, never on the loop."""
+"""Read the store from the event loop: on a thread of a small pool, never on the loop itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReadPool:
         self._start_all(threads)
 
     def _start_all(self, threads: int) -> None:
-        """Start every thread now: when it is needed there may be none to be had. Raises RuntimeError."""
+        """Start every thread now, since the system may refuse to start one later. Raises RuntimeError."""
         together = threading.Barrier(threads + 1)
         try:
             for _ in range(threads):

@@ -1,4 +1,4 @@
-"""Read request cycles page by page from what pruning leaves: messages, and the ends of runs.
+"""Read request cycles page by page from data that is never pruned: messages, and the outcomes of runs.
 
 Blocks, on a reading thread. A page reads the messages of its own runs and no others.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Place(Struct):
-    """Go on behind this run, in the direction of the listing."""
+    """Page token: continue after this run, in the direction of the listing."""
 
     revision: int = 0
     """Of its end."""
@@ -37,7 +37,7 @@ class _Place(Struct):
 
 
 class _Span(Struct):
-    """A run, and where its messages are."""
+    """A run, and the range of its messages."""
 
     run: str
     after: int
@@ -83,7 +83,7 @@ def list_cycles(
 def _fold(
     conversion: ConversionContext, messages: list[Message], ended: StoppedRun | None
 ) -> cycles.RequestCycle | None:
-    """Return the cycle of a run's messages and its end; None if it has no root."""
+    """Build the cycle of a run from its messages and its outcome; None if it has no root message."""
     told: list[Durable] = [MessageAdded(message) for message in messages]
     times: Iterable[int] = repeat(0)
     if ended:
@@ -127,7 +127,7 @@ def _stopped_backwards(
 
 
 def _under_way(record: ConversationRecord, after: int) -> Iterator[_Span]:
-    """Return the run that is live in the record, unless the ends of runs, which were read later, have its end."""
+    """Return the live run of the record, unless its outcome is among those that were read later."""
     ledger = record.state.ledger
     if ledger.live and after < ledger.seq:
         yield _Span(run_id(record.id, ledger.run), after, ledger.seq)

@@ -1,8 +1,8 @@
-"""Events as bytes, made once for all watchers.
+"""Encode events once for all watchers.
 
 A SubscribeResponse has one field, the events. On the wire it is therefore nothing but its events one after the
-other, each behind the field's tag and its own length: a *frame*. Frames are made once, kept where all watchers of a
-conversation find them, and joined into a response without being looked at again.
+other, each prefixed by the field's tag and its length: a *frame*. Frames are made once, kept where all watchers of a
+conversation find them, and concatenated into responses without further processing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])
 
 
 def frame(message: v1.Event) -> bytes:
-    """Encode an event as a part of a SubscribeResponse."""
+    """Encode an event as a frame of a SubscribeResponse."""
     return _framed(message.SerializeToString())
 
 
@@ -46,7 +46,7 @@ def _varint(value: int) -> bytes:
 
 
 class EventEncoder:
-    """Makes frames. Event loop only, but for `stored`."""
+    """Encodes events as frames. Event loop only, except `stored`."""
 
     def __init__(self, store: ConversationReader, conversion: ConversionContext, clock: Clock) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class EventEncoder:
         self._clock = clock
 
     def stored(self, conversation_id: str, events: Iterable[StoredEvent]) -> list[bytes]:
-        """Frames of events that were read from the store (reading thread)."""
+        """Encode events that were read from the store (reading thread)."""
         present: bytes | None = None
         made: list[bytes] = []
         for each in events:
@@ -81,7 +81,7 @@ class EventEncoder:
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def live(self, conversation_id: str, events: Sequence[HubEvent]) -> list[bytes]:
-        """Frames of events that have just happened."""
+        """Encode newly published events."""
         frames = []
         for each in events:
             if each.wire is None:
@@ -95,7 +95,7 @@ class EventEncoder:
         return frame(event(self._conversion, conversation_id, each.event))
 
     def text(self, text: LiveText) -> list[bytes]:
-        """Frames of fresh text of a request."""
+        """Encode new text of a model request."""
         for chunk in text.chunks:
             if chunk.wire is None:
                 delta = text_delta(text.key, text.attempt, chunk.offset, chunk.text, reasoning=chunk.reasoning)
@@ -103,7 +103,7 @@ class EventEncoder:
         return [chunk.wire for chunk in text.chunks if chunk.wire is not None]
 
     def output(self, text: LiveText) -> list[bytes]:
-        """Frames of fresh output of a tool."""
+        """Encode new output of a tool."""
         for chunk in text.chunks:
             if chunk.wire is None:
                 delta = output_delta(text.key, text.attempt, chunk.offset, chunk.text)
@@ -115,11 +115,11 @@ class EventEncoder:
         return self._ephemeral(v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head)))
 
     def heartbeat(self, head: int) -> bytes:
-        """Encode a sign of life."""
+        """Encode a heartbeat."""
         return self._ephemeral(v1.Event(heartbeat=v1.Event.Heartbeat(head_revision=head)))
 
     def deleted(self) -> bytes:
-        """Encode the end of a deleted conversation."""
+        """Encode the event that the conversation was deleted."""
         return self._ephemeral(v1.Event(deleted=v1.Event.Deleted()))
 
     def snapshot(self, snapshot: v1.Event.Snapshot) -> bytes:

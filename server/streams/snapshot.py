@@ -1,4 +1,4 @@
-"""The beginning of a stream: one consistent view of a conversation."""
+"""The first response of a stream: a consistent snapshot of a conversation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class InitialSnapshot:
         return None
 
     def add_partial(self, chunks: tuple[TextChunk, ...]) -> None:
-        """Put what has been streamed so far into the snapshot: one entry of each kind, from its beginning."""
+        """Add the text streamed so far to the snapshot, from its beginning: one entry of each kind."""
         if self.slot is None:
             return
         request_id, attempt = self.slot
@@ -57,7 +57,7 @@ def open_stream(
 ) -> InitialSnapshot:
     """Read the beginning of a stream (reading thread).
 
-    Raises ConversationNotFoundError, and MalformedRequestError for a revision that is yet to come.
+    Raises ConversationNotFoundError, and MalformedRequestError for a revision in the future.
     """
     resuming = request.WhichOneof("start") == "after_revision"
     wanted = request.recent_messages if request.WhichOneof("start") == "recent_messages" else RECENT_MESSAGES[0]
@@ -74,7 +74,7 @@ def open_stream(
 
 
 def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
-    """Encode the snapshot within a response's limit; the oldest messages are left out where they do not fit."""
+    """Encode the snapshot within a response's limit; the oldest messages are omitted if they do not fit."""
     record = seen.record
     answer = v1.Event.Snapshot(
         conversation=present(conversion, record),

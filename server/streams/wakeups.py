@@ -38,7 +38,7 @@ class Wakeups:
         self._not_before = 0.0
 
     def wake(self, watcher: Callable[[], None]) -> None:
-        """Have `watcher` called on the loop soon. Any thread; never blocks.
+        """Schedule a call of `watcher` on the event loop. Any thread; never blocks.
 
         A caller that finds no batch scheduled schedules one. Two threads may both do so, which is harmless. No watcher
         is missed, since it is queued before the flag is read, and the flag is cleared before the queue is read.

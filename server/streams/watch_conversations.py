@@ -1,4 +1,4 @@
-"""WatchConversations: the present list, then its changes, coalesced to the latest of each conversation.
+"""WatchConversations: the current list, then its changes, coalesced to the latest of each conversation.
 
 A watcher attaches to the feed first and reads the store afterwards. A page may be newer than the feed, so
 conversations that changed while the pages were read are read once more; from then on the feed is sufficient.
@@ -36,7 +36,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class ConversationListStreams:
-    """Starts the streams. Event loop only."""
+    """The WatchConversations streams of this server. Event loop only."""
 
     def __init__(
         self,
@@ -149,11 +149,11 @@ class ConversationListStream(Stream):
                         yield self._present(self._sources.store.children(record.id))
 
     def _present(self, ids: Iterable[str]) -> list[v1.WatchConversationsResponse]:
-        """Read these conversations as they are now (reading thread)."""
+        """Read the current state of these conversations (reading thread)."""
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
-        """Return None if it is damaged: then it is omitted, as in all lists."""
+        """Read one conversation; None if it is damaged, so that it is omitted, as in all lists."""
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:

@@ -1,4 +1,4 @@
-"""Find and kill processes of a call whose tool host and init are dead, by marks that processes inherit.
+"""Find and kill processes of a call whose tool host and init have exited, by marks that processes inherit.
 
 Without a PID namespace a tool can kill its tool host and init, and its processes become orphans. What it started still
 carries the call's number, in the environment and as a meaningless resource limit, and is in the call's control groups.

@@ -1,4 +1,4 @@
-"""Probe at start what this machine offers to restrict a tool, by trying it."""
+"""Probe at start which sandbox features of the kernel work, by trying them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LANDLOCK_CREATE_RULESET_VERSION = 1
 
 
 def probe(setting: str = "auto") -> SandboxReport:
-    """Try what the kernel allows, in short-lived processes. Blocks for some hundred milliseconds.
+    """Try the kernel's sandbox features in short-lived processes. Blocks for some hundred milliseconds.
 
     Raises SandboxUnavailableError if `setting` demands a tier that this machine does not support.
     """
@@ -56,7 +56,7 @@ def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxR
 
 
 def landlock_abi() -> int:
-    """Return the version of Landlock in this kernel, 0 without."""
+    """Return the ABI version of Landlock in this kernel, 0 if there is none."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         return max(0, int(libc.syscall(toolhost.NR_LANDLOCK_CREATE, None, 0, LANDLOCK_CREATE_RULESET_VERSION)))
@@ -83,7 +83,7 @@ def can_make_pid_namespace() -> bool:
 
 
 def _namespaces(abi: int) -> SandboxReport:
-    """Return what is available without a restriction: PID namespaces, and hiding the server's files in them."""
+    """Return which features unrestricted calls can use: PID namespaces, and hiding the server's files in them."""
     hiding = SandboxReport(tier="none", landlock_abi=abi, pid_namespace=True, hides_protected=True)
     if not why_not(hiding):
         return hiding
@@ -130,7 +130,7 @@ def _advice_on_signals(abi: int) -> str:
 
 
 def why_not(report: SandboxReport) -> str:
-    """Run a program under what `report` promises and let it try to break out; "" if everything held."""
+    """Run a program that tries to break out of the restrictions in `report`; return why they fail, "" if they hold."""
     try:
         with tempfile.TemporaryDirectory(prefix="bedrock-probe-") as folder:
             secret = Path(folder, "protected", "secret")

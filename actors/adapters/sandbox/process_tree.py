@@ -212,7 +212,7 @@ class ProcessTree:
     # --- wait -----------------------------------------------------------------------------------------------------
 
     def wait(self) -> ProcessEnd:
-        """Block until the program has ended and its tree is dead, or is reported as leaked."""
+        """Block until the program has ended and all its descendants have exited, or are reported as leaked."""
         with self._finishing:
             if self._end is None:
                 self._end = self._finish()
@@ -262,10 +262,10 @@ class ProcessTree:
         return None if due is None else due - time.monotonic()
 
     def _clear(self) -> bool:
-        """Do the work of a host that is dead or does not report; return whether the tree is known to be dead.
+        """Kill the tree in place of a host that has exited or does not report; return whether all of it has exited.
 
-        Without a namespace, init is not killed before the tree is known to be dead: once its host is dead, init is what
-        kills the rest. If the tool has killed init, the call's marks lead to what is left.
+        Without a namespace, init is not killed before the tree has exited: without its host, init kills the rest.
+        If the tool has killed init, remaining processes are found by the call's marks.
         """
         confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep())
         if self._host.poll() is None:
@@ -323,7 +323,7 @@ class ProcessTree:
             while frame := self._next_frame():
                 self._handle_frame(frame[:1], frame[1:])
         except OSError:
-            pass  # the host is lost; `wait` determines what is left of the tree
+            pass  # the host is lost; `wait` finds the remaining processes
         finally:
             with self._changed:
                 self._silent = True

@@ -1,4 +1,4 @@
-"""The server's own files (data, keys, settings), and what must be hidden from tools to protect them."""
+"""The server's own files (data, keys, settings), and the paths to hide from tools to protect them."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class ToolHostSandbox:
 
     @property
     def report(self) -> SandboxReport:
-        """Return what this machine's sandbox can do."""
+        """Return the capabilities of this machine's sandbox."""
         return self._report
 
     @property
@@ -109,7 +109,7 @@ class ToolHostSandbox:
         return tree
 
     def close(self) -> None:
-        """Kill everything that runs, wait for it, and refuse new starts; idempotent."""
+        """Kill all running programs, wait for their exit, and refuse new starts; idempotent."""
         with self._lock:
             self._closed = True
             live = tuple(self._live)
@@ -217,7 +217,7 @@ class ToolHostSandbox:
             tree.kill()
 
     def _ended(self, tree: ProcessTree, host: subprocess.Popen[bytes], left: orphans.CallMarks | None) -> None:
-        """Release what the tree used; `left`: the marks of its processes if some may still live."""
+        """Release the tree's resources; `left`: the marks of its processes if some may still run."""
         with self._lock:
             directory = self._directories.pop(tree, None)
             if left is not None:

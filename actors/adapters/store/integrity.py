@@ -1,4 +1,4 @@
-"""Verify a stored conversation structurally: every row is as it was written, and nothing is missing.
+"""Verify a stored conversation structurally: every row is unchanged, and none is missing.
 
 Whether its transitions are legal is verified elsewhere. Everything is read once, in order; unreadable rows are reported
 as findings.
@@ -88,7 +88,7 @@ def violations(stored: StoredRows) -> Iterator[str]:
 
 
 class _Log:
-    """Read the log once and collect what it says about the other tables."""
+    """Read the log once and collect the expected content of the other tables."""
 
     def __init__(self, begins: Place, messages: Iterable[Row]) -> None:
         self.place = begins
@@ -169,7 +169,7 @@ class _Messages:
         """The sequence of the last message that was checked."""
 
     def logged(self, message: Message) -> Iterator[str]:
-        """Check the stored message that the log says was added."""
+        """Check the stored message against the log's entry."""
         yield from self._until(message.sequence)
         row = self._next
         if row is None or row[2] != message.sequence:
@@ -179,7 +179,7 @@ class _Messages:
         yield from self._look(row, message)
 
     def rest(self) -> Iterator[str]:
-        """Check the messages behind the last one in the log."""
+        """Check the messages after the last one in the log."""
         yield from self._until(None)
 
     def _until(self, sequence: int | None) -> Iterator[str]:

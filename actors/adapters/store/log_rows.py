@@ -30,7 +30,7 @@ LOG = (
 
 
 class LogRow(NamedTuple):
-    """A row of `log` as it is read."""
+    """A row of the table `log`."""
 
     conversation_id: str
     step: int
@@ -105,7 +105,7 @@ def check_shape(part: Commit) -> None:
 
 
 def next_revision(part: Commit) -> int:
-    """Return the revision that must come next in the store for `part` to fit."""
+    """Return the revision that the store must expect next for `part` to be accepted."""
     return part.log[0].first_revision if part.log else part.record.last_seq + 1
 
 

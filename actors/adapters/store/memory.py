@@ -1,4 +1,4 @@
-"""A store in memory with the same guarantees but durability, for tests of everything above the store."""
+"""An in-memory store with the same guarantees except durability, for tests of the layers above."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pruning of the log: remove its oldest rows in batches and record where it begins since then.
+"""Prune the log: remove its oldest rows in batches and record where the rest begins.
 
 The record distinguishes a pruned log from one whose beginning is missing for another reason. Rows that fail
 verification are kept, as evidence.
@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
     """Rows written before this time in milliseconds; None: of any age."""
 
     def hold(self, row: LogRow) -> bool:
-        """Return whether the row must be kept, and with it all that follow."""
+        """Return whether this row and all later ones must be kept."""
         if row.first_revision + row.event_count > self.before_revision:
             return True
         return self.older_than is not None and row.at >= self.older_than

@@ -1,7 +1,7 @@
 """Outcomes of runs and queued inputs: extracted from a commit's events, and kept when the log is pruned.
 
 `runs` has a row for every stopped run, `fates` one for every steer and follow-up that is no longer queued. With the
-messages they contain everything that clients need of the whole log.
+messages they contain everything that clients need from the log.
 """
 
 from __future__ import annotations

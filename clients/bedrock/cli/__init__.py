@@ -13,7 +13,7 @@ from bedrock.cli import stdio as streams
 def main() -> None:
     """Run the program with the arguments of the process. Always ends with SystemExit."""
     _interrupts.end_at_once()
-    # What gRPC logs about lost connections is said better by us.
+    # Suppresses gRPC's messages about lost connections: the program prints its own.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     streams.prepare()
     from bedrock.cli.app import bedrock  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The command group: finds commands when they are asked for, and turns errors into texts and exit codes."""
+"""The command group: imports commands on demand, and converts errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ GROUP = "bedrock.commands"
 
 
 class Commands(click.Group):
-    """The commands of this package and those that are plugged in. Ours win if names clash."""
+    """The commands of this package and of plugins. Ours take precedence if names clash."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -64,7 +64,7 @@ class Commands(click.Group):
             return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands in the order in which a newcomer meets them."""
+        """Return the names of the commands, those for beginners first."""
         plugged = sorted(name for name in _plugged() if name not in OURS)
         return [*OURS, *plugged]
 
@@ -94,7 +94,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; one that does not exist is answered with those that are spelled alike.
+        """Find the command; if it does not exist, suggest similar names.
 
         From then on Ctrl-C is the command's own matter.
         """
@@ -115,7 +115,7 @@ class Commands(click.Group):
             return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; no error of ours gets through as a traceback."""
+        """Run the command; Bedrock's own errors never appear as tracebacks."""
         with exits.told(exits.address_source(ctx)):
             return super().invoke(ctx)
 

@@ -1,4 +1,4 @@
-"""Names on a command line, and how a shell completes them: by asking the server, which must be quick."""
+"""Names on a command line, and their completion in a shell by quick requests to the server."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 else:
     NameType = click.ParamType  # which is generic from click 8.2 on
 
-#: How long the shell may be kept waiting, in seconds.
+#: Maximum seconds of a completion.
 PATIENCE = 1.0
-#: How many names are offered.
+#: Maximum number of completions.
 MOST = 100
 
 
@@ -34,7 +34,7 @@ def complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 class ConversationName(NameType):
-    """A conversation by its slug or its id. An empty one, as of a variable that is not set, is no name."""
+    """A conversation by its slug or its id. An empty name, e.g. of an unset variable, is invalid."""
 
     name = "conversation"
 

@@ -1,4 +1,4 @@
-"""Which conversation a command talks in: a new one, the latest one of a directory, or one by name."""
+"""Select the conversation of a command: a new one, the latest one of a directory, or one by name."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _latest(client: Client, directory: str) -> Conversation:
             return client.conversation(found.name)
         if not found.continued_by:
             return client.conversation(found.name).continue_()
-        # its successor is of the same directory: it is listed itself, unless it is archived or deleted
+        # its successor is in the same directory: it is listed itself, unless it is archived or deleted
     others = "`bedrock list` shows those of other directories, and `bedrock chat -r NAME` goes on with one."
     where = Path(directory).absolute()
     raise exits.CommandError(f"there is no conversation in {where} yet", f"Start one: `bedrock chat`. {others}")

@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def connect(ctx: click.Context) -> Client:
-    """Make the client of this command; it is closed when the command ends."""
+    """Create the client of this command; it is closed when the command ends."""
     return ctx.with_resource(Client(ctx.find_root().obj))

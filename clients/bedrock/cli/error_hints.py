@@ -1,4 +1,4 @@
-"""What an error of the client means at a command line or in a chat: what happened, and what to do there."""
+"""Convert errors of the client to messages and hints for a command line or a chat."""
 
 from __future__ import annotations
 

@@ -47,14 +47,14 @@ CHECK_ADDRESS = (
 
 
 def address_source(ctx: click.Context) -> str:
-    """Return what names the server's address, "--address" or "BEDROCK_ADDRESS"; empty if nothing does."""
+    """Return the source of the server's address, "--address" or "BEDROCK_ADDRESS"; empty if there is none."""
     if ctx.find_root().params.get("address"):
         return "--address"
     return "BEDROCK_ADDRESS" if os.environ.get("BEDROCK_ADDRESS") else ""
 
 
 def way_to_a_server(error: Unavailable, source: str = "") -> str:
-    """Say what to do where no server could be reached.
+    """Return a hint for an error of a server that could not be reached.
 
     Args:
         error: How that failed; without a reason, only the message says more.
@@ -64,7 +64,7 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
         return TRUST
     if not error.reason and error.message.endswith("Socket closed"):
         return SPEAK_TLS
-    # The server's own refusals, and a server of this machine that has lost its socket, say themselves what to do.
+    # The server's own refusals, and the error of a local server that has lost its socket, contain a hint already.
     if source and (type(error) is ServerNotRunning or not error.reason):
         return CHECK_ADDRESS.format(source=source)
     return error.hint if error.reason else START_A_SERVER

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 START_SECONDS = 60.0
 #: Seconds that it gets to shut down gracefully before it is killed.
 STOP_SECONDS = 20.0
-#: How long its runs may go on then, in seconds.
+#: Seconds that running work may continue during the shutdown.
 DRAIN_SECONDS = 1
 
 _READY = re.compile(rb"\bready on (\S+)")
 
 
 def server_answers(address: str | None) -> bool:
-    """Tell whether a Bedrock server answers there, even if only to say that the token is wrong.
+    """Return whether a Bedrock server answers at the address, even if only that the token is wrong.
 
     Raises:
         Misconfigured: The address, or what is in the data directory, cannot be used.
@@ -81,7 +81,7 @@ class SpawnedServer:
 
     @property
     def pid(self) -> int | None:
-        """The process, while it runs."""
+        """The process id, while the server runs."""
         return None if self._child is None else self._child.pid
 
     def stop(self) -> None:

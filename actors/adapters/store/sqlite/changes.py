@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Change(Protocol):
-    """Something to write."""
+    """A unit of work for the writer."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Write it (writer's thread). Raises StoreError, or what SQLite raises."""
@@ -108,7 +108,7 @@ class Part:
         return log
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        """Remove what is left of a deleted conversation with this id. Raises FencedError if its parent is deleted."""
+        """Remove remaining rows of a deleted conversation with this id. Raises FencedError if its parent is deleted."""
         if removal.is_hidden(connection, self.id):
             removal.remove_all(connection, self.id)
         if self._parent and removal.is_hidden(connection, self._parent):

@@ -66,8 +66,8 @@ def raw(database: SqliteDatabase) -> sqlite3.Connection:
 def open_writer(path: Path) -> SqliteDatabase:
     """Open the only connection that writes and checkpoints; it may move between threads, one at a time.
 
-    Every commit is synced to the disk. The file is created for its owner only; SQLite gives its -wal and -shm files the
-    same permissions. Raises StoreUnusableError.
+    Every commit is synced to the disk. Only the owner may access the file, and the -wal and -shm files of SQLite.
+    Raises StoreUnusableError.
     """
     if wal_reset_race(sqlite3.sqlite_version_info):
         _log.warning("SQLite %s has the WAL-reset race; nothing else may open the database", sqlite3.sqlite_version)
@@ -94,7 +94,7 @@ def open_writer(path: Path) -> SqliteDatabase:
             raise StoreUnusableError(f"{path}: this file system cannot hold a write-ahead log")
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
         raise StoreUnusableError(f"{path} cannot be opened: {error}") from error
-    except UnicodeDecodeError as error:  # of what SQLite says about names in the schema
+    except UnicodeDecodeError as error:  # in SQLite's message about names in the schema
         raise StoreUnusableError(f"{path} cannot be opened: its schema is damaged") from error
     return database
 

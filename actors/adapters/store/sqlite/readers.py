@@ -1,4 +1,4 @@
-"""A pool of read-only connections, lent for one read at a time."""
+"""A pool of read-only connections, each used for one read at a time."""
 
 from __future__ import annotations
 

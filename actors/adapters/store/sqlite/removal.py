@@ -60,7 +60,7 @@ class Removal:
     """Track conversations that are deleted and not yet removed. Any thread, except for `remove_slice`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Load what earlier processes left to be removed."""
+        """Load the deletions that earlier processes did not finish."""
         self._hidden = {id_ for (id_,) in connection.execute("SELECT conversation_id FROM deletions")}
 
     @property
@@ -73,11 +73,11 @@ class Removal:
         return "" if conversation_id in self._hidden else conversation_id
 
     def add(self, ids: Iterable[str]) -> None:
-        """Note that these conversations are deleted."""
+        """Record that these conversations are deleted."""
         self._hidden.update(ids)
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Note that these ids belong to new conversations."""
+        """Record that these ids now belong to new conversations."""
         self._hidden.difference_update(ids)
 
     def remove_slice(self, connection: sqlite3.Connection) -> bool:
@@ -106,7 +106,7 @@ def is_hidden(connection: sqlite3.Connection, conversation_id: str) -> bool:
 
 
 def remove_all(connection: sqlite3.Connection, conversation_id: str) -> None:
-    """Remove what is left of one conversation at once."""
+    """Remove all remaining rows of one conversation immediately."""
     _remove(connection, conversation_id, _Budget(sys.maxsize, float("inf")))
 
 

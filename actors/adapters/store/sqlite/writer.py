@@ -43,7 +43,7 @@ WATCH_SECONDS = 1.0
 
 
 class _Ticket:
-    """A caller that waits for its change."""
+    """A queued change and its waiting caller."""
 
     __slots__ = ("change", "done", "error")
 
@@ -145,7 +145,7 @@ class Writer:
             return batch
 
     def _tidy_if_due(self, *, idle: bool) -> bool:
-        """Do a slice of background work if no change waits, or if the last one was long ago; return whether it did."""
+        """Do a slice of background work if no change waits or the last slice was long ago; return whether it did."""
         if not self._tidying or not (idle or time.monotonic() - self._tidied_at >= TIDY_SECONDS):
             return False
         try:
@@ -178,7 +178,7 @@ class Writer:
     def _check_files(self) -> None:
         """Raise StoreUnavailableError if the database or its write-ahead log was removed or replaced.
 
-        Before that, save into the database what only an unlinked log still contains.
+        Before that, checkpoint an unlinked log, whose content would otherwise be lost.
         """
         if self._files is None:
             return

@@ -1,4 +1,4 @@
-"""What a chat offers to its slash commands, so that these need not know the session."""
+"""The interface of a chat for its slash commands, so that these do not depend on the session."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class ChatActions(Protocol):
 
     @property
     def view(self) -> ConversationView:
-        """Return what is known of the conversation."""
+        """Return the known state of the conversation."""
         ...
 
     @property
     def transcript(self) -> Transcript:
-        """Return what was printed of the conversation."""
+        """Return the printed transcript of the conversation."""
         ...
 
     async def attempt(self, call: Awaitable[T]) -> T | None:
@@ -51,10 +51,10 @@ class ChatActions(Protocol):
         """Send a message, with the images that are attached."""
 
     async def cancel(self, *, kill_jobs: bool = False) -> None:
-        """Cancel the run, and discard what is queued."""
+        """Cancel the run, and discard the queue."""
 
     async def compact(self) -> None:
-        """Have the conversation summarized, and continue in its successor."""
+        """Request a summary of the conversation, and continue in its successor."""
 
     async def create_alike(self) -> ConversationInfo:
         """Create a conversation with the settings of this one."""

@@ -36,7 +36,7 @@ _SECRET = re.compile(
 class ChatHistory(FileHistory):
     """The input history, in a file that only its owner can read.
 
-    What looks like a secret, or begins with a blank, is remembered in this chat only.
+    Input that looks like a secret, or begins with a space, is kept for this chat only, in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +62,7 @@ class ChatHistory(FileHistory):
             return []
 
     def store_string(self, string: str) -> None:
-        """Append a text, unless it begins with a blank or may be a secret."""
+        """Append a text, unless it begins with a space or may be a secret."""
         if not string.startswith(" ") and not _SECRET.search(string):
             with contextlib.suppress(OSError):
                 super().store_string(string)

@@ -92,7 +92,7 @@ class ChatPrompt:
         return self._prompt.default_buffer
 
     def use(self, keys: KeyBindings) -> None:
-        """Add key bindings that differ from those of a shell."""
+        """Set key bindings in addition to those of a shell."""
         self._prompt.key_bindings = keys
 
     def print(self, line: SafeText) -> None:
@@ -118,7 +118,7 @@ class ChatPrompt:
                     print_line(line)
 
     def enter(self, text: str) -> None:
-        """Submit a text and clear the line. The prompt keeps running, so that no key is lost."""
+        """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
         self._stop_answering()
         self.typed.reset(append_to_history=not (self._shown and is_answer(text)))
         self.session.enter(text, self._shown)

@@ -56,8 +56,8 @@ class ChatSession:
         """Prepare; nothing is called yet.
 
         Args:
-            client: Whose connection to use.
-            name: What to chat in.
+            client: The client; its connection is used.
+            name: The conversation.
             paint: How to colour lines.
             write: Prints a line.
             width: Where to break lines as they stream in.
@@ -193,7 +193,7 @@ class ChatSession:
             await self._do(*await self._entered.get())
 
     async def learn_models(self) -> None:
-        """Query the models, to complete their names; none are completed if that fails."""
+        """Query the models for completion of their names; without an answer there is no completion."""
         try:
             self.models = [model.name.removeprefix("models/") for model in await self._client.models()]
         except BedrockError:
@@ -217,13 +217,13 @@ class ChatSession:
         self.refresh()
 
     async def compact(self) -> None:
-        """Have the conversation summarized, and continue in its successor then."""
+        """Request a summary of the conversation, and continue in its successor when it is complete."""
         self._compacting = self.transcript.goes_on = True
         if await self.attempt(self.conversation.trigger_continuation()) is None:
             self._compacting = self.transcript.goes_on = False
 
     async def create_alike(self) -> ConversationInfo:
-        """Create a conversation like the present one. Its mode is the server's default, not a wider one."""
+        """Create a conversation with the settings of this one, but with the server's default mode."""
         now = await self.conversation.get()
         model = now.model.removeprefix("models/") or None
         policy = now.approval_policy or None
@@ -241,7 +241,7 @@ class ChatSession:
         self._recount.set()
 
     def interrupt(self) -> bool:
-        """Handle Ctrl-C: the first one cancels, the second one exits; return whether it exits."""
+        """Handle Ctrl-C: the first one cancels, the second one exits; return whether to exit."""
         if self._armed:
             self.over.set()
             return True

@@ -1,4 +1,4 @@
-"""What can be typed in a chat beside messages: /help, /mode, /continue and so on."""
+"""The slash commands of a chat: /help, /mode, /continue and so on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something that can be done with a slash."""
+    """A slash command."""
 
     name: str
     argument: str
@@ -45,7 +45,7 @@ class Command:
     run: Callable[[ChatActions, str], Awaitable[None]]
 
     def takes(self, argument: str) -> bool:
-        """Return whether the command may have this argument: none, any, or one that is required."""
+        """Return whether the argument is valid: commands take none, an optional one, or a required one."""
         if not self.argument:
             return not argument
         return bool(argument) or self.argument.startswith("[")
@@ -65,7 +65,7 @@ def message_of(text: str) -> str | None:
 
 
 async def run_command(chat: ChatActions, text: str) -> None:
-    """Run the command that a text begins with; one that does not exist is answered with one that is spelled alike."""
+    """Run the command that a text begins with; if it does not exist, suggest a similar name."""
     name, argument = (*text.removeprefix("/").split(maxsplit=1), "", "")[:2]
     argument = argument.strip()
     command = next((each for each in COMMANDS if each.name == ALIASES.get(name, name)), None)

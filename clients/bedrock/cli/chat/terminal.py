@@ -1,4 +1,4 @@
-"""Run a chat at a terminal: what ends it, and how signals are handled."""
+"""Run a chat at a terminal until it ends, and handle signals."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def typing_ahead(stream: TextIO) -> Generator[None]:
-    """Have a terminal keep what is typed for the prompt that comes: as it was typed, and without showing it before.
+    """Let the terminal buffer early input for the coming prompt, unmodified and without echo.
 
     Otherwise Enter would reach the prompt as Ctrl-J, which begins a new line. Ctrl-C stays a signal.
     """

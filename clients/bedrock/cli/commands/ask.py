@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it went."""
+    """The result of the command."""
 
     exit_code: int
     text: str = ""
@@ -123,7 +123,7 @@ def _image(path: str) -> v1.Image:
 
 
 def _is_piped() -> bool:
-    """Return whether standard input is a pipe or a file, which end; the idle input of a service never does."""
+    """Return whether standard input is a pipe or a file, which end; a service's idle input never does."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):
@@ -178,7 +178,7 @@ def _report(conversation: Conversation, run: Run | None, outcome: Outcome, outpu
 
 
 def _answer(text: str, paint: Paint) -> None:
-    """Print the answer: without control characters for programs; for people safe, and as Markdown looks."""
+    """Print the answer: without control characters to a pipe, as rendered Markdown at a terminal."""
     if not sys.stdout.isatty():
         print_text(text)
         return

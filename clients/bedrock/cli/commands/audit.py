@@ -1,4 +1,4 @@
-"""Commands that check or take out what is stored: verify, replay, export."""
+"""Commands that check or export stored data: verify, replay, export."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None
 
 
 def _everything(client: Client) -> Iterator[str]:
-    """Yield the slugs of all conversations and sub-agents, each once: a list names what changes meanwhile twice.
+    """Yield the slugs of all conversations and sub-agents, each once: lists may repeat those that change.
 
-    Those that are too damaged to be listed go by their ids.
+    Those that are too damaged to be listed are identified by their ids.
     """
     seen: set[str] = set()
     for archived in (False, True):
@@ -55,7 +55,7 @@ def _everything(client: Client) -> Iterator[str]:
 
 
 def _listed(client: Client, *, archived: bool = False, parent: str = "") -> Iterator[tuple[str, str]]:
-    """Names and slugs; no slug if it cannot be read."""
+    """Yield names and slugs; an unreadable slug is empty."""
     request = v1.ListConversationsRequest(archived=archived, parent=parent)
     for page in client.pages(client.conversations_stub.ListConversations, request):
         yield from ((found.name, found.slug) for found in page.conversations)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from bedrock.conversations import ConversationInfo
 
-#: Where what is typed is kept, beside the files of a local server.
+#: The file of the input history, beside the files of a local server.
 HISTORY = "chat_history"
-#: How many of the latest conversations are looked at, to name those whose runs end with the server.
+#: Number of latest conversations that are searched for runs that would end with the server.
 OTHERS = 50
 
 
@@ -124,7 +124,7 @@ def _own_farewell(left: ConversationInfo, again: str, *, spawned: bool) -> list[
 async def _chat(
     address: str | None, name: str, paint: Paint, *, scripted: bool, notify: bool, first: str
 ) -> tuple[str, str]:
-    """Chat, and begin with a message unless it is empty; returns name and slug of where it ended."""
+    """Chat, and begin with a message unless it is empty; return name and slug of the last conversation."""
     from bedrock.cli.chat.input_history import ChatHistory  # noqa: PLC0415
     from bedrock.cli.chat.terminal import chat_at_terminal  # noqa: PLC0415 -- loads prompt_toolkit
 

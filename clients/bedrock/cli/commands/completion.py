@@ -1,4 +1,4 @@
-"""`bedrock completion`: what a shell needs to complete commands, options and names."""
+"""`bedrock completion`: shell scripts for completion of commands, options and names."""
 
 from __future__ import annotations
 

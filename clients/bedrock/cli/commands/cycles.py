@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bedrock.types import CycleView
 
-#: Where the server's distribution plugs in what makes cycles of a file, so that there is one fold only.
+#: The entry point by which the server's distribution provides its fold of events into cycles.
 GROUP = "bedrock.offline"
 
 #: Default number of cycles shown.
@@ -101,7 +101,7 @@ def _of_file(source: str, *, strict: bool) -> list[RequestCycle]:
 
 
 def _fold() -> Any:
-    """Load the server's function that makes cycles of lines; it needs no running server."""
+    """Load the server's function that folds lines of events into cycles; it needs no running server."""
     for plugged in entry_points(group=GROUP, name="cycles"):
         with ending_at_once():
             return plugged.load()

@@ -1,4 +1,4 @@
-"""`bedrock doctor`: what works, what does not, and what to do about it."""
+"""`bedrock doctor`: report problems of the server, the connection and this machine, with remedies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PROGRAMS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: str
     """"ok", "warn" or "fail"."""
@@ -139,7 +139,7 @@ def _sandbox(sandbox: Sandbox) -> Finding:
 
 
 def _tool_limits(sandbox: Sandbox) -> Finding:
-    """Report who limits a tool's processes and memory; limits that are counted may be exceeded briefly."""
+    """Report how a tool's processes and memory are limited; limits that are polled may be exceeded briefly."""
     keepers = {True: "bounded by the kernel", False: "counted by the server, which ends a tool that has too much"}
     bounded = {"processes": sandbox.kernel_bounds_processes, "memory": sandbox.kernel_bounds_memory}
     by = {keeper: [name for name, kernel in bounded.items() if kernel is which] for which, keeper in keepers.items()}

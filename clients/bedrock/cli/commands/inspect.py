@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: list, show, models, tools."""
+"""Read-only commands: list, show, models, tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bedrock.messages import Usage
     from bedrock.states import ConversationState
 
-#: Columns of what a fact is called.
+#: Width of the labels.
 _LABEL = 12
 
 
@@ -219,7 +219,7 @@ def _jobs(conversation: ConversationInfo) -> str:
 
 
 def _used(usage: Usage) -> str:
-    """Tokens of all requests together, and what they cost where that is known; "" before the first answer."""
+    """Return the total tokens and, where known, costs of all requests; "" before the first answer."""
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     if not (read or usage.output_tokens):
         return ""

@@ -211,7 +211,7 @@ def _calls_and_jobs(calls: Sequence[str], jobs: Sequence[str]) -> str:
 
 
 def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
-    """Say which jobs go on, and how to end them."""
+    """Print which jobs continue, and how to stop them."""
     if jobs:
         ends = f"`bedrock cancel --kill-jobs {conversation.name.removeprefix('conversations/')}` ends them"
         print_text(f"still running in the background: {', '.join(jobs)} ({ends})")

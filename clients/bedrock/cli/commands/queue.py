@@ -1,4 +1,4 @@
-"""Commands about messages that wait: queue, withdraw."""
+"""Commands for queued messages: queue, withdraw."""
 
 from __future__ import annotations
 

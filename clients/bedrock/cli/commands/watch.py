@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from bedrock.cli.text.safe_text import SafeText
 
-#: How often the seconds of the tree are counted, in seconds.
+#: Seconds between updates of the durations in the tree.
 TICK = 0.5
 #: How many lines of an unfinished text are shown, at most, and of how many rows of the terminal they take one.
 UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
@@ -125,7 +125,7 @@ def _say_above(block: LiveBlock, paint: Paint, text: str) -> None:
 
 
 async def _draw(block: LiveBlock, onlooker: Onlooker) -> None:
-    """Count the seconds, for ever."""
+    """Redraw periodically, to update the durations; never returns."""
     while True:
         block.show(_unfinished(onlooker))
         await asyncio.sleep(TICK)

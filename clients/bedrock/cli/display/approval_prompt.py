@@ -44,12 +44,12 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
 
 
 def question_title(approval: Approval) -> SafeText:
-    """Return a short title of a question: the tool, and what it is to do."""
+    """Return a short title of a question: the tool and its action."""
     return call_title(approval.tool, approval.input)
 
 
 def call_title(tool: str, given: dict[str, Any]) -> SafeText:
-    """Return a short title of a call: the tool, and the most telling part of its input."""
+    """Return a short title of a call: the tool, and the most informative part of its input."""
     return one_line(literal(tool) + " " + literal(headline(given, literal)), TITLE_COLUMNS)
 
 

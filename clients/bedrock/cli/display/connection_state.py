@@ -26,7 +26,7 @@ def lost(error: BedrockError) -> str:
 
 
 def _cause(error: BedrockError) -> str:
-    """Return why a connection was lost, without addresses and names of system calls: those help only with a new one."""
+    """Return why a connection was lost, without the addresses and system calls that matter only when connecting."""
     if isinstance(error, ServerNotRunning) and not isinstance(error, ServerUnreachable):
         return "the server is not running"
     return one_line(error.message, 100) if error.reason else "the server does not answer"
@@ -48,7 +48,7 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """Whether the connection is lost now."""
+        """Whether the connection is currently lost."""
         return self._looking is not None
 
     def begin(self, error: BedrockError, delay: float) -> None:
@@ -70,7 +70,7 @@ class Outage:
             looking.cancel()
 
     async def _look(self) -> None:
-        """Open probe streams until one begins: the resumed stream itself yields nothing until there is a new event."""
+        """Open probe streams until one starts: the resumed stream itself yields nothing until there is a new event."""
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             if await self._begins():

@@ -85,10 +85,10 @@ class ConversationView:
         """Return the status line: state, queue, background jobs, context, mode, model.
 
         Args:
-            now: Of the same clock as in `observe`.
+            now: The time, by the same clock as in `observe`.
             wall: Wall-clock time, to count down to the next attempt.
             width: Maximum columns; the last parts are omitted first.
-            keys: What a key would do during a run.
+            keys: The effect of each key during a run.
         """
         parts = [self.activity(now, wall)]
         if self.queue:
@@ -128,7 +128,7 @@ class ConversationView:
                 return f"{word}{attempt}"
 
     def know(self, conversation: ConversationInfo) -> None:
-        """Apply the conversation's current fields, except its state."""
+        """Update from the conversation's current fields, except its state."""
         self.slug = conversation.slug
         self.working_directory = conversation.working_directory
         self.model = conversation.model.removeprefix("models/")

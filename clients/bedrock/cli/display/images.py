@@ -1,4 +1,4 @@
-"""How images are called in a terminal."""
+"""Names of images in the terminal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bedrock.messages import Image
 
-#: How much of an image's hash people are shown, and may give.
+#: Length of an image's short name, a prefix of its hash.
 SHOWN = 12
 
-# Both become parts of a file's name.
+# Both become parts of a file name.
 _NO_NAME = re.compile(r"[^0-9A-Za-z]+")
 
 

@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     from bedrock.messages import ToolResult
     from bedrock.request_cycles import RequestCycle
 
-#: What brings a conversation back, with {} for its slug, when its server has ended.
+#: The command that continues a conversation after its server has ended, with {} for its slug.
 AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
 
-#: Of a follow-up that was dropped.
+#: The label of a follow-up that was dropped.
 NOT_RUN = "discarded before it began"
 
-#: Of a cancel that the server could not store.
+#: The label of a cancel that the server could not store.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
 
-#: Of a change of the mode, by what the server calls its notice.
+#: Labels of changes of the mode, by the kind of the server's notice.
 MODES = {
     "mode_restricted": ("The mode is now restricted: tools can read but not change anything, and have no network."),
     "mode_unrestricted": ("The mode is now unrestricted: tools may change files and run any command."),
@@ -58,7 +58,7 @@ def ending(cycle: RequestCycle) -> str:
 
 
 def fate(name: str) -> str:
-    """Return what became of a queued message."""
+    """Return the outcome of a queued message."""
     return {
         "queued": "waits",
         "returned": "not delivered",

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from bedrock.conversations import ConversationInfo, ConversationListEvent
 
-#: Lines of a terminal that are not the table's.
+#: Lines of the terminal reserved for other output than the table.
 MARGIN = 3
-#: Columns that a directory has at most.
+#: Maximum columns of a directory.
 DIRECTORY_COLUMNS = 30
 
 
@@ -74,7 +74,7 @@ class Listing:
         self._active: dict[str, ConversationInfo] = {}
 
     def take(self, entry: ConversationListEvent) -> None:
-        """Follow one entry of the stream."""
+        """Apply one event of the stream."""
         if entry.kind == "conversation_deleted":
             self._active.pop(entry.conversation_deleted, None)
         elif (changed := entry.conversation_changed) is not None:

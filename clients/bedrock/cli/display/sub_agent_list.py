@@ -1,4 +1,4 @@
-"""The sub-agents that a conversation has had, as they are listed."""
+"""The list of a conversation's sub-agents, including ended ones."""
 
 from __future__ import annotations
 

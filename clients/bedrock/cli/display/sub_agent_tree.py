@@ -63,7 +63,7 @@ class AgentView:
 
     @property
     def to_tell(self) -> bool:
-        """Return whether its end is known in all available detail and was not printed."""
+        """Return whether its end is fully known and was not printed yet."""
         return bool(self.status.outcome) and not self.told and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:

@@ -26,7 +26,7 @@ _LEAST = 20
 
 
 def timeline_of(cycles: Iterable[RequestCycle], paint: Paint, width: Width | None = None) -> Iterator[SafeText]:
-    """Yield the lines of cycles that have both views, a blank one before each cycle. What is too long is cut."""
+    """Yield the lines of cycles that have both views, an empty one before each cycle. Long texts are truncated."""
     for cycle in cycles:
         yield SafeText()
         yield from _Timeline(cycle, paint, width() if width else WIDTH).lines()
@@ -59,7 +59,7 @@ class _Timeline:
                 self._calls[call.tool_use_id] = kind, call, result
 
     def lines(self) -> Iterator[SafeText]:
-        """Yield the head, what people said and what requests brought, in order, and the end."""
+        """Yield the heading, users' messages and model requests in order, and the end."""
         yield self._head()
         shown: set[str] = set()
         for number, served in enumerate(self._cycle.rounds, 1):

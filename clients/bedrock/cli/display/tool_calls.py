@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The inputs that say most about a call; shown without their names.
+#: The most informative inputs of a call; shown without their names.
 _TELLING = ("cmd", "command", "path", "pattern", "thoughts", "result")
 
 
@@ -37,7 +37,7 @@ def _tasks(tasks: list[Any], clean: Callable[[str], str]) -> str:
 
 
 def headline(given: dict[str, Any], clean: Callable[[str], str]) -> str:
-    """Describe a call in a line, by the most telling part of its input."""
+    """Describe a call in one line, by the most informative part of its input."""
     key = next((key for key in _TELLING if key in given), None)
     return "" if key is None else clean(str(given[key])).replace("\n", " ")
 

@@ -86,7 +86,7 @@ class Transcript:
             self._write(line)
 
     def history(self, messages: Iterable[Message], fates: Iterable[Fate]) -> None:
-        """Print stored messages, what became of those that waited, and which runs were cut short, each in its place."""
+        """Print stored messages, outcomes of queued messages and interrupted runs, in chronological order."""
         for entry in with_fates(messages, fates):
             if isinstance(entry, Message):
                 self.message(entry)
@@ -261,7 +261,7 @@ class Transcript:
         if event.queue_changed and event.fate not in (
             "delivered",
             "discarded",
-        ):  # other outcomes show in its message, or in the end of its run
+        ):  # other outcomes are visible in its message, or in the end of its run
             self._write(fate_line(event.queue_changed, self._paint))
 
     def _show_retrying(self, event: Event) -> None:

@@ -1,1 +1,1 @@
-"""Text on its way to a terminal or a pipe: what it may hold, and how it gets there."""
+"""Text output to a terminal or a pipe: sanitizing, layout and printing."""

@@ -17,7 +17,7 @@ _HEAD = ("--- ", "+++ ")
 
 
 def diff_lines(diff: str, paint: Paint) -> Iterator[SafeText]:
-    """Yield the lines of a unified diff but for its head, which says only what is known; a long one is cut."""
+    """Yield the lines of a unified diff without its header, which is redundant; a long one is truncated."""
     lines = diff.rstrip("\n").split("\n")
     body = lines[2:] if len(lines) > 1 and lines[0].startswith(_HEAD[0]) and lines[1].startswith(_HEAD[1]) else lines
     for line in body[:DIFF_LINES]:
@@ -27,7 +27,7 @@ def diff_lines(diff: str, paint: Paint) -> Iterator[SafeText]:
 
 
 def changed_line(line: str, paint: Paint, unmarked: Callable[[str], SafeText] | None = None) -> SafeText:
-    """Colour one line by what its first character says of it; one that is as it was by `unmarked`, or dim."""
+    """Colour one line by its first character; an unchanged line by `unmarked`, or dim."""
     painters: dict[str, Callable[[str], SafeText]] = {"+": paint.good, "-": paint.bad, "@": paint.name}
     return painters.get(line[:1], unmarked or paint.dim)(line.expandtabs(4))
 

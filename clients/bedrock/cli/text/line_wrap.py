@@ -32,7 +32,7 @@ class Flow(Protocol):
         """Return the remaining lines and reset.
 
         Args:
-            text: What the whole text turned out to be. If the pieces were not its beginning, all of it is returned.
+            text: The final text. If the pieces are not a prefix of it, all of it is returned.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What is within a block of Markdown, rendered by `rich`: emphasis, code, links, tables, quotes."""
+"""Render the content of a Markdown block with `rich`: emphasis, code, links, tables, quotes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _THEME = Theme(
 
 
 class _PlainHeading(Heading):
-    """A heading where it stands, without a box."""
+    """A left-aligned heading without a box."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -74,7 +74,7 @@ class _PlainRule(HorizontalRule):
 
 
 class _Block(Markdown):
-    """Markdown as a terminal should have it: nothing is left out, and line breaks count."""
+    """Markdown for a terminal: nothing is omitted, and line breaks are preserved."""
 
     elements: ClassVar = {**Markdown.elements, "heading_open": _PlainHeading, "hr": _PlainRule}
 
@@ -86,7 +86,7 @@ class _Block(Markdown):
 
 
 def markdown(text: str, width: int) -> list[SafeText]:
-    """Render one block to lines of at most `width` columns, with colours and nothing else that a terminal obeys.
+    """Render one block to lines of at most `width` columns, with no control sequences except colours.
 
     HTML is shown as it was written, and links with their targets.
     """
@@ -97,7 +97,7 @@ def markdown(text: str, width: int) -> list[SafeText]:
 
 
 def code_line(lines: Sequence[str], language: str) -> SafeText:
-    """Colour the last of some lines of code, in the light of those before it."""
+    """Highlight the last of some lines of code; the lines before it are its context."""
     last = for_terminal(lines[-1].expandtabs(4))
     syntax = _syntax(language)
     if syntax is None or not last.strip():

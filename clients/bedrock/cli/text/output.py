@@ -1,4 +1,4 @@
-"""Functions that print. Nothing else in the program does: no `print`, no `click.echo`."""
+"""All functions of the program that print: other modules use neither `print` nor `click.echo`."""
 
 from __future__ import annotations
 

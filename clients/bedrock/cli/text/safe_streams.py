@@ -1,4 +1,4 @@
-"""The one place where text meets a terminal: standard streams that clean what is not `SafeText`."""
+"""Standard streams that sanitize all text that is not `SafeText`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SafeStream:
-    """A text stream that lets `SafeText` through and cleans every other text, as of click, warnings and tracebacks.
+    """A text stream that writes `SafeText` unchanged and sanitizes other text, e.g. of click, warnings and tracebacks.
 
     Bytes written to its `buffer` are its caller's own affair: prompt_toolkit writes its control sequences there.
     """
@@ -22,14 +22,14 @@ class SafeStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write what is left of a text when it is safe; returns its length."""
+        """Write the sanitized text; return the length of the original."""
         if not isinstance(text, str):
             raise TypeError(f"a text is written, not {type(text).__name__}")
         self._stream.write(_made_safe(text, self._stream))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts, each made safe."""
+        """Write texts, each sanitized."""
         for line in lines:
             self.write(line)
 

@@ -23,7 +23,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"
 # What changes the direction of writing, for people who read only the result, and other ends of lines than \n.
 _REORDERING = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-# What takes no room at all, so that a word can hide it; not the joiners, which emoji and some scripts need.
+# Characters of zero width, which can be hidden in a word; not the joiners, which emoji and some scripts need.
 _INVISIBLE = "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 _UNSAFE_AT_TERMINALS = re.compile(f"[{_CONTROL}{_REORDERING}]")
 _REORDERING_ONLY = re.compile(f"[{_REORDERING}]")
@@ -57,7 +57,7 @@ class SafeText(str):
 
 
 def for_terminal(text: str) -> SafeText:
-    """Make text safe for a terminal: it shows every character and obeys none.
+    """Make text safe for a terminal: every character is shown, and none acts as a control.
 
     Line feeds and tabs stay, colours are removed, carriage returns end lines, and every other control character, what
     changes the direction of writing, and half of a surrogate pair become visible marks such as \\x1b or \\u202e.
@@ -82,7 +82,7 @@ def for_pipe(text: str) -> SafeText:
 
 
 def literal(text: str) -> SafeText:
-    """Show every character of what a person is asked to approve.
+    """Make every character of a text visible, for approval by a user.
 
     Nothing is removed, and invisible characters become marks. Only line feeds and tabs stay.
     """
@@ -90,7 +90,7 @@ def literal(text: str) -> SafeText:
 
 
 def json_text(line: str) -> SafeText:
-    """Escape what a line of JSON should have escaped.
+    """Escape unsafe characters in a line of JSON.
 
     It means the same, since JSON has such characters in strings only.
     """
@@ -103,7 +103,7 @@ def without_colours(text: SafeText) -> str:
 
 
 def without_reordering(text: SafeText) -> SafeText:
-    """Mark what changes the direction of writing, in text that may have been made for a pipe."""
+    """Replace characters that change the direction of writing by visible marks; the text may be made for a pipe."""
     return text if text.isascii() else SafeText(_REORDERING_ONLY.sub(_mark, text))
 
 

@@ -65,7 +65,7 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
     """Write a snapshot of the database of the data directory into the file `target`, for its owner only.
 
     A server may keep running: the copy is one read transaction, which blocks no writer; only the write-ahead log grows
-    meanwhile. Raises BackupError, also if `target` exists, unless it may be replaced; StoreUnusableError if the
+    during it. Raises BackupError, also if `target` exists, unless it may be replaced; StoreUnusableError if the
     database was written by a newer version.
     """
     source, target = directory / FILE, target.resolve()

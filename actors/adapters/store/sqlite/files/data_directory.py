@@ -1,4 +1,4 @@
-"""The data directory, which exactly one server holds."""
+"""The data directory, which is locked by exactly one server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 
 
 class DataDirectory:
-    """A directory held by this process until `close` or the end of the process.
+    """A data directory locked by this process until `close` or the end of the process.
 
     Two locks hold it: one on the directory itself, which cannot be unlinked while it is in use, and one on the file
     `lock`, which also names the holder.

@@ -92,7 +92,7 @@ def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
 
 
 def _fits(database: peewee.SqliteDatabase, space: DiskReserve) -> bool:
-    """Return whether the log fits; True if that cannot be determined, so that closing does what it always does."""
+    """Return whether the log fits; True if that cannot be determined, so that closing proceeds normally."""
     try:
         return space.log_fits(raw(database))
     except (OSError, sqlite3.Error, peewee.PeeweeException):
