@@ -1,17 +1,20 @@
-"""The worked tasks of docs/contributing.md can be carried out: their patches apply, and touch what is said."""
+"""The worked tasks of docs/contributing.md: in a copy of the repository, their patches apply, lint and pass tests."""
 
 from __future__ import annotations
 
+import filecmp
+import os
 import re
+import shlex
+import shutil
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.documents.pages import ROOT, section
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
 TASKS = {
@@ -21,6 +24,24 @@ TASKS = {
     "### A new store": "new-store",
 }
 EVERY_TASK = pytest.mark.parametrize("heading", TASKS, ids=TASKS.values())
+
+#: Tests beside those that a patch touches: they look at every tool, message, protocol, page or store.
+OVERARCHING = {
+    "### A new tool": ("tests/unit/test_documents.py",),
+    "### A new command and RPC": ("tests/unit/clients/test_wrappers.py", "tests/unit/test_api_docs.py"),
+    "### A new model protocol": (
+        "tests/unit/llm/test_provider.py",
+        "tests/unit/llm/test_catalog.py",
+        "tests/unit/test_documents.py",
+    ),
+    "### A new store": ("tests/integration/store/test_store_contract.py",),
+}
+
+#: Of long files only the cases of the task (pytest's -k).
+KEYWORDS = {
+    "### A new command and RPC": "SetLabel or not test_calls",
+    "### A new store": "command and log",
+}
 
 
 def patch_of(heading: str) -> Path:
@@ -34,15 +55,81 @@ def touched(patch: Path) -> tuple[set[str], set[str]]:
     return {path for path, new in paths.items() if new}, {path for path, new in paths.items() if not new}
 
 
+def selected_tests(heading: str) -> list[str]:
+    """Return the test functions that a patch adds to a file, and the whole of the other test files that it touches."""
+    found: set[str] = set()
+    for part in re.split(r"^diff --git ", patch_of(heading).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        path = re.split(r" b/|\n", part)[1]
+        if re.fullmatch(r"tests/.*/test_\w+\.py", path):
+            added = re.findall(r"^\+def (test_\w+)", part, flags=re.MULTILINE)
+            found.update([f"{path}::{name}" for name in added] or [path])
+    return sorted(found)
+
+
+def commands_of(heading: str) -> list[list[str]]:
+    """Return the commands of a task's last code block, split into words."""
+    block = section(PAGE, heading).split("```")[-2]
+    lines = re.findall(r'make(?: [a-z-]+)+(?: ARGS="[^"]*")?', block)
+    return [shlex.split(line) for line in lines]
+
+
+def run(directory: Path, *command: str) -> None:
+    """Run a command in a copy of the repository; fail with its output."""
+    environment = os.environ | {
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PYTHONPATH": os.pathsep.join((str(directory), str(directory / "clients"))),
+        "GIT_CEILING_DIRECTORIES": str(directory.parent),  # else `git apply` skips paths outside of a surrounding one
+    }
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+
+
+def tracked() -> list[str]:
+    """Return the paths of the files that git tracks and that exist."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for path in listed.split("\0") if (ROOT / path).is_file()]
+
+
+def copy_repository(to: Path) -> None:
+    """Copy the tracked files, as they are now."""
+    for path in tracked():
+        (to / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, to / path)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A copy of the repository in which the patch of a task was applied."""
+
+    heading: str
+    directory: Path
+
+    def files(self, pattern: str) -> list[str]:
+        """Return the touched paths that match a regular expression."""
+        return sorted(path for path in set.union(*touched(patch_of(self.heading))) if re.fullmatch(pattern, path))
+
+
+@pytest.fixture(scope="module", params=list(TASKS), ids=list(TASKS.values()))
+def applied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Applied:
+    directory = tmp_path_factory.mktemp(TASKS[request.param])
+    copy_repository(directory)
+    run(directory, "git", "apply", str(patch_of(request.param)))
+    return Applied(request.param, directory)
+
+
+@pytest.fixture(scope="module")
+def generated(applied: Applied) -> Applied:
+    """The copy after the `make` commands of the task but for its tests, with this environment in place of .venv."""
+    environment = (f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.ready")
+    for program, *arguments in commands_of(applied.heading):
+        assert program == "make"
+        if arguments[0] != "test":
+            run(applied.directory, "make", *environment, *arguments)
+    return applied
+
+
 def test_every_patch_is_of_a_task() -> None:
     assert sorted((ROOT / "docs" / "tasks").iterdir()) == sorted(map(patch_of, TASKS))
-
-
-@EVERY_TASK
-def test_the_patch_applies(heading: str) -> None:
-    command = ["git", "apply", "--check", str(patch_of(heading))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @EVERY_TASK
@@ -53,3 +140,31 @@ def test_every_file_of_the_patch_is_named_and_counted(heading: str) -> None:
     counted = re.search(r"(\d+)\s+new files, (\d+)\s+changed", text)
     assert counted
     assert (int(counted[1]), int(counted[2])) == (len(new), len(changed))
+
+
+@EVERY_TASK
+def test_the_named_tests_include_those_of_the_patch(heading: str) -> None:
+    (named,) = (shlex.split(words[2].removeprefix("ARGS=")) for words in commands_of(heading) if words[1] == "test")
+    assert all((ROOT / path).exists() or path in touched(patch_of(heading))[0] for path in named)
+    for test in [*selected_tests(heading), *OVERARCHING[heading]]:
+        path = test.partition("::")[0]
+        assert {path, *map(str, Path(path).parents)}.intersection(named), path
+
+
+def test_what_a_task_writes_passes_the_linter(applied: Applied) -> None:
+    files = applied.files(r".*\.py")
+    run(applied.directory, "ruff", "check", "--no-cache", *files)
+    run(applied.directory, "ruff", "format", "--no-cache", "--check", *files)
+
+
+def test_the_tests_of_a_task_pass(generated: Applied) -> None:
+    tests = {*selected_tests(generated.heading), *OVERARCHING[generated.heading]}
+    options = ("-q", "-x", "-p", "no:cacheprovider", "-k", KEYWORDS.get(generated.heading, ""))
+    run(generated.directory, sys.executable, "-m", "pytest", *options, *sorted(tests))
+
+
+def test_what_make_writes_is_counted(generated: Applied) -> None:
+    by_patch = set.union(*touched(patch_of(generated.heading)))
+    written = {path for path in tracked() if not filecmp.cmp(ROOT / path, generated.directory / path, shallow=False)}
+    counted = re.search(r"writes\s+(\d+)\s+more", section(PAGE, generated.heading))
+    assert len(written - by_patch) == (int(counted[1]) if counted else 0), sorted(written - by_patch)
