@@ -68,8 +68,8 @@ def selected_tests(heading: str) -> list[str]:
 
 def commands_of(heading: str) -> list[list[str]]:
     """Return the commands of a task's last code block, split into words."""
-    block = section(PAGE, heading).split("```")[-2]
-    lines = re.findall(r'make(?: [a-z-]+)+(?: ARGS="[^"]*")?', block)
+    block = section(PAGE, heading).split("```")[-2].replace("\\\n", "")
+    lines = re.findall(r'make(?: [a-z-]+)+(?: ARGS="[^"\n]*")?', block)
     return [shlex.split(line) for line in lines]
 
 
