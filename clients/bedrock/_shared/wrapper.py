@@ -85,8 +85,10 @@ class Value(Wrapper[MessageT]):
 
     @classmethod
     def from_proto(cls, proto: MessageT) -> Self:
-        """Convert a message of the contract."""
-        return cls(**_values(cls, proto))
+        """Convert a message of the contract, and keep it with what only newer versions know."""
+        value = cls(**_values(cls, proto))
+        object.__setattr__(value, "proto", proto)
+        return value
 
 
 def message_type(wrapper: type[Wrapper[Any]]) -> type[Message]:

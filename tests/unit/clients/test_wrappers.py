@@ -243,6 +243,12 @@ def test_a_field_of_a_newer_server_does_no_harm() -> None:
     assert TextDelta.from_proto(newer).text == "Hi"
 
 
+@pytest.mark.parametrize("value", [Budget, Usage])
+def test_a_number_of_a_newer_server_stays_in_the_message(value: Any) -> None:
+    newer = message_type(value).FromString(b"\xf8\x3f\x01")
+    assert value.from_proto(newer).proto.SerializeToString() == b"\xf8\x3f\x01"
+
+
 def test_times_are_aware_and_durations_exact() -> None:
     message = v1.RequestCycle(start_time=Timestamp(seconds=10, nanos=5_000))
     cycle = RequestCycle.from_proto(message)
