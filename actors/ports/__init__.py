@@ -9,6 +9,7 @@ from __future__ import annotations
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock, FaultPoints, Ids, NoFaultPoints
 from actors.ports.directory import ConversationDirectory, LiveConversation
+from actors.ports.event_bus import EventBus
 from actors.ports.images import Images, ImagesUnavailableError, ImageView, InvalidImageError, NoImages
 from actors.ports.models import (
     MAX_MODEL_RESPONSE_BYTES,
@@ -66,15 +67,6 @@ from actors.ports.store import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from actors.ports.surroundings import (
-    DirectoryEntry,
-    DirectoryListing,
-    EventBus,
-    GitState,
-    Instructions,
-    Workspace,
-    WorkspaceContext,
-)
 from actors.ports.tools import (
     InvalidToolInputError,
     SubAgentsRefusedError,
@@ -85,6 +77,7 @@ from actors.ports.tools import (
     ToolTransientError,
     no_sub_agents,
 )
+from actors.ports.workspace import DirectoryEntry, DirectoryListing, GitState, Instructions, Workspace, WorkspaceContext
 
 __all__ = [
     "MAX_MODEL_RESPONSE_BYTES",
