@@ -114,14 +114,14 @@ class ConversationActor(Actor):
     @property
     def settled(self) -> bool:
         """Whether the conversation is idle or waits for a user, and nothing waits to be committed or deleted."""
-        machine = self._pipeline.loaded
-        waits_for_people = machine is not None and isinstance(machine.state, AwaitingToolApproval)
+        loaded = self._pipeline.loaded
+        waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return not self._retry_queue and not self._deletion.pending and (self._pipeline.idle or waits_for_people)
 
     @property
     def ledger(self) -> Ledger | None:
-        machine = self._pipeline.loaded
-        return machine.state.ledger if machine is not None else None
+        loaded = self._pipeline.loaded
+        return loaded.state.ledger if loaded is not None else None
 
     def in_flight(self, run: str) -> InFlightWork | None:
         """Return what a cancel of this run, or of any run if it is "", would stop now (any thread)."""

@@ -101,16 +101,16 @@ class Lifecycle:
     @property
     def _has_ended(self) -> bool:
         """Whether it is a sub-agent that has ended, so that the state kept by its tools can be dropped."""
-        machine = self._pipeline.loaded
-        return machine is not None and not machine.record.user_initiated and isinstance(machine.state, TERMINAL)
+        loaded = self._pipeline.loaded
+        return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
         """Stop now if shutting down, not loaded or in a terminal state; else after `idle_seconds` without a message."""
-        machine = self._pipeline.loaded
+        loaded = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self.shutting_down:
             self._actor.terminate()
-        elif machine is None or isinstance(machine.state, TERMINAL) or left <= 0:
+        elif loaded is None or isinstance(loaded.state, TERMINAL) or left <= 0:
             if self._actor.mailbox.close_if_empty():
                 self._actor.terminate()
         elif not self._idle_check_due:
@@ -122,9 +122,9 @@ class Lifecycle:
         self._shutdown = done
         self._executor.stop_everything()
         self._retry_queue.clear()
-        machine = self._pipeline.loaded
+        loaded = self._pipeline.loaded
         try:
-            if machine is not None and needs_recovery(machine.record):
+            if loaded is not None and needs_recovery(loaded.record):
                 self._pipeline.advance(Restart(self._pipeline.now()))
         except StoreError:
             log.error("conversation %s is recovered at the next start", self._pipeline.conversation_id)
@@ -135,8 +135,8 @@ class Lifecycle:
             self._services.toolbox.forget(self._pipeline.conversation_id)
         if self.sub_agent is None or self._executor.parent_notified:
             return
-        machine = self._pipeline.loaded
-        state = machine.state if machine is not None else Idle()
+        loaded = self._pipeline.loaded
+        state = loaded.state if loaded is not None else Idle()
         parent, usage = self.sub_agent.parent.id, state.ledger.total_usage
         self._sub_agents.report_end(parent, self._pipeline.conversation_id, outcome_of(state), usage)
 

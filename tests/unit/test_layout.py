@@ -54,6 +54,7 @@ def test_imports_form_no_circle() -> None:
     """Not even with the imports that only type checkers make."""
     graph = grimp.build_graph(*SOURCES, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert "bedrock.states" in imports["bedrock.errors"], "imports for types are seen"
     try:
         graphlib.TopologicalSorter(imports).prepare()
     except graphlib.CycleError as error:
