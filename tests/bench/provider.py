@@ -21,6 +21,11 @@ PIECES = 25
 THINK = ("think", {"thoughts": "on we go"})
 
 
+def chunk(data: bytes) -> bytes:
+    """Return data as one chunk of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 def stream(*calls: tuple[str, dict[str, Any]]) -> list[bytes]:
     """The server-sent events of one answer: text, then calls of tools."""
     start = {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 100, "output_tokens": 1}}
@@ -43,10 +48,11 @@ def stream(*calls: tuple[str, dict[str, Any]]) -> list[bytes]:
         ]
     stop = {"stop_reason": "tool_use" if calls else "end_turn"}
     events += [("message_delta", {"delta": stop, "usage": {"output_tokens": 60}}), ("message_stop", {})]
-    return [f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode() for kind, data in events]
+    return [chunk(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()) for kind, data in events]
 
 
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
 CALLING, ENDING = stream(THINK, THINK), stream()
 FLOOD, FLOOD_TEXT = ENDING[2], "piece 00 "
 """A piece of text, again and again."""
@@ -68,22 +74,30 @@ def events_for(body: dict[str, Any]) -> list[bytes]:
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pause: float) -> None:
-    """One request, one answer, one connection."""
+    """Answer the requests of a connection, one after the other, until the client closes it."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(
-            int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
-        )
-        body = json.loads(await reader.readexactly(length))
-        writer.write(HEAD)
-        for event in events_for(body):
-            if writer.is_closing():
-                break
-            writer.write(event)
-            if pause and b"text_delta" in event:
-                await asyncio.sleep(pause)
-        await writer.drain()
+        while not writer.is_closing():
+            body = await request(reader)
+            writer.write(HEAD)
+            for event in events_for(body):
+                if writer.is_closing():
+                    break
+                writer.write(event)
+                if pause and b"text_delta" in event:
+                    await asyncio.sleep(pause)
+            writer.write(END)
+            await writer.drain()
     writer.close()
+
+
+async def request(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """Return the body of the next request. Raises IncompleteReadError at the end of the connection."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+    )
+    body: dict[str, Any] = json.loads(await reader.readexactly(length))
+    return body
 
 
 async def drown(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: int) -> None:
