@@ -17,7 +17,7 @@ from actors.messages.log_entries import Created, TreeReaped
 from actors.ports import ConversationRecord, StoredTransition
 from tests.property.drive import a_context
 from tests.property.tape import Tape
-from tests.property.test_audit import live
+from tests.property.test_verify_and_replay import live
 from tests.property.written import WrittenWorld
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarne
 from tests.integration.server.watch_harness import Author
 from tests.property.drive import a_context
 from tests.property.tape import Tape
-from tests.property.test_audit import live
+from tests.property.test_verify_and_replay import live
 from tests.property.written import WrittenWorld
 
 if TYPE_CHECKING:
