@@ -148,6 +148,13 @@ class ModelSink(Protocol):
         """Receive the next piece of text."""
         ...
 
+    def flush(self) -> None:
+        """Make visible what has been received: the model waits for more of the answer now.
+
+        Until then the start and the text may be held back. Not called at the end of the answer: `respond` returns it.
+        """
+        ...
+
 
 class Model(Protocol):
     """A model of a provider. One call of `respond` is one attempt: it never retries."""

@@ -124,6 +124,9 @@ class LlmRunner(Actor):
         if self._text.put(text, reasoning=reasoning):
             tell(self._reply_to, TextDeltaReady(self._text))
 
+    def flush(self) -> None:
+        """Do nothing: each text is passed on at once (port ModelSink)."""
+
     def _report(self, event: LlmOutcome) -> None:
         if not self._request.cancel.cancelled:
             tell(self._reply_to, EffectOutcome(event))

@@ -151,6 +151,9 @@ class _NoSink:
     def text(self, text: str, *, reasoning: bool = False) -> None:
         """Ignore it."""
 
+    def flush(self) -> None:
+        """Ignore it."""
+
 
 def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
     """Return the request. Its id is its own: it must not replace the conversation's turns in a provider's cache."""

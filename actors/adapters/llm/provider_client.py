@@ -141,6 +141,8 @@ class ProviderClient:
                         raise provider_errors.too_large(provider, excess, reader.usage)
                 if reader.complete:
                     reply.idle = TAIL_SECONDS
+                if begun and not reader.finished:
+                    sink.flush()
         except SseTooLargeError as error:
             text = f"the answer contains {error}"
             raise provider_errors.failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, reader.usage) from None

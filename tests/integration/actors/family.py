@@ -106,6 +106,7 @@ class FamilyModel:
                 return self._wait(request, rest, cancel)
             case "hang":
                 sink.text("Let me see")
+                sink.flush()
                 self.hanging.set()
                 assert cancel.wait(PATIENCE * 2)
                 raise ModelAbortedError

@@ -144,6 +144,9 @@ class Sink:
         assert not reasoning
         self.slots[-1].append(text)
 
+    def flush(self) -> None:
+        assert self.slots
+
 
 def drive(model: Model, *turns: Turn, tools: tuple[ToolSpec, ...] = (), sink: Sink | None = None) -> ModelAnswer:
     """Ask as the conversation machine does: up to three attempts."""

@@ -25,6 +25,8 @@ class Sink:
         self.said: list[str] = []
         self.thought: list[str] = []
         self.heard = threading.Event()
+        self.flushed: list[int] = []
+        """How many pieces of text had arrived by each flush."""
 
     def started(self) -> None:
         self.begun += 1
@@ -32,6 +34,9 @@ class Sink:
     def text(self, text: str, *, reasoning: bool = False) -> None:
         (self.thought if reasoning else self.said).append(text)
         self.heard.set()
+
+    def flush(self) -> None:
+        self.flushed.append(len(self.said) + len(self.thought))
 
 
 def provider(protocol: str, url: str, **settings: Any) -> ProviderConfig:

@@ -135,6 +135,8 @@ class Said:
     def __init__(self) -> None:
         self.told: list[tuple[bool, str]] = []
         self.begun = 0
+        self.flushed: list[int] = []
+        """How many texts had come by each flush."""
 
     def started(self) -> None:
         assert not self.told
@@ -145,6 +147,10 @@ class Said:
         assert text
         assert self.begun
         self.told.append((reasoning, text))
+
+    def flush(self) -> None:
+        assert self.begun
+        self.flushed.append(len(self.told))
 
 
 class Reply:
@@ -298,6 +304,22 @@ def test_the_alphabet_reaches_every_kind_of_outcome(protocol: str) -> None:
 
     look()
     assert seen >= {"answer", "truncated", "server_error", "Text", "ToolUse"}, seen
+
+
+def test_what_arrived_is_flushed_before_each_wait_for_more_and_not_at_the_end() -> None:
+    start, first, second, end = (
+        plain({"type": "message_start", "message": {}}),
+        named({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "H"}}),
+        named({"type": "content_block_delta", "index": 0, "delta": {"text": "i"}}),
+        named({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}),
+    )
+    for pieces, flushed in (
+        ([*start, *first, *second, *end[:1], *end[1:]], [0, 1, 2, 2]),
+        ([b": comment\n\n", b"".join([*start, *first]), b"".join([*second, *end])], [1]),
+        ([b"".join([*start, *first, *second, *end])], []),
+    ):
+        _, said = outcome("anthropic", pieces)
+        assert (said.told, said.flushed) == ([(False, "H"), (False, "i")], flushed)
 
 
 def test_the_events_are_what_providers_write() -> None:

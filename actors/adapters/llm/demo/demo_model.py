@@ -57,6 +57,7 @@ class DemoModel:
             raise ModelAbortedError
         scene = _scene(request)
         sink.started()
+        sink.flush()
         self._say(scene.reasoning, scene, sink, cancel, reasoning=True)
         self._say(scene.text, scene, sink, cancel, reasoning=False)
         if scene.fails:
@@ -69,6 +70,7 @@ class DemoModel:
             if cancel.wait(self._pace * scene.tempo):
                 raise ModelAbortedError
             sink.text(word, reasoning=reasoning)
+            sink.flush()
         if cancel.cancelled:
             raise ModelAbortedError
 
