@@ -123,32 +123,48 @@ class ProviderClient:
         if "json" in reply.headers.get("content-type", "").lower():
             reader.whole(replace_lone_surrogates(reply.read_all()))
             return
-        parser = SseParser()
-        begun = False
         try:
-            while not (reader.finished or cancel.cancelled):
-                chunk = reply.read()
-                if not chunk:
-                    return
-                for event in parser.feed(chunk):
-                    if reader.finished:
-                        return
-                    if not begun:
-                        begun = True
-                        sink.started()
-                    reader.event(SseEvent(event.name, replace_lone_surrogates(event.data)))
-                    if excess := reader.size.excess:
-                        raise provider_errors.too_large(provider, excess, reader.usage)
-                if reader.complete:
-                    reply.idle = TAIL_SECONDS
-                if begun and not reader.finished:
-                    sink.flush()
+            _read_events(provider, reply, reader, sink, cancel)
         except SseTooLargeError as error:
             text = f"the answer contains {error}"
             raise provider_errors.failed_request(provider, ErrorKind.RESPONSE_TOO_LARGE, text, reader.usage) from None
         except TransportError:
             if not reader.complete:
                 raise
+
+
+def _read_events(
+    provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
+) -> None:
+    """Process the events of a stream as they arrive.
+
+    Raises SseTooLargeError, TransportError, ModelFailedError.
+    """
+    parser = SseParser()
+    begun = False
+    while not (reader.finished or cancel.cancelled):
+        chunk = reply.read()
+        if not chunk:
+            return
+        events = parser.feed(chunk)
+        if events and not begun:
+            begun = True
+            sink.started()
+        _process(provider, events, reader)
+        if reader.complete:
+            reply.idle = TAIL_SECONDS
+        if begun and not reader.finished:
+            sink.flush()
+
+
+def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader) -> None:
+    """Process events that arrived together. Raises ModelFailedError."""
+    for event in events:
+        if reader.finished:
+            return
+        reader.event(SseEvent(event.name, replace_lone_surrogates(event.data)))
+        if excess := reader.size.excess:
+            raise provider_errors.too_large(provider, excess, reader.usage)
 
 
 def _error_body(reply: Reply) -> bytes:
