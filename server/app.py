@@ -44,6 +44,7 @@ from actors.ports import (
 )
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
+from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 from server import malloc_trim as freed_memory
 from server.config import Config, Listen
@@ -110,6 +111,8 @@ def wire(config: Config) -> Generator[Wiring]:
         opened.callback(sandbox.close)
         timers = Timers(clock)
         opened.callback(timers.close)
+        threads = ThreadPool()
+        opened.callback(threads.close)
         hub = EventHub()
         services = Services(
             store=store,
@@ -122,6 +125,7 @@ def wire(config: Config) -> Generator[Wiring]:
             faults=NoFaultPoints(),
             workspace=LocalWorkspace(lambda: sandbox.protected),
             timers=timers,
+            threads=threads,
             images=SandboxedImages(store, sandbox),
             idle_seconds=config.idle_seconds,
             titles=config.titles,

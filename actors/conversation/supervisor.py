@@ -209,7 +209,7 @@ class Supervisor:
                 self._put(conversation_id, asked)
 
         try:
-            threading.Thread(target=prepare, name="bedrock-prepare", daemon=True).start()
+            self._services.threads.run(prepare, "bedrock-prepare")
         except RuntimeError as error:  # the system cannot start another thread
             asked.fail(error)
         return asked.answer
@@ -232,7 +232,8 @@ class Supervisor:
                 return None
             actor = self._live.get(conversation_id)
             if actor is None or actor.stopped:
-                actor = ConversationActor(self._services, self, self._shared, conversation_id).launch()
+                actor = ConversationActor(self._services, self, self._shared, conversation_id)
+                actor.launch(self._services.threads)
                 self._live[conversation_id] = actor
             return actor
 

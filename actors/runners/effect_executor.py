@@ -195,7 +195,8 @@ class EffectExecutor:
         if self._tell_runner(run):
             return
         try:
-            self._tool_runner = ToolRunner(self._services, self._owner, self._side_queries).launch().actor_ref
+            runner = ToolRunner(self._services, self._owner, self._side_queries)
+            self._tool_runner = runner.launch(self._services.threads).actor_ref
         except RuntimeError as error:  # the machine has no thread left
             identity = effect.tool_use_id, effect.execution_id
             self._report(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))

@@ -219,7 +219,7 @@ class ModelRequests:
         self._current = LlmRequest(effect.request_id, effect.attempt, find, build, token)
         ended = functools.partial(self._on_end, record.id)
         try:
-            LlmRunner(self._current, self._owner, self._services.clock, ended).launch()
+            LlmRunner(self._current, self._owner, self._services.clock, ended).launch(self._services.threads)
         except RuntimeError as error:  # the machine has no thread left
             self._admission.release()
             self._refuse(effect, resource_failure(exhausted_resource(error) or str(error)))

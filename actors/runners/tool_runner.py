@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +174,7 @@ class ToolRunner(Actor):
             return
         name = f"bedrock-tool-{execution.run.effect.name}"
         try:
-            threading.Thread(target=self._work, args=(execution,), name=name, daemon=True).start()
+            self._services.threads.run(functools.partial(self._work, execution), name)
         except RuntimeError as error:
             self._not_started(execution, exhausted_resource(error) or str(error))
 

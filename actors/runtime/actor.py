@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import pykka
 from pykka import ActorDeadError, ActorRef
 
 from actors.runtime.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from actors.runtime.thread_pool import ThreadPool
 
 log = logging.getLogger(__name__)
 
@@ -50,15 +53,16 @@ class Actor(pykka.ThreadingActor):
     Subclasses implement `receive`. What it raises goes to `on_fault` on the actor's thread; the actor continues.
     """
 
-    use_daemon_thread = True
-
     @staticmethod
     def _create_actor_inbox() -> Mailbox:
         return Mailbox()
 
-    def launch(self) -> Self:
-        """Start the thread. Without pykka's registry, which is a list; the launcher owns the actor."""
-        self._start_actor_loop()
+    def launch(self, threads: ThreadPool) -> Self:
+        """Start the actor on a thread of the pool. Raises RuntimeError if no thread can be started.
+
+        pykka's `start` would start a new thread, and register the actor in a list; the launcher owns the actor.
+        """
+        threads.run(self._actor_loop, type(self).__name__)
         return self
 
     def receive(self, message: Any) -> None:

@@ -20,6 +20,7 @@ from actors.ports import (
     Workspace,
 )
 from actors.runtime.admission import FileRoom
+from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
 UNKNOWN_MODEL_WINDOW = 8_192
@@ -61,6 +62,8 @@ class Services:
     faults: FaultPoints
     workspace: Workspace
     timers: Timers
+    threads: ThreadPool
+    """For actors, and for work that blocks."""
     images: Images = field(default_factory=NoImages)
     limits: Limits = field(default_factory=Limits)
     agents: AgentLimits = field(default_factory=AgentLimits)

@@ -28,6 +28,7 @@ from actors.messages.outcomes import EffectOutcome
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import ModelAnswer, ToolOutput
 from actors.runtime.actor import tell
+from tests.e2e.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +52,8 @@ def ours() -> set[threading.Thread]:
 
 
 def until_none(threads: Callable[[], set[threading.Thread]]) -> None:
-    for thread in threads():
-        thread.join(PATIENCE)
-    assert threads() == set()
+    """Wait until the last of these threads has ended its job: an idle thread has another name."""
+    eventually(lambda: not threads(), "their jobs have ended")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
 from actors.messages.commands import CancelConversationCommand, CreateConversationCommand, SendMessageCommand
 from actors.ports.resources import exhausted_resource
+from actors.runtime import thread_pool
 
 if TYPE_CHECKING:
     import pytest
@@ -35,6 +36,15 @@ def _parked(world: World) -> None:
     """Wait until no conversation has a thread."""
     with world.supervisor._changed:
         assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
+
+
+def _end_idle_threads(world: World) -> None:
+    """Wait until no thread of the pool is left, for a world in which nothing runs."""
+    world.services.threads.close()
+    for thread in threading.enumerate():
+        if isinstance(thread, thread_pool._PooledThread):
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
 
 
 def test_a_new_conversation_is_refused_as_what_it_is(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +77,7 @@ def test_a_cancel_gets_the_last_thread(make_world: Any, monkeypatch: pytest.Monk
     world.model.exchanges.get(timeout=PATIENCE).say("hi")
     talk.rest(Idle)
     _parked(world)
+    _end_idle_threads(world)
     _fill(monkeypatch)
     refused = world.supervisor.ask(talk.id, SendMessageCommand(text="more"))
     assert exhausted_resource(refused.exception(PATIENCE))

@@ -157,6 +157,7 @@ class GrpcHarness:
         self.channel.close()
         self.stop()
         self.services.timers.close()
+        self.services.threads.close()
 
 
 class Refusal:

@@ -12,8 +12,10 @@ from pykka import ActorDeadError, ActorRegistry
 
 from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.mailbox import Mailbox
+from actors.runtime.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from concurrent.futures import Future
 
 PATIENCE = 10.0
@@ -70,8 +72,15 @@ class Parrot(Actor):
 
 
 @pytest.fixture
-def parrot() -> Any:
-    actor = Parrot().launch()
+def threads() -> Iterator[ThreadPool]:
+    made = ThreadPool()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def parrot(threads: ThreadPool) -> Iterator[Parrot]:
+    actor = Parrot().launch(threads)
     yield actor
     tell(actor.actor_ref, "leave")
 
@@ -93,9 +102,9 @@ def test_it_answers_through_a_future_that_carries_callbacks(parrot: Parrot) -> N
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("bug"), Stop(), SystemExit(1), KeyboardInterrupt()])
 def test_whatever_a_handler_raises_it_is_reported_and_the_actor_lives_on(
-    parrot: Parrot, error: BaseException, caplog: pytest.LogCaptureFixture
+    parrot: Parrot, threads: ThreadPool, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bystander = Parrot().launch()
+    bystander = Parrot().launch(threads)
     assert ask(parrot, error).exception(PATIENCE) is error
     assert tell(parrot.actor_ref, error)
     assert ask(parrot, "still here").result(PATIENCE) == "still here"
@@ -129,12 +138,12 @@ def test_leaving_answers_everybody_who_still_waits(parrot: Parrot) -> None:
     assert isinstance(ask(parrot, "later").exception(PATIENCE), ActorDeadError)
 
 
-def test_leaving_with_a_reason_gives_it_to_those_who_wait() -> None:
+def test_leaving_with_a_reason_gives_it_to_those_who_wait(threads: ThreadPool) -> None:
     class Polite(Parrot):
         def terminate(self, refusal: Exception | None = None) -> None:
             super().terminate(refusal or PermissionError("closed for today"))
 
-    actor = Polite().launch()
+    actor = Polite().launch(threads)
     gate = Gate()
     gate.hold(actor)
     tell(actor.actor_ref, "leave")

@@ -53,7 +53,8 @@ class ToolHarness:
 
         self.models.answer = answer
         request = LlmRequest("r1", 1, lambda: self.models, lambda model: build(), self.cancel)
-        runner = LlmRunner(request, self.inbox, self.services.clock, self.ended.release).launch()
+        runner = LlmRunner(request, self.inbox, self.services.clock, self.ended.release)
+        runner.launch(self.services.threads)
         assert self.ended.acquire(timeout=PATIENCE)
         assert runner.actor_stopped.wait(PATIENCE)
         assert not self.ended.acquire(blocking=False), "its place was given back twice"

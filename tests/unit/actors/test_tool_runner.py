@@ -46,7 +46,8 @@ class Shop:
         self.services = services
         self.inbox = inbox
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = services.toolbox.tools  # type: ignore[attr-defined]
-        self.runner = ToolRunner(services, inbox, SideQueries(services, Admission(1))).launch()
+        self.runner = ToolRunner(services, inbox, SideQueries(services, Admission(1)))
+        self.runner.launch(services.threads)
         self.calls = 0
         self.rights = ToolRights()
 

@@ -1,0 +1,89 @@
+"""A pool of threads for actors and blocking work: to start a thread costs more than most of what runs on one.
+
+concurrent.futures.ThreadPoolExecutor does not fit: beyond a fixed size it queues work instead of raising when the
+system has no thread left, its threads stay until it shuts down, and the interpreter waits for them at exit.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 10.0
+"""How long a thread waits for its next job before it ends."""
+IDLE_NAME = "bedrock-idle"
+STOP_SECONDS = 1.0
+
+_Job: TypeAlias = "tuple[Callable[[], object], str]"
+
+
+class ThreadPool:
+    """Runs each job at once on a thread of its own, an idle one if there is any, the last used first. Any thread."""
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._idle: list[_PooledThread] = []
+        self._closed = False
+
+    def run(self, job: Callable[[], object], name: str) -> None:
+        """Start `job`; its thread is called `name` meanwhile. Raises RuntimeError if no thread can be started."""
+        with self._lock:
+            thread = self._idle.pop() if self._idle else None
+        if thread is None:
+            thread = _PooledThread(self, name)
+            thread.start()
+        thread.jobs.put((job, name))
+
+    def close(self) -> None:
+        """End the idle threads now, and every other one after its job; idempotent."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for thread in idle:
+            thread.jobs.put(None)
+        for thread in idle:
+            thread.join(STOP_SECONDS)
+
+    def next_job(self, thread: _PooledThread) -> _Job | None:
+        """Wait for the next job of an idle thread; return None when the thread has to end (on that thread)."""
+        with self._lock:
+            thread.name = IDLE_NAME
+            if self._closed:
+                return None
+            self._idle.append(thread)
+        try:
+            return thread.jobs.get(timeout=self._idle_seconds)
+        except Empty:
+            with self._lock:
+                if thread in self._idle:
+                    self._idle.remove(thread)
+                    return None
+        return thread.jobs.get()  # it was taken from the idle ones just now, so a job is on its way
+
+
+class _PooledThread(threading.Thread):
+    """Runs one job after the other."""
+
+    def __init__(self, pool: ThreadPool, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._pool = pool
+
+    def run(self) -> None:
+        job = self.jobs.get()
+        while job is not None:
+            work, self.name = job
+            try:
+                work()
+            except BaseException:  # the thread outlives its jobs
+                log.exception("a job of thread %s failed", self.name)
+            del job, work  # an idle thread keeps nothing alive
+            job = self._pool.next_job(self)
