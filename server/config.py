@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from bedrock.local_server import absolute_path, data_directory
+from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SANDBOXES = ("auto", "A", "B", "none")
@@ -285,7 +285,7 @@ def _file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
             return _expanded(text)
         except ValueError as error:
             raise ConfigError(f"BEDROCK_CONFIG: {error}") from None
-    root = Path(environ["XDG_CONFIG_HOME"]) if environ.get("XDG_CONFIG_HOME") else _home(environ) / ".config"
+    root = xdg_directory("XDG_CONFIG_HOME", environ) or _home(environ) / ".config"
     usual = root / "bedrock" / "config.toml"
     return usual if usual.is_file() else None
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_owner, check_private
+from bedrock.local_server import LONGEST_SOCKET_PATH, NotPrivateError, check_owner, check_private, xdg_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,8 +56,8 @@ def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
     if _usable(path := data_dir / SOCKET):
         return path
     name = f"{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]}.sock"
-    if runtime := environ.get("XDG_RUNTIME_DIR"):
-        path = Path(runtime, "bedrock", name)
+    if runtime := xdg_directory("XDG_RUNTIME_DIR", environ):
+        path = runtime / "bedrock" / name
         with suppress(NotPrivateError, OSError):  # inherited from another user, or it does not exist
             if _usable(path):
                 claim_directory(path.parent)

@@ -46,8 +46,13 @@ def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
         except ValueError as error:
             raise ValueError(f"BEDROCK_DATA_DIR: {error}") from None
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    state = Path(environ.get("XDG_STATE_HOME", ""))  # to be ignored where it is relative, by the XDG specification
-    return (state if state.is_absolute() else home / ".local" / "state") / "bedrock"
+    return (xdg_directory("XDG_STATE_HOME", environ) or home / ".local" / "state") / "bedrock"
+
+
+def xdg_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the directory of a variable of the XDG specification, which demands to ignore a relative path; or None."""
+    path = Path(environ.get(variable, ""))
+    return path if path.is_absolute() else None
 
 
 def absolute_path(text: str) -> Path:

@@ -18,6 +18,8 @@ nearest one that it can.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -45,6 +47,12 @@ MessageT = TypeVar("MessageT", bound=Message)
 _BITS = {FieldDescriptor.CPPTYPE_INT32: 32, FieldDescriptor.CPPTYPE_INT64: 64}
 """The widths of the whole numbers of the contract."""
 
+_SECOND = 10**9
+_TIMES = -62_135_596_800 * _SECOND, 253_402_300_800 * _SECOND - 1
+"""The first and the last time of the JSON mapping, the years 1 to 9999, in nanoseconds since 1970."""
+_LONGEST = 315_576_000_001 * _SECOND - 1
+"""The longest duration of the JSON mapping, about 10,000 years, in nanoseconds."""
+
 _NEW_DICT = object()
 """A placeholder: each wrapper gets its own dict, because dicts are mutable."""
 
@@ -65,10 +73,9 @@ class Wrapper(Generic[MessageT]):
         """Return all of it as values for JSON, with the field names of the contract.
 
         It is the JSON mapping of protobuf: enums by their full names, numbers of 64 bits as strings, times in RFC 3339;
-        what is not set is left out.
+        what is not set is left out. A time or a duration out of range becomes the nearest one that is not.
         """
-        values: dict[str, Any] = json_format.MessageToDict(self.proto, preserving_proto_field_name=True)
-        return values
+        return _json_values(self.proto)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +157,53 @@ def length(duration: Duration) -> timedelta:
         return duration.ToTimedelta()
     except (OverflowError, ValueError):
         return timedelta.max if duration.seconds > 0 else timedelta.min
+
+
+def _json_values(proto: Message) -> dict[str, Any]:
+    """Return the JSON mapping of a message, with the field names of the contract.
+
+    A time or a duration that the mapping cannot represent becomes the nearest one that it can; a number that JSON does
+    not know becomes its name: "NaN", "Infinity" or "-Infinity".
+    """
+    try:
+        return _mapping(proto)
+    except json_format.SerializeToJsonError:  # one bad value must not end a loop over events
+        copy = type(proto)()
+        copy.CopyFrom(proto)
+        _clamp(copy)
+        return _mapping(copy)
+
+
+def _mapping(proto: Message) -> dict[str, Any]:
+    values: dict[str, Any] = json_format.MessageToDict(proto, preserving_proto_field_name=True)
+    return values
+
+
+def _clamp(proto: Any) -> None:
+    """Replace what the mapping cannot represent, in a message and in all messages inside of it."""
+    match proto.DESCRIPTOR.full_name:
+        case "google.protobuf.Timestamp":
+            _clamp_time(proto, *_TIMES)
+        case "google.protobuf.Duration":
+            _clamp_time(proto, -_LONGEST, _LONGEST)
+        case "google.protobuf.Value" if not math.isfinite(proto.number_value):
+            proto.string_value = json.dumps(proto.number_value)
+        case _:
+            for descriptor, value in proto.ListFields():
+                for each in _messages(descriptor, value):
+                    _clamp(each)
+
+
+def _clamp_time(proto: Any, low: int, high: int) -> None:
+    proto.FromNanoseconds(min(max(proto.seconds * _SECOND + proto.nanos, low), high))
+
+
+def _messages(descriptor: FieldDescriptor, value: Any) -> Iterable[Message]:
+    """Return the messages that a field holds: of a single, repeated or map field."""
+    if not descriptor.is_repeated:
+        return (value,) if isinstance(value, Message) else ()
+    values = value.values() if hasattr(value, "values") else value
+    return [each for each in values if isinstance(each, Message)]
 
 
 def plain(struct: Struct) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -285,6 +286,20 @@ def test_a_timeline_shows_requests_tools_times_and_ends_in_order() -> None:
         "   =           running, 0 requests",
     ]
     assert lines[1].startswith("c:1 2025-06-15 ")
+
+
+@pytest.mark.parametrize(("seconds", "zone", "year"), [(2**62, "UTC-9", "9999"), (-(2**62), "UTC+5", "1")])
+def test_a_timeline_shows_a_time_that_its_zone_cannot_have(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, zone: str, year: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        cycle = v1.RequestCycle(name="c:1", start_time=Timestamp(seconds=seconds))
+        assert shown_timeline([cycle], Paint(enabled=False))[1].startswith(f"c:1 {year}-")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_timeline_says_what_was_used() -> None:

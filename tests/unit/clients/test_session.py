@@ -354,6 +354,9 @@ def test_what_runs_with_wider_rights_than_the_new_mode_is_named_and_stopped_if_a
         ("/etc/hosts says what?", "/etc/hosts says what?"),
         ("/usr/bin\nis full", "/usr/bin\nis full"),
         ("//mode is no command here", "/mode is no command here"),
+        ("  //mode is none either", "/mode is none either"),
+        ("  /etc/hosts", "  /etc/hosts"),
+        ("  // indented\n  code", "  // indented\n  code"),
     ],
 )
 def test_a_message_may_begin_with_a_slash(address: str, fake: FakeBedrock, typed: str, text: str) -> None:
@@ -368,7 +371,8 @@ def test_a_message_may_begin_with_a_slash(address: str, fake: FakeBedrock, typed
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("/moed restricted", "/mode"), ("/quit now/then", "/quit"), ("/hlep", "/help")]
+    ("typed", "meant"),
+    [("/moed restricted", "/mode"), ("/quit now/then", "/quit"), ("/hlep", "/help"), ("  /hlep", "/help")],
 )
 def test_a_misspelled_command_is_guessed_and_not_sent(address: str, fake: FakeBedrock, typed: str, meant: str) -> None:
     async def story(chat: Chat) -> None:

@@ -280,6 +280,23 @@ def test_so_it_is_with_durations(seconds: int, nearest: timedelta) -> None:
     assert ToolResult.from_proto(v1.ToolResult(duration=Duration(seconds=seconds))).duration == nearest
 
 
+@pytest.mark.parametrize(("far", "last", "longest"), [(1, "9999-12-31T23:59:59", "315"), (-1, "0001-01-01T00", "-315")])
+def test_json_has_the_nearest_value_that_it_knows(far: int, last: str, longest: str) -> None:
+    result = v1.ToolResult(tool_use_id="t", duration=Duration(seconds=far * 2**62))
+    result.display.update({"text": "kept", "rates": [1.5, {"none": float("nan"), "most": far * float("inf")}]})
+    message = v1.Message(create_time=Timestamp(seconds=far * 2**62), content=[v1.ContentBlock(tool_result=result)])
+    event = Event.from_proto(v1.Event(time=Timestamp(seconds=1), message_added=message))
+    before = event.proto.SerializeToString(deterministic=True)
+    shown = event.to_dict()["message_added"]
+    ((_, block),) = shown["content"][0].items()
+    assert shown["create_time"].startswith(last)
+    assert block["duration"].startswith(longest)
+    limit = "Infinity" if far > 0 else "-Infinity"
+    assert block["display"] == {"text": "kept", "rates": [1.5, {"none": "NaN", "most": limit}]}
+    assert event.proto.SerializeToString(deterministic=True) == before
+    json.dumps(event.to_dict(), allow_nan=False)
+
+
 def test_the_end_of_a_run_and_its_answer_become_json() -> None:
     stop = Stop.of(
         RunStopped.from_proto(v1.Event.RunStopped(reason=v1.STOP_REASON_ERROR, error=v1.RunError(message="Why")))

@@ -44,6 +44,14 @@ def test_the_file_is_found_where_it_is_named_or_usual(tmp_path: Path) -> None:
     assert config({"XDG_CONFIG_HOME": str(tmp_path), "BEDROCK_CONFIG": str(named)}).default_model == "named"
 
 
+def test_a_relative_directory_of_the_desktop_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bedrock").mkdir()
+    (tmp_path / "bedrock" / "config.toml").write_text('default_model = "elsewhere"')
+    monkeypatch.chdir(tmp_path)
+    made = config({"XDG_CONFIG_HOME": ".", "XDG_STATE_HOME": "."})
+    assert (made.default_model, made.data_dir) == ("", Path("/home/ada/.local/state/bedrock"))
+
+
 def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) -> None:
     values = {
         "data_dir": "/d", "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",

@@ -135,7 +135,7 @@ def test_a_path_that_no_socket_can_have_is_replaced_by_one_of_the_runtime_direct
         runtime.rmdir()
 
 
-@pytest.mark.parametrize("runtime", [None, "", "/proc/nowhere", f"/{'long' * 26}"])
+@pytest.mark.parametrize("runtime", [None, "", "run", "/proc/nowhere", f"/{'long' * 26}"])
 def test_without_a_runtime_directory_it_is_in_one_of_this_user_in_tmp(runtime: str | None) -> None:
     environ = {} if runtime is None else {"XDG_RUNTIME_DIR": runtime}
     there = socket_path(Path(f"/{'long' * 26}"), environ)

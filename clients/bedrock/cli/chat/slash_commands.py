@@ -55,18 +55,19 @@ def message_of(text: str) -> str | None:
     """Return the message that a typed text sends; None if the text is a command.
 
     A text that begins with a path is a message. Of two slashes at the beginning, the first one is removed: so every
-    text can be sent.
+    text can be sent. Blanks before a slash do not count, except of several lines, which may be indented code.
     """
-    if not text.startswith("/"):
+    begin = text if "\n" in text.strip() else text.lstrip()
+    if not begin.startswith("/"):
         return text
-    if text.startswith("//"):
-        return text[1:]
-    return text if "/" in text.split(maxsplit=1)[0][1:] else None
+    if begin.startswith("//"):
+        return begin[1:]
+    return text if "/" in begin.split(maxsplit=1)[0][1:] else None
 
 
 async def run_command(chat: ChatActions, text: str) -> None:
     """Run the command that a text begins with; if it does not exist, suggest a similar name."""
-    name, argument = (*text.removeprefix("/").split(maxsplit=1), "", "")[:2]
+    name, argument = (*text.lstrip().removeprefix("/").split(maxsplit=1), "", "")[:2]
     argument = argument.strip()
     command = next((each for each in COMMANDS if each.name == ALIASES.get(name, name)), None)
     if command is None:

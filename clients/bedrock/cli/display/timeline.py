@@ -76,7 +76,7 @@ class _Timeline:
 
     def _head(self) -> SafeText:
         cycle = self._cycle
-        began = cycle.start_time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        began = _local(cycle.start_time).strftime("%Y-%m-%d %H:%M:%S")
         parts = [cycle.name.rpartition("/")[2] or "run", began if _is_timed(cycle) else ""]
         if cycle.root_delivery == "follow_up":
             parts.append("follow-up")
@@ -122,6 +122,14 @@ class _Timeline:
         ended = self._paint.flat(", ".join(parts))
         for number, line in enumerate(wrap(ended, self._text, max_lines=3, placeholder="…")):
             yield self._paint.text(f"{'' if number else '   =':{_BEFORE_TEXT}}", paint(line))
+
+
+def _local(time: datetime) -> datetime:
+    """Return a time in the zone of this machine; in UTC at the ends of the years 1 to 9999, where zones overflow."""
+    try:
+        return time.astimezone()
+    except (OverflowError, ValueError):
+        return time
 
 
 def _is_timed(cycle: RequestCycle) -> bool:
