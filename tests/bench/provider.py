@@ -13,6 +13,7 @@ import contextlib
 import json
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 PIECES = 25
@@ -53,6 +54,8 @@ def stream(*calls: tuple[str, dict[str, Any]]) -> list[bytes]:
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
+NO_LIST = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+"""Answers a question for the list of models."""
 CALLING, ENDING = stream(THINK, THINK), stream()
 FLOOD, FLOOD_TEXT = ENDING[2], "piece 00 "
 """A piece of text, again and again."""
@@ -73,37 +76,48 @@ def events_for(body: dict[str, Any]) -> list[bytes]:
     return CALLING
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pause: float) -> None:
-    """Answer the requests of a connection, one after the other, until the client closes it."""
-    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-        while not writer.is_closing():
-            body = await request(reader)
-            writer.write(HEAD)
-            for event in events_for(body):
-                if writer.is_closing():
-                    break
-                writer.write(event)
-                if pause and b"text_delta" in event:
-                    await asyncio.sleep(pause)
-            writer.write(END)
-            await writer.drain()
-    writer.close()
-
-
 async def request(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """Return the body of the next request. Raises IncompleteReadError at the end of the connection."""
+    """Return the body of the next request, {} without one. Raises IncompleteReadError at the end of the connection."""
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
-    )
-    body: dict[str, Any] = json.loads(await reader.readexactly(length))
+    lengths = (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+    body: dict[str, Any] = json.loads(await reader.readexactly(next(lengths, 0)) or b"{}")
     return body
+
+
+@dataclass
+class Provider:
+    """Serves connections. On one event loop."""
+
+    pause: float = 0.0
+    """Seconds between pieces of text."""
+    whole: bool = False
+    """Each answer in one piece, so that nothing depends on when its parts arrive."""
+    asked: int = 0
+    """Requests so far."""
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of a connection, one after the other, until the client closes it."""
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while not writer.is_closing():
+                if not (body := await request(reader)):
+                    writer.write(NO_LIST)
+                    continue
+                self.asked += 1
+                pieces = [HEAD, *events_for(body), END]
+                for piece in [b"".join(pieces)] if self.whole else pieces:
+                    if writer.is_closing():
+                        break
+                    writer.write(piece)
+                    if self.pause and b"text_delta" in piece:
+                        await asyncio.sleep(self.pause)
+                await writer.drain()
+        writer.close()
 
 
 async def drown(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: int) -> None:
     """One request, and an answer without an end."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-        await reader.readuntil(b"\r\n\r\n")
+        await request(reader)
         writer.write(HEAD + b"".join(ENDING[:2]))
         began, sent = time.perf_counter(), 0
         while not writer.is_closing():
@@ -119,11 +133,13 @@ async def main() -> None:
     """Serve until standard input closes; the port is the first line printed."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--pause", type=float, default=0.0, help="seconds between pieces of text")
+    arguments.add_argument("--whole", action="store_true", help="each answer in one piece")
     arguments.add_argument("--flood", type=int, default=0, help="pieces of text a second, in answers without an end")
     given = arguments.parse_args()
+    serving = Provider(given.pause, whole=given.whole)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await (drown(reader, writer, given.flood) if given.flood else answer(reader, writer, given.pause))
+        await (drown(reader, writer, given.flood) if given.flood else serving.answer(reader, writer))
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)

@@ -43,9 +43,15 @@ class ServerProcess:
     """A running server. `stop`, or `kill` it; its folder can then be given to another one."""
 
     def __init__(
-        self, folder: Path, *arguments: str, listen: str = "127.0.0.1:0", open_files: str = "", **env: str
+        self,
+        folder: Path,
+        *arguments: str,
+        listen: str = "127.0.0.1:0",
+        open_files: str = "",
+        program: str = "server",
+        **env: str,
     ) -> None:
-        """`open_files`: its limit as `ulimit` takes it, e.g. "-n 256"."""
+        """`open_files`: its limit as `ulimit` takes it, e.g. "-n 256". `program`: the module that is run."""
         self.folder = folder
         self.data = folder / "data"
         self.marker = f"e2e-{uuid.uuid4().hex}"
@@ -53,7 +59,7 @@ class ServerProcess:
         self._log = folder / f"{self.marker}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*_limited(open_files), sys.executable, "-m", "server", "--listen", listen, *arguments],
+                [*_limited(open_files), sys.executable, "-m", program, "--listen", listen, *arguments],
                 cwd=folder,
                 env=clean_environment(
                     folder,

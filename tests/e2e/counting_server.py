@@ -1,0 +1,76 @@
+"""`python -m tests.e2e.counting_server …`: the server, with a counter at each seam where a turn costs something.
+
+The counts are read as JSON over a Unix socket, whose path is in the variable `SOCKET`. The kernel's count of voluntary
+context switches is that of the whole process, threads that have ended included.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import resource
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+from server.process_settings import tune_process
+
+tune_process()  # before gRPC is imported
+
+from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402
+from actors.runtime.mailbox import Mailbox  # noqa: E402
+from server.cli import serve  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SOCKET = "COUNTS_SOCKET"
+
+SEAMS: dict[str, tuple[type, str]] = {
+    "commits": (PeeweeStore, "commit"),
+    "threads started": (threading.Thread, "start"),
+    "mailbox messages": (Mailbox, "put"),
+}
+"""By count: the class and its method whose calls are counted."""
+
+
+def counted(owner: type, name: str) -> Callable[[], int]:
+    """Count the calls of a method, on any thread; return what reads the count. Each reading counts as well."""
+    calls, readings = itertools.count(), itertools.count()
+    method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def counting(*arguments: Any, **options: Any) -> Any:
+        next(calls)
+        return method(*arguments, **options)
+
+    setattr(owner, name, counting)
+    return lambda: next(calls) - next(readings)
+
+
+def publish(path: str, counts: dict[str, Callable[[], int]]) -> None:
+    """Answer each connection with the counts; on a thread that sleeps otherwise."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+
+    def answer() -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(json.dumps({name: count() for name, count in counts.items()}).encode())
+
+    threading.Thread(target=answer, name="counts", daemon=True).start()
+
+
+def main() -> None:
+    counts = {name: counted(*seam) for name, seam in SEAMS.items()}
+    counts["voluntary switches"] = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    publish(os.environ[SOCKET], counts)
+    serve(prog_name="python -m server")
+
+
+if __name__ == "__main__":
+    main()

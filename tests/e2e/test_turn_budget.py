@@ -1,0 +1,154 @@
+"""What a turn costs, counted and never timed: two model requests, each answered in one piece, two tools, a watcher."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sqlite3
+import threading
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from bedrock import v1
+
+from tests.bench.provider import Provider
+from tests.e2e.counting_server import SOCKET
+from tests.e2e.patience import PATIENCE
+from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+WARM_UP = 10
+ROUNDS, TURNS = 5, 10
+"""The least of five rounds counts: what a busy machine adds to one of them is not the server's."""
+
+EXACT = {"model requests": 2, "events": 17, "rows": 15}
+"""A turn costs exactly this, in each round."""
+
+MOST = {
+    "commits": 7,
+    "threads started": 5,
+    "mailbox messages": 22,
+    "stream messages": 12,
+    "voluntary switches": 190,
+}
+"""A turn costs no more than this, in the best round. The last three depend on which thread runs first: the ceiling is
+1.5 times what a quiet machine counts."""
+
+TABLES = ("conversations", "messages", "log", "runs", "fates", "commands")
+
+Counts = dict[str, float]
+
+
+class Turns:
+    """A conversation whose turns follow one another, and what they cost."""
+
+    def __init__(self, server: ServerProcess, asked: Provider, socket_path: Path) -> None:
+        self._server, self._asked, self._socket = server, asked, socket_path
+        self._channel = server.channel()
+        self._stub = v1.ConversationServiceStub(self._channel)
+        request = v1.CreateConversationRequest(working_directory="/tmp", mode=v1.MODE_UNRESTRICTED)
+        made = self._stub.CreateConversation(request, metadata=server.metadata, timeout=PATIENCE)
+        self._name = made.conversation.name
+        self._watcher = Watcher(server, self._name)
+        self._watcher.until("caught_up")
+
+    def close(self) -> None:
+        self._watcher.close()
+        self._channel.close()
+
+    def take(self, turns: int) -> None:
+        """Take so many turns, each after the end of the one before."""
+        for _ in range(turns):
+            before = self._watcher.revisions[-1] if self._watcher.revisions else 0
+            request = v1.SendMessageRequest(name=self._name, text="go on")
+            self._stub.SendMessage(request, metadata=self._server.metadata, timeout=PATIENCE)
+            self._watcher.until("run_stopped", after=before)
+
+    def cost(self, turns: int) -> Counts:
+        """Return what each of so many turns costs."""
+        before = self._counts()
+        self.take(turns)
+        after = self._counts()
+        return {name: (after[name] - before[name]) / turns for name in before}
+
+    def _counts(self) -> Counts:
+        with closing(socket.socket(socket.AF_UNIX)) as asking:
+            asking.connect(str(self._socket))
+            counts: Counts = json.loads(asking.makefile().read())
+        return counts | {
+            "model requests": self._asked.asked,
+            "events": self._watcher.revisions[-1] if self._watcher.revisions else 0,
+            "stream messages": len(self._watcher.responses),
+            "rows": self._rows(),
+        }
+
+    def _rows(self) -> int:
+        (file,) = self._server.data.glob("*.db")
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+            return sum(int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) for table in TABLES)
+
+
+@contextmanager
+def served() -> Iterator[tuple[Provider, str]]:
+    """A provider whose answers come in one piece, on a thread of this process; and its base URL."""
+    made, loop = Provider(whole=True), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(made.answer, "127.0.0.1", 0), loop).result()
+    try:
+        yield made, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        asyncio.run_coroutine_threadsafe(_closed(listening), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _closed(listening: asyncio.Server) -> None:
+    listening.close()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def over_budget(rounds: Sequence[Counts]) -> list[str]:
+    """Say which counts of a turn are not what they are to be."""
+    found = [
+        f"{name} changed from {right} to {counted[name]:g}"
+        for counted in rounds
+        for name, right in EXACT.items()
+        if counted[name] != right
+    ]
+    least = {name: min(counted[name] for counted in rounds) for name in MOST}
+    return found + [f"{name} rose from {most} to {least[name]:g}" for name, most in MOST.items() if least[name] > most]
+
+
+@pytest.fixture
+def turns(start_server: Servers, tmp_path: Path) -> Iterator[Turns]:
+    with served() as (asked, url):
+        path = tmp_path / "counts"
+        settings = provider(url) | {SOCKET: str(path), "BEDROCK_TITLES": "false"}
+        made = Turns(start_server(tmp_path, program="tests.e2e.counting_server", **settings), asked, path)
+        yield made
+        made.close()
+
+
+def test_a_turn_stays_within_its_budget(turns: Turns) -> None:
+    turns.take(WARM_UP)
+    assert over_budget([turns.cost(TURNS) for _ in range(ROUNDS)]) == []
+
+
+def test_the_count_that_rose_is_named() -> None:
+    within: Counts = {**EXACT, **MOST}
+    assert over_budget([within, within]) == []
+    assert over_budget([within, within | {"events": 18}]) == ["events changed from 17 to 18"]
+    assert over_budget([within | {"commits": 8}, within | {"commits": 8.5}]) == [
+        f"commits rose from {MOST['commits']} to 8"
+    ]
