@@ -182,7 +182,7 @@ def test_nothing_is_obeyed_in_a_chat(server: HostileServer, run: Run, monkeypatc
             session = ChatSession(client, f"conversations/{NAME}", paint, print_line, width=lambda: 60)
             session.refresh = refresh
             session.move_to(f"conversations/{NAME}")
-            client.on_disconnect = session.outage.begin
+            client.on_disconnect = session.disconnected
             working = asyncio.create_task(session.work())
             for typed in (
                 "/help",

@@ -23,8 +23,6 @@ T = TypeVar("T")
 class ChatActions(Protocol):
     """A chat as slash commands use it. Lives on one event loop."""
 
-    conversation: AsyncConversation
-    """The conversation of the chat; `move_to` replaces it."""
     images: list[v1.Image]
     """The images that are sent with the next message."""
     paint: Paint
@@ -33,6 +31,11 @@ class ChatActions(Protocol):
     over: asyncio.Event
     """Ends the chat when it is set."""
     clear_screen: Callable[[], None]
+
+    @property
+    def conversation(self) -> AsyncConversation:
+        """Return the conversation of the chat; `move_to` replaces it."""
+        ...
 
     @property
     def view(self) -> ConversationView:

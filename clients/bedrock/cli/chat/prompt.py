@@ -16,8 +16,7 @@ from prompt_toolkit.styles import Style
 
 from bedrock.cli.chat.input_history import ChatCompleter
 from bedrock.cli.chat.prompt_renderer import PromptRenderer
-from bedrock.cli.chat.session import ChatSession, is_answer
-from bedrock.cli.display.approval_prompt import Asked, Offer, question_title
+from bedrock.cli.display.approval_prompt import Asked, Offer, parse_reply, question_title
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.output import print_line
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
     from bedrock.cli.chat.attention import Attention
+    from bedrock.cli.chat.session import ChatSession
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.cli.text.style import Paint
 
@@ -120,7 +120,7 @@ class ChatPrompt:
     def enter(self, text: str) -> None:
         """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
         self._stop_answering()
-        self.typed.reset(append_to_history=not (self._shown and is_answer(text)))
+        self.typed.reset(append_to_history=not (self._shown and parse_reply(text)))
         self.session.enter(text, self._shown)
 
     def answer_soon(self, letter: str) -> None:

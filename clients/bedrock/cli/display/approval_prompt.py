@@ -1,7 +1,8 @@
-"""Approval requests as lines of text in which every invisible character is shown."""
+"""Approval requests as lines of text in which every invisible character is shown, and what users reply to them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -23,6 +24,21 @@ class Offer:
 
 Asked: TypeAlias = Approval | Offer
 """A question to the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a user replied to a question."""
+
+    approve: bool
+    always: bool = False
+    """Approve the same tool from now on, too."""
+    note: str = ""
+    """Why it was denied."""
+
+
+_APPROVE = re.compile(r"(?P<once>y|yes)|a|always", re.IGNORECASE)
+_DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
 #: The prefix of each line of the tool call.
 INDENT = SafeText("    ")
@@ -51,6 +67,15 @@ def question_title(approval: Approval) -> SafeText:
 def call_title(tool: str, given: dict[str, Any]) -> SafeText:
     """Return a short title of a call: the tool, and the most informative part of its input."""
     return one_line(literal(tool) + " " + literal(headline(given, literal)), TITLE_COLUMNS)
+
+
+def parse_reply(text: str) -> Reply | None:
+    """Return what a text says to a question; None if it is no reply but a message."""
+    if found := _APPROVE.fullmatch(text.strip()):
+        return Reply(approve=True, always=not found["once"])
+    if found := _DENY.fullmatch(text.strip()):
+        return Reply(approve=False, note=found["note"] or "")
+    return None
 
 
 def _indented(text: str) -> list[SafeText]:

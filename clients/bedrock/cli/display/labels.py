@@ -17,6 +17,20 @@ NOT_RUN = "discarded before it began"
 #: The label of a cancel that the server could not store.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
 
+#: Labels of what interrupted a run, and of the fates of queued messages.
+_LABELS = {
+    "restart": "interrupted by a restart of the server",
+    "not_run": NOT_RUN,
+    "round_cap": "stopped: the run has reached its limit of model requests",
+    "budget": "stopped: the budget is spent",
+    "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
+    "cancel_timeout": "cancelled; some sub-agents did not end in time",
+    "queued": "waits",
+    "returned": "not delivered",
+    "discarded": NOT_RUN,
+    "withdrawn": "taken back",
+}
+
 #: Labels of changes of the mode, by the kind of the server's notice.
 MODES = {
     "mode_restricted": ("The mode is now restricted: tools can read but not change anything, and have no network."),
@@ -33,15 +47,7 @@ def for_people(result: ToolResult) -> str:
 
 def interruption(detail: str) -> str:
     """Return why a run was interrupted."""
-    return {
-        "": "cancelled",
-        "restart": "interrupted by a restart of the server",
-        "not_run": NOT_RUN,
-        "round_cap": "stopped: the run has reached its limit of model requests",
-        "budget": "stopped: the budget is spent",
-        "context_exhausted": "stopped: the context is used up; go on with `bedrock continue`",
-        "cancel_timeout": "cancelled; some sub-agents did not end in time",
-    }.get(detail, f"interrupted: {detail}")
+    return _LABELS.get(detail, f"interrupted: {detail}") if detail else "cancelled"
 
 
 def counted(count: int, noun: str) -> str:
@@ -59,9 +65,4 @@ def ending(cycle: RequestCycle) -> str:
 
 def fate(name: str) -> str:
     """Return the outcome of a queued message."""
-    return {
-        "queued": "waits",
-        "returned": "not delivered",
-        "discarded": NOT_RUN,
-        "withdrawn": "taken back",
-    }.get(name, name)
+    return _LABELS.get(name, name)

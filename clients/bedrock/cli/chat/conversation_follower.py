@@ -1,0 +1,129 @@
+"""Follow the conversation of a chat: its events, the number of its background jobs, and the connection to it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from bedrock.cli.display.connection_state import TRYING_AGAIN, Outage
+from bedrock.cli.display.follower import Onlooker
+from bedrock.cli.display.labels import AGAIN_SPAWNED
+from bedrock.cli.display.tool_output import HOW_TO_SEE
+from bedrock.cli.text.safe_text import SafeText
+from bedrock.errors import BedrockError, ServerNotRunning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bedrock import AsyncConversation, Event
+    from bedrock.cli.text.line_wrap import Say
+    from bedrock.cli.text.output import Write
+    from bedrock.cli.text.style import Paint, Width
+
+#: How many messages are shown of a resumed conversation.
+RECENT_MESSAGES = 20
+
+
+class ConversationFollower:
+    """Shows one conversation at a time, and continues in another one on request. Bound to one event loop."""
+
+    def __init__(
+        self,
+        conversation: Callable[[str], AsyncConversation],
+        paint: Paint,
+        *,
+        write: Write,
+        say: Say,
+        width: Width | None,
+        refresh: Callable[[], None],
+    ) -> None:
+        """Prepare; `move_to` names the conversation.
+
+        Args:
+            conversation: Returns a conversation by its name.
+            paint: How to colour lines.
+            write: Prints a line.
+            say: Prints a line, broken at words.
+            width: Where to break lines as they stream in.
+            refresh: Called when something that is not printed may have changed.
+        """
+        self.outage = Outage(lambda: self.conversation, self._tell_outage)
+        """Tracks a lost connection, which is re-established automatically."""
+        self._find = conversation
+        self._paint = paint
+        self._write = write
+        self._say = say
+        self._width = width
+        self._refresh = refresh
+        self._moved = asyncio.Event()
+        self._recount = asyncio.Event()
+        self._server_ended = False
+        """Whether the hint was printed for the present outage."""
+
+    def move_to(self, name: str) -> None:
+        """Continue in another conversation."""
+        self.conversation = self._find(name)
+        self.onlooker = Onlooker(
+            self._find, self._paint, self._write, width=self._width, refresh=self._changed, hint=HOW_TO_SEE
+        )
+        self._moved.set()
+
+    async def follow(self, observe: Callable[[Event], None]) -> None:
+        """Show events, and call `observe` with each, until the stream ends. Raises BedrockError."""
+        while self._moved.is_set():
+            self._moved.clear()
+            following = asyncio.create_task(self._show_events(observe))
+            moved = asyncio.create_task(self._moved.wait())
+            counting = asyncio.create_task(self._count_jobs())
+            try:
+                await asyncio.wait((following, moved), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (following, moved, counting):
+                    task.cancel()
+                results = await asyncio.gather(following, moved, counting, return_exceptions=True)
+                self.outage.close()
+            if isinstance(results[0], BedrockError) and not self._moved.is_set():
+                raise results[0]
+
+    def status(self) -> SafeText:
+        """Return the status line."""
+        return SafeText(TRYING_AGAIN) if self.outage.lasts else self.onlooker.status()
+
+    def recount_jobs(self) -> None:
+        """Request an update of the number of background jobs."""
+        self._recount.set()
+
+    def disconnected(self, error: BedrockError, delay: float) -> None:
+        """Record that the event stream was cut, and print how to continue if its server has ended."""
+        self._server_ended = self._server_ended and self.outage.lasts
+        self.outage.begin(error, delay)
+        if isinstance(error, ServerNotRunning) and not self._server_ended:
+            self._server_ended = True
+            back = AGAIN_SPAWNED.replace("{}", self.onlooker.view.slug)
+            self._tell_outage(
+                f"the server has ended, perhaps with the chat that started it. To go on: Ctrl-D, then {back}"
+            )
+
+    async def _show_events(self, observe: Callable[[Event], None]) -> None:
+        async for event in self.onlooker.follow(self.conversation.events(recent_messages=RECENT_MESSAGES)):
+            if event.kind == "run_stopped":
+                self.recount_jobs()
+            observe(event)
+
+    async def _count_jobs(self) -> None:
+        """Read the number of background jobs after each run, and on request: no event reports it."""
+        while await self._recount.wait():
+            self._recount.clear()
+            with suppress(BedrockError):
+                self.onlooker.view.jobs = len((await self.conversation.get()).background_jobs)
+                self._refresh()
+
+    def _changed(self) -> None:
+        """Record an event of the conversation or of a sub-agent."""
+        self.outage.end()
+        self._refresh()
+
+    def _tell_outage(self, text: str) -> None:
+        self._say(self._paint.careful(f"· {text}"))
+        self._refresh()
