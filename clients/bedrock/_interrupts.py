@@ -1,6 +1,6 @@
-"""What Ctrl-C means while a program is on its way up or down: the end, at once, with a line.
+"""Ctrl-C while a program starts or exits: print one line and end at once.
 
-An exception in the middle of an import would be a traceback, or be swallowed by whatever is being imported.
+A KeyboardInterrupt during an import would print a traceback, or be swallowed by the module that is imported.
 """
 
 import os
@@ -10,19 +10,19 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-#: As of a program that SIGINT ends.
+#: Exit code of a program that SIGINT has ended.
 INTERRUPTED = 130
 _LINE = b"bedrock: interrupted\n"
 
 
 def end_at_once() -> None:
-    """From now on SIGINT prints a line and ends the process, without any clean-up (main thread)."""
+    """Make SIGINT print a line and end the process without clean-up. Called in the main thread."""
     signal.signal(signal.SIGINT, _end)
 
 
 @contextmanager
 def ending_at_once() -> Generator[None]:
-    """`end_at_once` for the time of the block; nothing in other threads than the main one, where no signal arrives."""
+    """Do `end_at_once` within the block. Does nothing outside of the main thread, which alone handles signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -35,7 +35,7 @@ def ending_at_once() -> Generator[None]:
 
 
 def raise_again() -> None:
-    """From now on SIGINT raises KeyboardInterrupt, as Python does by itself (main thread)."""
+    """Make SIGINT raise KeyboardInterrupt, which is Python's default. Called in the main thread."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "AsyncOnApproval", "OnApproval"]
 
 Decide = Callable[[Approval], bool]
-"""Says whether a tool call may run."""
+"""Returns whether a tool call may run."""
 
 AsyncDecide = Callable[[Approval], bool | Awaitable[bool]]
 """The same for asyncio."""
 
 OnApproval = Literal["approve", "deny"] | Decide
-"""Who decides about tool calls that need approval: "approve" lets every call run, "deny" none; a function gets the
+"""Decides about tool calls that need approval: "approve" lets every call run, "deny" none; a function gets the
 `Approval` and returns True or False."""
 
 AsyncOnApproval = Literal["approve", "deny"] | AsyncDecide
 """The same for asyncio, where the function may be asynchronous."""
 
 ANSWERED = (NotAwaitingApproval, UnknownOrDecided)
-"""The errors of answering an approval that another client has answered."""
+"""The errors raised on answering an approval that another client has already answered."""
 
 DecideT = TypeVar("DecideT", bound=Callable[[Approval], Any])
 
@@ -43,7 +43,7 @@ class Answer(str):
 
     @classmethod
     def of(cls, text: str, *, run: str, usage: Usage) -> Self:
-        """Make an answer of a text."""
+        """Create an answer from a text."""
         answer = cls(text)
         answer.run, answer.usage = run, usage
         return answer
@@ -62,7 +62,7 @@ def checked(decision: object) -> bool:
     """Return a decision about a tool call.
 
     Raises:
-        TypeError: It is neither True nor False. What only counts as true, such as "no" or a coroutine, allows nothing.
+        TypeError: It is neither True nor False. Other truthy values, such as "no" or a coroutine, are refused.
     """
     if isinstance(decision, bool):
         return decision
@@ -70,7 +70,7 @@ def checked(decision: object) -> bool:
 
 
 def decider(on_approval: Literal["approve", "deny"] | DecideT | None) -> DecideT | Decide | None:
-    """Return the function that decides; None if there is none.
+    """Return the function that `on_approval` stands for; None if `on_approval` is None.
 
     Raises:
         ValueError: `on_approval` is another word, or no function.

@@ -28,17 +28,17 @@ class Model(Wrapper[v1.Model]):
     context_window_tokens: int
     """Tokens of input and output together; zero if unknown."""
     input_limit_tokens: int
-    """Tokens of input at most; zero if no such limit is known."""
+    """Maximum tokens of input; zero if no such limit is known."""
     max_output_tokens: int
-    """Tokens that one response has at most."""
+    """Maximum tokens of one response."""
     usable_window_tokens: int
-    """Tokens that a conversation can use."""
+    """Tokens of the context window that a conversation can use."""
     limits_assumed: bool
     """Whether the limits above are an assumption."""
     images: bool
     """Whether the model takes images."""
     default: bool
-    """Whether conversations use it that are created without naming a model."""
+    """Whether it is the model of conversations that are created without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class Tool(Wrapper[v1.Tool]):
     input_schema: dict[str, Any] = field(hash=False)
     """The JSON schema of its input."""
     modes: tuple[Mode, ...]
-    """The modes in which it does its work."""
+    """The modes in which it works; in others its calls fail."""
     group: ToolGroup
     """The kind of work that it does."""
     retry_safe: bool
-    """Whether it may be attempted again after a fault of the infrastructure."""
+    """Whether a call may be tried again after an infrastructure failure."""
     requires_approval: bool
-    """Whether its calls ask a person whatever the approval policy."""
+    """Whether its calls need approval under every approval policy."""
     writes: bool
-    """Whether it can change something, so that the policy "ask_writes" asks."""
+    """Whether it can change something, so that the approval policy "ask_writes" applies to it."""
     audience: ToolAudience
     """The agents that it is offered to."""
 
@@ -146,19 +146,19 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
     max_sub_agents: int
     """Sub-agents that one call may start."""
     default_sub_agent_turns: int
-    """Turns of a sub-agent whose task names no number."""
+    """Default number of turns of a sub-agent."""
     default_sub_agent_timeout: timedelta
-    """Time of a sub-agent whose task names none."""
+    """Default time limit of a sub-agent."""
     max_sub_agent_turns: int
-    """Turns that a task may ask for at most."""
+    """Maximum turns that a task may ask for."""
     max_sub_agent_timeout: timedelta
-    """Time that a task may ask for at most."""
+    """Maximum time limit that a task may ask for."""
     max_streams: int
     """Streams that may be open on the server at the same time."""
     heartbeat_interval: timedelta
-    """The longest silence on a stream."""
+    """The longest time between two events of a stream, heartbeats included."""
     watcher_stall_timeout: timedelta
-    """How long a watcher may read nothing while events wait for it before its stream is ended."""
+    """How long a watcher may leave waiting events unread before its stream is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     limits: Limits
     """The limits that clients may run into."""
     default_model: str
-    """The resource name of the model of conversations that name none; empty if there is none."""
+    """The resource name of the default model of conversations; empty if there is none."""
     default_mode: Mode
-    """The mode of conversations that name none."""
+    """The default mode of conversations."""
     sqlite_version: str
     """The version of the SQLite library of the store; empty if it uses another database."""

@@ -1,4 +1,4 @@
-"""Conversations as the server shows them, what its answers about them hold, and what calls about them take."""
+"""Conversations as the server describes them, and the arguments and results of calls about them."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ class ContextUsage(Value[v1.ContextUsage]):
     used_tokens: int = 0
     """Tokens in the context, as of the last response that reported them."""
     usable_window_tokens: int = 0
-    """Tokens that fit. The warning at 80 percent and the continuation at 90 percent count from here."""
+    """Tokens that fit. The warning at 80 percent and the continuation at 90 percent refer to this number."""
     warning: bool = False
     """Whether at least 80 percent are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget(Value[v1.Budget]):
-    """What a conversation may spend. Zero, the default, means no limit; None is refused."""
+    """Spending limits of a conversation. Zero, the default, means no limit; None is refused."""
 
     run_tokens: int = 0
     """Tokens, counted as in `Usage`, that one run may consume."""
     conversation_tokens: int = 0
-    """Tokens that all runs together may consume, small requests beside them included."""
+    """Tokens that all runs together may consume, side queries such as those for titles included."""
     conversation_cost_micros: int = 0
-    """Cost of the same in millionths of a US dollar; without effect while the price of the model is unknown."""
+    """Cost of the same requests in millionths of a US dollar; has no effect while the model's price is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationInfo(Wrapper[v1.Conversation]):
-    """A conversation as it was when the server answered. `Conversation` is the object to call it by."""
+    """A conversation as it was when the server answered. To call its methods, use `Conversation`."""
 
     name: str
     """The resource name, ``conversations/{id}``. It never changes."""
@@ -92,17 +92,17 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     etag: str
     """Changes with every field that `update` can set; give it to `update` to overwrite no other client's change."""
     labels: dict[str, str] = field(hash=False)
-    """Free for your use."""
+    """Keys and values for the caller's own use."""
     approval_policy: ApprovalPolicy
     """Which tool calls a person must approve."""
     always_approved_tools: tuple[str, ...]
-    """The resource names of the tools whose calls ask no more."""
+    """The resource names of the tools whose calls no longer need approval."""
     follow_up_policy: FollowUpPolicy
     """What happens to queued follow-ups when a run ends."""
     budget: Budget | None
-    """What the conversation may spend; None for no limit."""
+    """Spending limits; None if there are none."""
     aside_usage: Usage
-    """The sum over small requests beside the conversation, such as those for its title."""
+    """The sum over side queries: model requests outside of the conversation's runs, such as those for its title."""
     background_jobs: tuple[str, ...]
     """Handles of running background jobs. Set by `Conversation.get` and in the first snapshot only."""
 
@@ -124,7 +124,7 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
 
 @dataclass(frozen=True, slots=True)
 class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
-    """A receipt of what a cancel has stopped."""
+    """What a cancel has stopped."""
 
     no_op: bool
     """Whether there was nothing to cancel."""
@@ -133,9 +133,9 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     run: str
     """The resource name of the run that was cancelled."""
     llm_request_id: str
-    """The request to the model that was cut off; empty if there was none."""
+    """The request to the model that was aborted; empty if there was none."""
     tool_use_ids: tuple[str, ...]
-    """The tool calls that were cut off or never started, in the order of the response."""
+    """The tool calls that were stopped or never started, in the order of the response."""
     sub_agents: tuple[str, ...]
     """The resource names of the sub-agents that are being stopped."""
     returned_steers: tuple[Message, ...]
@@ -154,7 +154,7 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
 
 @dataclass(frozen=True, slots=True)
 class SetModeResult(Wrapper[v1.SetModeResponse]):
-    """What a change of mode has ended, and what it has not."""
+    """What a change of mode has stopped, and what keeps running."""
 
     conversation: ConversationInfo
     """The conversation in its new mode."""
@@ -170,37 +170,37 @@ class SetModeResult(Wrapper[v1.SetModeResponse]):
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
-    """One transition of the state machine, made again from the log."""
+    """One transition of the state machine, replayed from the log."""
 
     step: int
     """Its number, counted from 1."""
     revision: int
     """The newest revision after it."""
     event_json: str
-    """Its input as JSON, in the format of the server's log; empty if it is longer than 1 MiB."""
+    """Its input event as JSON, in the format of the server's log; empty if it is longer than 1 MiB."""
     state_json: str
-    """The state that came out, as JSON of the same kind."""
+    """The resulting state as JSON, in the same format."""
     difference: str
     """How the result differs from what was stored; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The task of a sub-agent. What is not given is as the conversation or the server has it."""
+    """The task of a sub-agent. Values that are not given default to those of the conversation or the server."""
 
     task: str
     """What to do, in words for the sub-agent: it knows nothing else of the conversation."""
     model: str = ""
     max_turns: int = 0
-    """How many turns it has; one more is given to submit a result."""
+    """Maximum number of turns, besides a last one to submit a result; zero for the server's default."""
     timeout: float = 0.0
-    """How many seconds it has."""
+    """Time limit in seconds; zero for the server's default."""
     read_first: Sequence[str] = field(default=(), hash=False)
-    """Paths of files that it is given at the start."""
+    """Paths of files whose content it gets at the start."""
     working_directory: str = ""
 
     def __post_init__(self) -> None:
-        """Check the values where they are written. Raises what `to_proto` raises."""
+        """Check the values on creation. Raises what `to_proto` raises."""
         self.to_proto()
 
     def to_proto(self) -> v1.SpawnSubAgentsRequest.Task:

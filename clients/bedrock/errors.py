@@ -10,9 +10,9 @@ Catch the class that you can do something about, or a class higher up:
     ├── AlreadyExists
     │   ├── RequestIdReused
     │   └── SlugTaken
-    ├── DataLoss                   what is stored is damaged; repeating does not help
+    ├── DataLoss                   stored data is damaged; repeating does not help
     ├── DeadlineExceeded           no answer in time; the call may have taken effect
-    ├── FailedPrecondition         right, but not now: nothing was changed
+    ├── FailedPrecondition         the present state does not allow it; nothing was changed
     │   ├── AgentBusy
     │   │   └── AwaitingApproval
     │   ├── AlreadyStarted
@@ -41,7 +41,7 @@ Catch the class that you can do something about, or a class higher up:
     │   ├── QueueFull
     │   ├── ServerExhausted
     │   └── TooManyStreams
-    ├── RunEnded                   a run brought no answer (see `Run.answer`)
+    ├── RunEnded                   a run ended without an answer (see `Run.answer`)
     │   ├── ApprovalNeeded
     │   ├── RunFailed
     │   └── RunInterrupted
@@ -119,7 +119,7 @@ __all__ = [
 
 
 class BedrockError(Exception):
-    """Anything that Bedrock, or the way to it, answers instead of doing what was asked."""
+    """Base class of all errors: a call failed on the server, or on the way to it."""
 
     hint: ClassVar[str] = ""
     """What to do about it, in a sentence for people. Empty if the message says it all."""
@@ -143,9 +143,9 @@ class BedrockError(Exception):
         self.code = code
         """The name of the gRPC status code, e.g. "FAILED_PRECONDITION". Empty if there was no call."""
         self.fields = dict(fields or {})
-        """What is wrong with which field of the request: field name to explanation."""
+        """The invalid fields of the request: field name to explanation."""
         self.metadata = dict(metadata or {})
-        """Further facts that the server gave, by name."""
+        """Further details from the server, by name."""
         self.resource = resource
         """The resource name that was not found, e.g. "conversations/x"; empty if the server named none."""
         self.retry_after = retry_after
@@ -167,7 +167,7 @@ class UnknownOrDecided(Aborted):
 
 
 class AlreadyExists(BedrockError):
-    """What was to be created exists."""
+    """The object to create already exists."""
 
 
 class RequestIdReused(AlreadyExists):
@@ -183,7 +183,7 @@ class SlugTaken(AlreadyExists):
 
 
 class DataLoss(BedrockError):
-    """What the server has stored is damaged. Only a backup helps; repeating the call does not."""
+    """Data that the server has stored is damaged. Only a backup helps; repeating the call does not."""
 
 
 class DeadlineExceeded(BedrockError):
@@ -191,7 +191,7 @@ class DeadlineExceeded(BedrockError):
 
 
 class FailedPrecondition(BedrockError):
-    """The call is right in itself but cannot be followed now. Nothing was changed."""
+    """The call is valid, but the present state does not allow it. Nothing was changed."""
 
 
 class AgentBusy(FailedPrecondition):
@@ -207,7 +207,7 @@ class AwaitingApproval(AgentBusy):
 
 
 class AlreadyStarted(FailedPrecondition):
-    """The sub-agent was started already."""
+    """The sub-agent has already been started."""
 
 
 class Archived(FailedPrecondition):
@@ -241,13 +241,13 @@ class ContinuationInProgress(FailedPrecondition):
 
 
 class ModeUnavailable(FailedPrecondition):
-    """The server cannot keep this mode, or a setting switches it off."""
+    """The server cannot enforce this mode, or a setting disables it."""
 
     hint = "Ask for the unrestricted mode. `bedrock doctor` says more about the sandbox."
 
 
 class NotAwaitingApproval(FailedPrecondition):
-    """The conversation waits for no approval."""
+    """The conversation is not waiting for an approval."""
 
 
 class NotExhausted(FailedPrecondition):
@@ -261,13 +261,13 @@ class NotSubAgent(FailedPrecondition):
 
 
 class SubAgent(FailedPrecondition):
-    """The conversation belongs to a sub-agent, which only its parent directs."""
+    """The conversation belongs to a sub-agent, which takes instructions from its parent only."""
 
     hint = "Send the command to the parent conversation."
 
 
 class Terminal(FailedPrecondition):
-    """The conversation is in a terminal state and takes no commands any more."""
+    """The conversation is in a terminal state and accepts no more commands."""
 
 
 class Internal(BedrockError):
@@ -275,7 +275,7 @@ class Internal(BedrockError):
 
 
 class InvalidArgument(BedrockError):
-    """The request is wrong in itself; `fields` names what is wrong with it."""
+    """The request is invalid; `fields` says why."""
 
 
 class ImageInvalid(InvalidArgument):
@@ -301,7 +301,7 @@ class NotFound(BedrockError):
 
 
 class OutOfRange(BedrockError):
-    """The request is outside of the range that exists."""
+    """The request refers to a position outside of the available range."""
 
 
 class RevisionTooOld(OutOfRange):
@@ -319,7 +319,7 @@ class ResourceExhausted(BedrockError):
 
 
 class QueueFull(ResourceExhausted):
-    """As many messages wait in the conversation as the server keeps."""
+    """The message queue of the conversation is full."""
 
     hint = "Wait until one is delivered, or withdraw one."
 
@@ -358,7 +358,7 @@ class ServerNotRunning(Unavailable):
 
 
 class ServerUnreachable(ServerNotRunning):
-    """A server runs on this machine, but its socket, or the file that names it, is not there."""
+    """A server runs on this machine, but its socket, or the file with the socket's path, is missing."""
 
     hint = (
         "If it was not just started or stopped, its socket was removed: stop that process and start the server again."
@@ -370,22 +370,22 @@ class ShuttingDown(Unavailable):
 
 
 class StoreUnavailable(Unavailable):
-    """The server could not store the call, so nothing of it happened."""
+    """The server could not write to its database; the call had no effect."""
 
 
 class RunEnded(BedrockError):
-    """The run ended, or waits, without an answer."""
+    """The run ended without an answer, or waits for an approval."""
 
 
 class ApprovalNeeded(RunEnded):
-    """The run waits for a person. It continues as soon as the approval is answered."""
+    """The run waits for a person's approval. It continues as soon as the approval is answered."""
 
     hint = "Answer it with `approve` or `deny`, then ask for the answer again."
 
     def __init__(self, message: str, approval: Approval) -> None:
         super().__init__(message, reason="APPROVAL_NEEDED")
         self.approval = approval
-        """The question."""
+        """The open approval."""
 
 
 class RunFailed(RunEnded):
@@ -393,7 +393,7 @@ class RunFailed(RunEnded):
 
 
 class RunInterrupted(RunEnded):
-    """The run was cut short; `reason` says by what, e.g. "RESTART", or is empty after a cancel."""
+    """The run was interrupted; `reason` says why, e.g. "RESTART", or is empty after a cancel."""
 
 
 def error_class(reason: str, code: str) -> type[BedrockError]:

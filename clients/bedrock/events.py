@@ -1,4 +1,4 @@
-"""What happens in a conversation, as it is iterated: ``for event in conversation.send("…")``.
+"""The events of a conversation, as a loop yields them: ``for event in conversation.send("…")``.
 
 Decide on ``event.kind``. The attribute of that name holds all that the contract has about it; the attributes in the
 table say the same in short, and are empty or None for all other kinds.
@@ -54,7 +54,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TextDelta(Wrapper[v1.Event.TextDelta]):
-    """Text that the model is writing. A preview: the message that follows holds the text as it counts."""
+    """Text that the model is writing. A preview: the message that follows has the final text."""
 
     llm_request_id: str
     """The request; together with `attempt` it names the delta slot."""
@@ -70,7 +70,7 @@ class TextDelta(Wrapper[v1.Event.TextDelta]):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
-    """Output that a tool is writing. A preview: the tool result holds the output as it counts."""
+    """Output that a tool is writing. A preview: the tool result has the final output."""
 
     tool_use_id: str
     """The call."""
@@ -84,7 +84,7 @@ class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Wrapper[v1.Event.Snapshot]):
-    """The present of a conversation at one revision."""
+    """The state of a conversation at one revision."""
 
     conversation: ConversationInfo
     """The conversation."""
@@ -93,16 +93,16 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     partial: tuple[TextDelta, ...]
     """What the model has written so far of a message that is not stored yet; shown as text deltas as well."""
     pending_approvals: tuple[Approval, ...]
-    """The open questions."""
+    """The open approvals."""
     queue: tuple[Message, ...]
-    """The steers and follow-ups that wait, oldest first."""
+    """The queued steers and follow-ups, oldest first."""
     sub_agents: SubAgentsChanged | None
     """The sub-agents that the conversation waits for; None in other states."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp(Wrapper[v1.Event.CaughtUp]):
-    """The end of what the watcher had missed."""
+    """The watcher has now received everything that it had missed."""
 
     head_revision: int
     """The newest durable revision at that moment."""
@@ -110,12 +110,12 @@ class CaughtUp(Wrapper[v1.Event.CaughtUp]):
 
 @dataclass(frozen=True, slots=True)
 class StateChanged(Wrapper[v1.Event.StateChanged]):
-    """A step to another state, or to other details of the same state."""
+    """A change to another state, or of the details of the same state."""
 
     state: ConversationState
-    """The state after the step."""
+    """The state after the change."""
     fsm_path: tuple[ContextState, ...]
-    """The finer states that the step went through; empty if only details changed."""
+    """The states of the server's state machine that the change passed through; empty if only details changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +127,19 @@ class RunStopped(Wrapper[v1.Event.RunStopped]):
     reason: StopReason
     """"completed", "interrupted" or "error"."""
     detail: str
-    """The finer reason, e.g. "restart"; empty if there is none."""
+    """The cause in more detail, e.g. "restart"; empty if there is none."""
     error: RunError | None
     """Why it failed; None unless the reason is "error"."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalChanged(Wrapper[v1.Event.ApprovalChanged]):
-    """A question that was asked, answered or withdrawn."""
+    """An approval was requested, answered or withdrawn."""
 
     approval: Approval
-    """The question. Once it is decided only its `name` is sure to be set."""
+    """The approval. Once it is decided, only its `name` is certain to be set."""
     decision: ApprovalDecision | Literal[""]
-    """What was decided; empty if the question has just been asked."""
+    """The decision; empty if the approval was just requested."""
     note: str
     """The note that was given with the decision."""
 
@@ -193,7 +193,7 @@ class Stop:
     reason: StopReason | Literal["deleted", "withdrawn", ""]
     """"completed", "interrupted" or "error"; "withdrawn" or "deleted" if there was no run to end."""
     detail: str = ""
-    """The finer reason, e.g. "restart"; empty if there is none."""
+    """The cause in more detail, e.g. "restart"; empty if there is none."""
     error_kind: ErrorKind | Literal[""] = ""
     """Why it failed, e.g. "auth"; empty unless it failed."""
     error_message: str = ""

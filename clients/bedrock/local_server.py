@@ -1,4 +1,4 @@
-"""How the clients of a machine find its server: files that both sides know, and when these may be believed.
+"""How clients find the server on the same machine: the files that both sides use, and the checks that make them safe.
 
 Standard library only, and nothing else of this package, since the server uses it as well.
 """
@@ -21,17 +21,17 @@ except ImportError:  # Windows, where no server runs
     fcntl = None  # type: ignore[assignment]
 
 ADDRESS_FILE = "address"
-"""In the data directory while a server runs: `unix:` and the path of its socket."""
+"""In the data directory while a server runs; contains `unix:` and the path of its socket."""
 LOCK_FILE = "lock"
-"""In the data directory: locked by the server, whose process id it holds."""
+"""In the data directory; locked by the running server, and contains its process id."""
 TOKEN_FILE = "token"  # noqa: S105 -- its name
-"""In the data directory: what every call has to bring."""
+"""In the data directory: the bearer token that every call must carry."""
 LONGEST_SOCKET_PATH = 107
-"""Bytes: Linux has room for 108 with the zero at the end."""
+"""Maximum bytes of a socket's path: Linux allows 108 with the terminating zero."""
 
 
 class NotPrivateError(Exception):
-    """Others may have written what would be believed, or may read it; the text says why and what to do."""
+    """Other users may have written a file that would be trusted, or may read it; the text says why and what to do."""
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -50,7 +50,7 @@ def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def xdg_directory(variable: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the directory of a variable of the XDG specification, which demands to ignore a relative path; or None."""
+    """Return the directory that an XDG variable names; None if unset, or relative: the specification ignores those."""
     path = Path(environ.get(variable, ""))
     return path if path.is_absolute() else None
 
@@ -59,11 +59,11 @@ def absolute_path(text: str) -> Path:
     """Return the path that `text` means in every working directory, with `~` expanded.
 
     Raises:
-        ValueError: It is relative: a server and its clients, which may run elsewhere, would mean different places.
+        ValueError: It is relative: a server and its clients may have different working directories.
     """
     try:
         path = Path(text).expanduser()
-    except RuntimeError:  # of a user that does not exist
+    except RuntimeError:  # ``~name`` of a user that does not exist
         path = Path(text)
     if not path.is_absolute():
         raise ValueError(f"must be an absolute path, or begin with ~ (it is {text!r})")
@@ -115,7 +115,7 @@ def check_socket(path: Path) -> None:
         OSError: There is no such socket.
     """
     check_owner(path.parent)
-    if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # perhaps /tmp, which must stay open to others
+    if (mode := stat.S_IMODE(path.parent.stat().st_mode)) & 0o077:  # it may be /tmp, open to others
         raise NotPrivateError(f"others may enter {path.parent} (mode {mode:04o}), where the socket {path.name} is")
     found = path.lstat()
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
@@ -123,7 +123,7 @@ def check_socket(path: Path) -> None:
 
 
 def open_regular(path: Path) -> int:
-    """Open a regular file for reading; returns its descriptor. A FIFO in its place is not waited for.
+    """Open a regular file for reading; return its descriptor. Does not block on a FIFO of that name.
 
     Raises:
         OSError: It cannot be opened, or is no regular file.
@@ -136,12 +136,12 @@ def open_regular(path: Path) -> int:
 
 
 def server_process(data_dir: Path) -> int:
-    """Return the process that uses a data directory, whether or not it can be reached; 0 if none is found."""
+    """Return the id of the process that uses a data directory, reachable or not; 0 if none is found."""
     with suppress(OSError, ValueError):
         descriptor = open_regular(data_dir / LOCK_FILE)
         try:
             process = int(os.read(descriptor, 32))
-            os.kill(process, 0)  # first, so that the lock is tried only where it is most likely held
+            os.kill(process, 0)  # checked first, so that the lock is tried only if a server probably holds it
             if process > 0 and _is_locked(descriptor):
                 return process
         finally:

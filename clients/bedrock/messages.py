@@ -1,4 +1,4 @@
-"""What is said in a conversation: messages with their content, tool calls and results, and the queue."""
+"""Messages of a conversation, with their content, tool calls and results; queued messages."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Image(Wrapper[v1.Image]):
     attachment: str
     """The resource name of the stored original."""
     width: int
-    """In pixels."""
+    """Width in pixels."""
     height: int
-    """In pixels."""
+    """Height in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class ToolResult(Wrapper[v1.ToolResult]):
     output: str
     """What the model reads."""
     images: tuple[Image, ...]
-    """Images that the model sees with it."""
+    """Images that the model gets with the output."""
     display: dict[str, Any] = field(hash=False)
-    """What people may be shown instead of the output. Its keys depend on the tool."""
+    """Data to show to people instead of the output. Its keys depend on the tool."""
     duration: timedelta | None
     """How long the call ran; None if it never started."""
 
@@ -95,7 +95,7 @@ class ContentBlock(Wrapper[v1.ContentBlock]):
     text: str
     """Text, in Markdown if the agent wrote it."""
     reasoning: str
-    """Reasoning that the model made visible."""
+    """Reasoning that the model has disclosed."""
     image: Image | None
     """An image."""
     tool_call: ToolCall | None
@@ -121,15 +121,15 @@ class Message(Wrapper[v1.Message]):
     usage: Usage | None
     """What the response consumed; None unless a model wrote the message and the provider reported it."""
     create_time: datetime
-    """When it was stored, or accepted while it waits."""
+    """When it was stored or, while it is queued, when it was accepted."""
     request_cycle: str
-    """The resource name of its run; empty between runs and for a follow-up that waits."""
+    """The resource name of its run; empty for a message outside of a run, and for a queued follow-up."""
     llm_request_id: str
     """The request that the message is the response to; empty unless a model wrote it."""
     attempt: int
     """The attempt of that request."""
     system_kind: SystemMessageKind | Literal[""]
-    """Why the server wrote the message to the model; empty unless it did."""
+    """Why the server wrote this message to the model; empty for all other messages."""
     error_kind: ErrorKind | Literal[""]
     """Why the run failed; empty unless the role is "error"."""
     meta: bool
@@ -169,11 +169,11 @@ class Message(Wrapper[v1.Message]):
 
 @dataclass(frozen=True, slots=True)
 class QueuedMessage(Wrapper[v1.QueuedMessage]):
-    """A steer or a follow-up, and what became of it."""
+    """A queued steer or follow-up, and what became of it."""
 
     message: Message
     """The message; its `delivery` says which of the two it is."""
     fate: Fate
-    """"queued" while it waits, then "delivered", "returned", "discarded" or "withdrawn"."""
+    """"queued" at first, then "delivered", "returned", "discarded" or "withdrawn"."""
     settle_time: datetime | None
-    """When its wait ended; None while it waits."""
+    """When it left the queue; None while it is queued."""

@@ -33,7 +33,7 @@ class AiBlock(Wrapper[v1.AiBlock]):
     assistant: str
     """What the agent said."""
     reasoning: str
-    """What the agent thought. One of the two is empty, or both if the block is `synthetic`."""
+    """The agent's visible reasoning. Either this or `assistant` is empty; both are if `synthetic`."""
     synthetic: bool
     """Whether the block exists only to hold tool calls, because the agent wrote no text before them."""
     tool_call_groups: tuple[ToolCallGroup, ...]
@@ -44,7 +44,7 @@ class AiBlock(Wrapper[v1.AiBlock]):
 
 @dataclass(frozen=True, slots=True)
 class ResolutionStep(Wrapper[v1.ResolutionStep]):
-    """One step of a cycle as people see it. Exactly one attribute is set."""
+    """One step of a cycle, in the view for people. Exactly one attribute is set."""
 
     root: Message | None
     """The message that the cycle is about, always the first step."""
@@ -61,9 +61,9 @@ class InferenceRound(Wrapper[v1.InferenceRound]):
     llm_request_id: str
     """The request."""
     inputs: tuple[str, ...]
-    """The resource names of the messages that went in since the round before."""
+    """The resource names of the messages that were added to the request since the previous round."""
     output: str
-    """The resource name of the message that came out; empty while there is none."""
+    """The resource name of the response's message; empty while there is none."""
     usage: Usage | None
     """What the response consumed; None while there is none."""
     output_time: datetime | None
@@ -83,14 +83,14 @@ class RequestCycle(Wrapper[v1.RequestCycle]):
     stop_reason: StopReason | Literal[""]
     """How the run ended; empty while it goes on."""
     stop_detail: str
-    """The finer reason, e.g. "restart"; empty if there is none."""
+    """The cause in more detail, e.g. "restart"; empty if there is none."""
     steps: tuple[ResolutionStep, ...]
-    """The cycle as people see it; empty unless the view was asked for."""
+    """The view for people; empty unless requested."""
     rounds: tuple[InferenceRound, ...]
-    """The requests to the model; empty unless the view was asked for."""
+    """The requests to the model; empty unless requested."""
     start_time: datetime
     """When its root message was stored."""
     end_time: datetime | None
     """When the run ended; None while it goes on."""
     events: tuple[str, ...]
-    """The events that the views are made of, a JSON object each; empty unless the view was asked for."""
+    """The events that both views are made of, a JSON object each; empty unless requested."""

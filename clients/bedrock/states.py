@@ -1,4 +1,4 @@
-"""The state of a conversation: what it is doing, which questions are open, how its sub-agents are doing."""
+"""The state of a conversation: its activity, its open approvals and its sub-agents."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ class ModeUpgrade(Wrapper[v1.PendingApproval.ModeUpgrade]):
     tool_use_id: str
     """The tool call by which the agent asks."""
     reason: str
-    """Why it asks, in its own words. Not to be trusted blindly."""
+    """The agent's reason, in its own words; it may be false."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval(Wrapper[v1.PendingApproval]):
-    """A question that waits for a person: may this call run, or may the mode be widened?
+    """A request for a person's approval: of a tool call, or of the change to the unrestricted mode.
 
     One of `tool_call` and `mode_upgrade` is set; `tool`, `input` and `tool_use_id` describe either of them.
     """
 
     name: str
-    """The resource name to answer under."""
+    """The resource name of the approval; answers refer to it."""
     tool_call: ToolCall | None
     """The call that needs approval."""
     mode_upgrade: ModeUpgrade | None
     """The request for the unrestricted mode."""
     create_time: datetime | None
-    """Since when the question is open; None in an event that reports the decision without it."""
+    """When the approval was requested; None in an event that reports only the decision."""
 
     @property
     def tool_use_id(self) -> str:
@@ -104,7 +104,7 @@ class PendingSubAgent(Wrapper[v1.SubAgent]):
     task_index: int
     """The position of its task among those started together, counted from 0."""
     deadline: datetime
-    """When its time is up."""
+    """When its time limit ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,11 @@ class SubAgentReport(Wrapper[v1.Event.SubAgentsChanged.Report]):
     state: StateKind
     """"completed" or "failed"."""
     result: str
-    """What it submitted, the first 4096 characters of it."""
+    """The result that it submitted; the first 4096 characters."""
     error: RunError | None
     """Why it failed; None unless it did."""
     partial_result: str
-    """The last text it wrote, the first 4096 characters of it; empty unless it failed."""
+    """The last text it wrote, the first 4096 characters; empty unless it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class SubAgentsChanged(Wrapper[v1.Event.SubAgentsChanged]):
     """All sub-agents that were started together, after one of them ended. `SubAgentStatus` shows them in order."""
 
     pending: tuple[PendingSubAgent, ...]
-    """Those still at work, in the order of their tasks."""
+    """The running sub-agents, in the order of their tasks."""
     reports: tuple[SubAgentReport, ...]
     """The others, in the order in which they ended."""
 
@@ -150,11 +150,11 @@ class SubAgentStatus:
     outcome: StateKind | Literal[""] = ""
     """"completed" or "failed"; empty while it is at work."""
     result: str = ""
-    """What it submitted, or the last text it wrote if it failed; the beginning of it if it is long."""
+    """The result that it submitted or, if it failed, the last text it wrote; a long one is truncated."""
     error_kind: ErrorKind | Literal[""] = ""
     """Why it failed, e.g. "timed_out"."""
     error_message: str = ""
-    """The same for people."""
+    """The error message for people; empty unless it failed."""
 
     @classmethod
     def in_order(
@@ -192,15 +192,15 @@ class LlmRequestingDetail(Wrapper[v1.ConversationState.LlmRequesting]):
     retry_time: datetime | None
     """When the next attempt starts; None unless the phase is "backoff"."""
     last_error: RunError | None
-    """Why the attempt before failed; None on the first one."""
+    """Why the previous attempt failed; None on the first attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitingApprovalDetail(Wrapper[v1.ConversationState.AwaitingApproval]):
-    """Questions that a person must answer before any call of the response runs."""
+    """Approvals that a person must answer before any call of the response runs."""
 
     pending: tuple[Approval, ...]
-    """The open ones, in the order of the response."""
+    """The open approvals, in the order of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
     retry_time: datetime | None
     """When the next attempt starts; None while the call runs."""
     remaining_count: int
-    """How many calls of the response wait behind it."""
+    """How many further calls of the response have not started."""
     completed_count: int
     """How many calls of the response have ended."""
 
@@ -226,7 +226,7 @@ class AwaitingSubAgentsDetail(Wrapper[v1.ConversationState.AwaitingSubAgents]):
     """Sub-agents at work."""
 
     pending: tuple[PendingSubAgent, ...]
-    """Those still at work, in the order of their tasks."""
+    """The running sub-agents, in the order of their tasks."""
     completed_count: int
     """How many have ended, completed or failed."""
 
@@ -283,5 +283,5 @@ class ConversationState(Wrapper[v1.ConversationState]):
 
     @property
     def approvals(self) -> tuple[Approval, ...]:
-        """The open questions; empty in states that have none."""
+        """The open approvals; empty in states that have none."""
         return () if self.awaiting_approval is None else self.awaiting_approval.pending

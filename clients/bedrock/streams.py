@@ -1,4 +1,4 @@
-"""Streams of what a server sends: iterators that can be closed at any time.
+"""Streams of responses of the server: iterators that can be closed at any time.
 
 Closing a stream, or the end of a ``with`` around it, ends the call at once::
 
@@ -58,7 +58,7 @@ class AsyncClosing(ABC):
 
 
 class Stream(Closing, Generic[T]):
-    """An iterator over what a server sends, and a context manager."""
+    """An iterator over responses of the server, and a context manager."""
 
     def __init__(self, items: Generator[T]) -> None:
         self._items = items
@@ -77,7 +77,7 @@ class Stream(Closing, Generic[T]):
         return self
 
     def map(self, convert: Callable[[T], U]) -> Stream[U]:
-        """Return a stream of what a function makes of each item. It takes the place of this one, and closes it."""
+        """Return a stream of the converted items. Use it instead of this one; closing it closes this one."""
 
         def converted() -> Generator[U]:
             with self:
@@ -93,7 +93,7 @@ class Stream(Closing, Generic[T]):
 
 
 class AsyncStream(AsyncClosing, Generic[T]):
-    """An asynchronous iterator over what a server sends, and a context manager."""
+    """An asynchronous iterator over responses of the server, and a context manager."""
 
     def __init__(self, items: AsyncGenerator[T]) -> None:
         self._items = items
@@ -113,7 +113,7 @@ class AsyncStream(AsyncClosing, Generic[T]):
         return self
 
     def map(self, convert: Callable[[T], U]) -> AsyncStream[U]:
-        """Return a stream of what a function makes of each item. It takes the place of this one, and closes it."""
+        """Return a stream of the converted items. Use it instead of this one; closing it closes this one."""
 
         async def converted() -> AsyncGenerator[U]:
             async with self:
@@ -128,4 +128,4 @@ class AsyncStream(AsyncClosing, Generic[T]):
         await self._items.aclose()
 
     aclose = close
-    """The same by the name that `contextlib.aclosing` calls."""
+    """The name that `contextlib.aclosing` expects."""

@@ -1,8 +1,8 @@
-"""The words that this package takes and gives, as closed sets: a misspelt one is an error of the type checker.
+"""Literal types of the names that this package takes and returns: type checkers report a misspelt one.
 
 Each is a name of the contract in lower case and without its prefix: ``"ask_writes"`` is ``APPROVAL_POLICY_ASK_WRITES``.
-What they mean is written in ``protos/bedrock/v1``. Where a value is not set there is an empty string; for a value that
-only a newer version of the contract names, its number in digits.
+What they mean is written in ``protos/bedrock/v1``. The empty string means that a value is not set. A value that only a
+newer version of the contract knows is its number in digits.
 """
 
 from __future__ import annotations
@@ -105,6 +105,6 @@ EventKind = Literal[
     "reasoning_delta",
     "tool_output_delta",
 ]
-"""The fields of the contract's `Event`; reasoning has a kind of its own here, and heartbeats are not shown."""
+"""The fields of the contract's `Event`, and a separate kind for reasoning; heartbeats are not yielded."""
 ListEventKind = Literal["conversation_changed", "conversation_deleted", "caught_up", "heartbeat"]
 """The fields of the contract's `WatchConversationsResponse`."""

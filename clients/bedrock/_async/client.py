@@ -1,4 +1,4 @@
-"""The client: the connection to a server, and the calls that concern no single conversation."""
+"""The client: the connection to a server, and the calls that are not about one particular conversation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PageT = TypeVar("PageT", bound=requests.Page)
 class AsyncClient(AsyncClosing):
     """A connection to a Bedrock server. Belongs to the event loop that runs when it is created. Close it when done.
 
-    `timeout` of a method is the seconds that this call may take, other than the client's.
+    A method's `timeout` is the time limit of this call in seconds; it overrides that of the client.
 
     Example::
 
@@ -62,13 +62,13 @@ class AsyncClient(AsyncClosing):
         Args:
             address: ``host:port``, ``https://host:port`` or ``unix:/path``. If not given, BEDROCK_ADDRESS, then the
                 Unix socket of a server that this user runs on this machine.
-            token: The bearer token. If not given, BEDROCK_TOKEN. That of a server on this machine is found without
-                either, and goes through its socket only.
+            token: The bearer token. If not given, BEDROCK_TOKEN. Without either, the token of a server on this machine
+                is read from its data directory, and sent through its Unix socket only.
             ca_file: Certificates to trust instead of those of the system. If not given, BEDROCK_CA_FILE.
             timeout: Seconds that one call may take. Streams of events have no such limit.
-            reconnect_for: Seconds after which a stream of events that cannot be resumed raises its error.
-            on_disconnect: Called with the error and the seconds until the next attempt whenever a stream of events was
-                cut and will be resumed, where the stream is iterated.
+            reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
+            on_disconnect: Called when a stream of events has broken and will be resumed, with the error and the seconds
+                until the next attempt; called by the code that iterates over the stream.
 
         Raises:
             Misconfigured: The token would be sent in the clear to another machine, a file cannot be read, or other
@@ -88,12 +88,12 @@ class AsyncClient(AsyncClosing):
 
     @property
     def address(self) -> str:
-        """The address of the server; empty as long as none was found."""
+        """The address of the server; empty until one is found."""
         return self._transport.address
 
     @property
     def on_disconnect(self) -> Callable[[BedrockError, float], None] | None:
-        """The function that is called before each pause until a stream of events is resumed; may be set."""
+        """The function called before each attempt to resume a broken stream of events; can be replaced."""
         return self._transport.on_disconnect
 
     @on_disconnect.setter
@@ -126,13 +126,13 @@ class AsyncClient(AsyncClosing):
             model: The server's default if None.
             slug: A readable handle; the server makes one up if empty.
             title: A title for people.
-            mode: "restricted" or "unrestricted"; restricted where the server can keep it if None.
+            mode: "restricted" or "unrestricted"; if None, restricted if the server can enforce that.
             approval_policy: "auto", "ask_writes" or "ask_all"; the server's default if None.
             follow_up_policy: "always" or "completed_only"; the server's default if None.
-            labels: Free for your use.
-            budget: What may be spent.
-            request_id: The id to use again if this call is repeated; made up if None.
-            timeout: Seconds that this call may take, other than the client's.
+            labels: Keys and values for the caller's own use.
+            budget: Limits of tokens and cost; none if None.
+            request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
+            timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
             InvalidArgument: Also WorkingDirectoryInvalid and ModelUnavailable.
@@ -198,7 +198,7 @@ class AsyncClient(AsyncClosing):
         return await ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
 
     def conversation(self, name: str) -> AsyncConversation:
-        """Return a conversation by its slug, id or resource name. Nothing is called."""
+        """Return a conversation by its slug, id or resource name. The server is not called."""
         return AsyncConversation(self._transport, resource_name("conversations", name))
 
     async def conversations(
@@ -215,7 +215,7 @@ class AsyncClient(AsyncClosing):
             archived: Show the archived ones instead.
             parent: Show the sub-agents of this conversation instead.
             working_directory: Show only those of this directory of the server's machine; of all if None.
-            timeout: Seconds that each page may take, other than the client's.
+            timeout: Time limit of each page in seconds; the client's if None.
         """
         request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
         async for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
@@ -275,5 +275,5 @@ class AsyncClient(AsyncClosing):
     def stream(
         self, method: Callable[..., AsyncIterable[Response]], request: Any, timeout: float | None = None
     ) -> AsyncStream[Response]:
-        """Return the responses of a streaming call, which starts with the first one read; closing cancels it."""
+        """Return the responses of a streaming call, which starts at the first read; closing the stream cancels it."""
         return self._transport.stream(method, request, timeout)

@@ -1,4 +1,4 @@
-"""A conversation, as the object whose methods are its calls."""
+"""A conversation as an object; most methods are calls of the server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["AsyncConversation"]
 
 
 class AsyncConversation:
-    """One conversation. Holds only its name and never becomes outdated; every method is a call.
+    """One conversation. Holds only its name and caches nothing: its methods call the server.
 
     `timeout` is the seconds that a call may take before DeadlineExceeded is raised, the client's if None. For iterators
     it limits each page, for streams the whole stream, which has no limit if None.
@@ -75,18 +75,18 @@ class AsyncConversation:
             delivery: "direct" (refused while the agent is busy; the default), "steer" (into the run in progress) or
                 "follow_up" (starts a run when this one has ended).
             images: The path or the bytes of an image for the model to see, or several in a list. PNG, JPEG, GIF or
-                WebP, as the bytes show.
-            on_approval: Who decides about a tool call that needs approval if the loop has not answered before it reads
-                the next event: "approve" lets every call run, "deny" none; a function gets the `Approval` and returns
-                True or False. If None, the call is denied and a warning is logged.
-            wait_for_others: Leave questions open that the loop does not answer, for other clients to answer.
+                WebP, recognized by their content.
+            on_approval: Decides about a tool call that needs approval if the loop has not answered before it reads the
+                next event: "approve" lets every call run, "deny" none; a function gets the `Approval` and returns True
+                or False. If None, the call is denied and a warning is logged.
+            wait_for_others: Leave approvals open that the loop does not answer, so that other clients can answer them.
             expected_run: Refuse with RunOver unless this run is in progress.
             request_id: The id to reuse if this call is repeated; generated if None. The message is stored once.
-            timeout: Seconds that sending may take, other than the client's.
+            timeout: Time limit of sending in seconds; the client's if None.
 
         Raises:
             AgentBusy, AwaitingApproval, Cancelling, ContextExhausted, QueueFull, …: The state does not allow it.
-            InvalidArgument: The text or an image cannot be taken.
+            InvalidArgument: The text or an image is not acceptable.
         """
         request = requests.send(
             self.name, text, delivery=delivery, images=images, expected_run=expected_run, request_id=request_id
@@ -112,7 +112,7 @@ class AsyncConversation:
             text: What to say.
             images: As for `send`.
             on_approval: As for `send`. If None, every call that needs approval is denied at once.
-            wait_for_others: Leave questions open, and wait until other clients have answered them.
+            wait_for_others: Leave approvals open, and wait until other clients have answered them.
             request_id: As for `send`. Asking again with the same id waits for the same run.
             timeout: Seconds until the answer must be there; no limit if None.
 
@@ -173,7 +173,7 @@ class AsyncConversation:
         return progress.outcome()
 
     async def _check_own_run(self, name: str, deadline: Deadline) -> None:
-        """Raise NotFound if the name of a run begins with another conversation, by its id or its slug."""
+        """Raise NotFound if a name is that of a run of another conversation, given by its id or its slug."""
         owner, separator, _ = name.partition("/requestCycles/")
         if not separator or owner == self.name:
             return
@@ -191,16 +191,16 @@ class AsyncConversation:
         until_settled: bool = False,
         timeout: float | None = None,
     ) -> AsyncStream[Event]:
-        """Follow the conversation across broken connections and restarts, each event once.
+        """Return the events of the conversation, each one once, also across broken connections and restarts.
 
-        Begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no longer
-        keeps the events of a long disconnection, another snapshot shows the present.
+        Begins with a snapshot or, if `after_revision` is given, with the events after it. If the server no longer keeps
+        the events missed in a long disconnection, another snapshot follows instead.
 
         Args:
-            after_revision: The last revision seen; zero for everything there ever was.
+            after_revision: The last revision seen; zero for all events.
             recent_messages: How many messages the snapshot holds.
             omit_deltas: Omit text while it is being written; messages have all of it.
-            until_settled: End when nothing more happens without a person: idle with an empty queue, or waiting for an
+            until_settled: End when nothing more will happen without a user: idle with an empty queue, or waiting for an
                 approval.
             timeout: Seconds that the whole stream may take; no limit if None.
 
@@ -238,7 +238,7 @@ class AsyncConversation:
             view: "steps" (made for people), "rounds" (the requests to the model), "full" (both), or "events" (the
                 log that both are made of).
             newest_first: Begin with the latest.
-            timeout: Seconds that each page may take, other than the client's.
+            timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListRequestCyclesRequest(
             parent=self.name,
@@ -252,12 +252,12 @@ class AsyncConversation:
     async def queue(
         self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
     ) -> AsyncIterator[QueuedMessage]:
-        """Iterate over the steers and follow-ups that wait and, on request, over earlier ones with their fates.
+        """Iterate over the queued messages and, on request, over earlier ones and what became of them.
 
         Args:
-            include_settled: Include those whose wait has ended, before the others.
+            include_settled: Include those that are no longer queued; they come first.
             newest_first: Begin with the one that was accepted last.
-            timeout: Seconds that each page may take, other than the client's.
+            timeout: Time limit of each page in seconds; the client's if None.
         """
         request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
         async for page in self._transport.pages(self._stub.ListQueue, request, timeout):
@@ -265,10 +265,10 @@ class AsyncConversation:
                 yield QueuedMessage.from_proto(message)
 
     async def withdraw(self, message: Message | str, *, timeout: float | None = None) -> Message:
-        """Take back a message that still waits.
+        """Withdraw a queued message.
 
         Raises:
-            UnknownOrDecided: It waits no more.
+            UnknownOrDecided: It is no longer queued.
         """
         name = message if isinstance(message, str) else message.name
         response = await self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
@@ -293,7 +293,7 @@ class AsyncConversation:
             discard_queued: Drop queued follow-ups as well.
             kill_jobs: End background jobs as well.
             reason: Why, for the log.
-            timeout: Seconds that this call may take, other than the client's.
+            timeout: Time limit of this call in seconds; the client's if None.
         """
         request = v1.CancelConversationRequest(
             name=self.name, run=run, discard_queued=discard_queued, kill_jobs=kill_jobs, reason=reason
@@ -304,13 +304,13 @@ class AsyncConversation:
     async def approve(
         self, approval: Approval | str, *, always: bool = False, note: str = "", timeout: float | None = None
     ) -> ConversationInfo:
-        """Let a tool call run, or the mode be widened.
+        """Approve a tool call, or the change to the unrestricted mode.
 
         Args:
-            approval: The question, its name, or the id of its tool call.
-            always: Ask no more for this tool in this conversation.
+            approval: The approval, its name, or the id of its tool call.
+            always: Do not ask again for this tool in this conversation.
             note: A note for the record.
-            timeout: Seconds that this call may take, other than the client's.
+            timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
             NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
@@ -353,7 +353,7 @@ class AsyncConversation:
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
-        """Change what is not None.
+        """Change the given settings; None leaves a setting unchanged.
 
         Raises:
             Aborted: The `etag` is given and outdated.
@@ -387,19 +387,19 @@ class AsyncConversation:
         return ConversationInfo.from_proto(response.conversation)
 
     async def delete(self, *, force: bool = False, missing_ok: bool = False, timeout: float | None = None) -> list[str]:
-        """Delete the conversation and everything that belongs to it, and return warnings, as a rule none.
+        """Delete the conversation and everything that belongs to it, and return warnings, usually none.
 
         Args:
             force: Cancel a run in progress first.
             missing_ok: Succeed if it does not exist.
-            timeout: Seconds that this call may take, other than the client's.
+            timeout: Time limit of this call in seconds; the client's if None.
         """
         request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok)
         response = await self._transport.call(self._stub.DeleteConversation, request, timeout)
         return list(response.warnings)
 
     async def trigger_continuation(self, *, timeout: float | None = None) -> ConversationInfo:
-        """Start the summary that a successor begins with, as if the context were full."""
+        """Start writing the summary for a successor conversation, as if the context were full."""
         request = v1.TriggerContinuationRequest(name=self.name)
         response = await self._transport.call(self._stub.TriggerContinuation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
@@ -435,7 +435,7 @@ class AsyncConversation:
         Raises:
             AgentBusy, Cancelling, Archived, …: The state does not allow it.
             SubAgent: This conversation belongs to a sub-agent, and those have none themselves.
-            InvalidArgument: A task cannot be taken; none was started. Also ModelUnavailable and
+            InvalidArgument: A task is not acceptable; no sub-agent was started. Also ModelUnavailable and
                 WorkingDirectoryInvalid.
         """
         request = requests.spawn(self.name, tasks, request_id)
@@ -450,13 +450,13 @@ class AsyncConversation:
                 yield ConversationInfo.from_proto(conversation)
 
     async def verify(self, *, timeout: float | None = None) -> list[str]:
-        """Check the stored conversation and return its defects, a sentence each; as a rule none."""
+        """Check the stored conversation and return its defects, one sentence each; usually none."""
         request = v1.VerifyConversationRequest(name=self.name)
         response = await self._transport.call(self._stub.VerifyConversation, request, timeout)
         return list(response.violations)
 
     def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> AsyncStream[ReplayStep]:
-        """Run the log through the state machine again; each step has its difference from the stored one."""
+        """Replay the log through the state machine; each step has its difference from the stored one."""
         request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
         steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
         return steps.map(ReplayStep.from_proto)

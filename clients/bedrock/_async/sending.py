@@ -1,6 +1,6 @@
-"""When a message is sent: as soon as its run is awaited or iterated.
+"""Sends the message of a run as soon as the run is awaited or iterated.
 
-Not the source of its blocking counterpart, which sends at once.
+`bedrock._sync.sending` is not generated from this module, because it sends at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AsyncSending(AsyncStream[Event]):
     message: Message
     """The message as it was stored or queued, once it was accepted."""
     disposition: Disposition | Literal[""]
-    """"direct", "steer_queued", "follow_up_queued" or, if the call had been accepted before, "duplicate"."""
+    """"direct", "steer_queued", "follow_up_queued" or, if the server had accepted this call before, "duplicate"."""
     sub_agents: list[str]
     """The resource names of the sub-agents that `AsyncConversation.spawn` started, in the order of the tasks."""
 
@@ -62,17 +62,17 @@ class AsyncSending(AsyncStream[Event]):
 
 
 class AsyncOpenedStream(AsyncStream[T]):
-    """A stream that an ``async with`` waits for, until it is known whether it may be read."""
+    """A stream whose ``async with`` waits for the first item, so that errors of the call are raised there."""
 
     async def __aenter__(self) -> Self:
         return await self.open()
 
 
 def opened(items: AsyncGenerator[T]) -> AsyncStream[T]:
-    """Return a stream that raises what is wrong with the call before the block that reads it is entered."""
+    """Return a stream that raises errors of its call on entering its ``async with`` block, not in the block."""
     return AsyncOpenedStream(items)
 
 
 async def decided(decision: bool | Awaitable[bool]) -> bool:
-    """Return what a function decided that may be asynchronous."""
+    """Return a decision, after awaiting it if the function that decides is asynchronous."""
     return checked(await decision if inspect.isawaitable(decision) else decision)

@@ -1,6 +1,6 @@
-"""Calls on an event loop.
+"""The calls of the asyncio client.
 
-Not the source of its blocking counterpart: waiting and cancelling differ between tasks and threads.
+`bedrock._sync.transport` is not generated from this module: tasks and threads wait and are cancelled differently.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PageT = TypeVar("PageT", bound=Page)
 
 
 class AsyncTransport:
-    """Makes calls with token, time limit, further attempts and the errors of this package, for one event loop."""
+    """Makes calls with token, time limit, retries and the errors of this package, on one event loop."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class AsyncTransport:
 
         Args:
             find: Returns the address and credentials, before each attempt to connect; see `Connection`.
-            timeout: Seconds that one call may take, if it does not say.
-            reconnect_for: Seconds after which a stream of events that cannot be resumed raises its error.
-            on_disconnect: Called before each pause until a stream of events is resumed.
+            timeout: Default time limit of one call in seconds.
+            reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
+            on_disconnect: Called before each attempt to resume a broken stream of events.
         """
         self.timeout = checked_timeout(timeout)
         self._connection = Connection(find, open_aio_channel)
@@ -62,7 +62,7 @@ class AsyncTransport:
 
     @property
     def address(self) -> str:
-        """The address of the server; empty as long as none was found."""
+        """The address of the server; empty until one is found."""
         return self._connection.address
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class AsyncTransport:
                 left = max(0.0, until - time.monotonic())
                 return await method(request, timeout=left)
             except grpc.RpcError as error:
-                self._ensure_open()  # else closing the client would look like a failure of the server
+                self._ensure_open()  # otherwise closing the client would look like a failure of the server
                 failure, unsent = self._failure(error), nothing_was_sent(error)
             except ServerNotRunning as error:
                 failure, unsent = error, False

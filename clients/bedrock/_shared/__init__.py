@@ -1,1 +1,1 @@
-"""What both clients use: no I/O, and nothing that waits."""
+"""Code that the synchronous and the asyncio client share: it does no I/O and never blocks."""

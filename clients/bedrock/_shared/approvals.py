@@ -1,4 +1,4 @@
-"""What happens to an approval that the loop has not answered."""
+"""Decides approvals that the caller's loop over the events has not answered."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ DENIED_NOTE = "Denied automatically: the program that sent the message went on w
 
 @dataclass(frozen=True, slots=True)
 class QuestionPolicy(Generic[DecideT]):
-    """Who decides about tool calls that need approval."""
+    """The caller's rule for tool calls that need approval."""
 
     decide: DecideT | None
-    """A function of the approval; None if there is none, so that an unanswered question is denied."""
+    """The function that decides an approval; if None, unanswered approvals are denied."""
     wait_for_others: bool
-    """Whether questions stay open for other clients to answer."""
+    """Whether approvals stay open, so that other clients can answer them."""
 
 
 def log_denied(approval: Approval) -> None:
-    """Log a warning that a question was denied, and why."""
+    """Log a warning that an approval was denied, and why."""
     _log.warning(
         "%s was denied, because the loop did not answer: answer there, or pass on_approval= or wait_for_others=True",
         approval.tool,
@@ -38,7 +38,7 @@ def log_denied(approval: Approval) -> None:
 
 
 def question_of_others(approval: Approval) -> ApprovalNeeded:
-    """Return the error for a question of an earlier run, which this one may not deny."""
+    """Return the error for an open approval of an earlier run, which the caller of this run must not deny."""
     return ApprovalNeeded(
         f"the run before this one asks whether {approval.tool} may run; answer that, or pass wait_for_others=True",
         approval,

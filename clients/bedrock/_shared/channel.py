@@ -11,24 +11,24 @@ import grpc.aio
 if TYPE_CHECKING:
     from bedrock._shared.settings import Settings
 
-#: No retries by gRPC, which has none once an answer has begun or for large requests: see `Attempts`.
+#: gRPC's own retries are not used, because they exclude large requests and responses that have begun: see `Attempts`.
 _OPTIONS: list[tuple[str, str | int]] = [
     # While a call is open a dead connection is noticed after 30 + 10 seconds at most.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
-    # How soon, and at most how late, a lost connection is tried again.
+    # The first and the longest delay before a lost connection is tried again.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # In spite of its name this is what one attempt to connect may take: a server far away, or busy, needs some time.
+    # In spite of its name, the time limit of one attempt to connect: a distant or busy server needs some time.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # A global pool of connections would let one client's close be felt by another.
+    # With gRPC's global connection pool, closing one client would affect others.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
 
 CONNECT_SECONDS = 2.0
-"""Time limit of the new connection that is tried before a failure is raised: an old channel only repeats its error."""
+"""Seconds to try a new connection before a failure is raised: a failed channel only repeats its last error."""
 
 CONNECT_ENDS = frozenset(
     {
@@ -37,7 +37,7 @@ CONNECT_ENDS = frozenset(
         grpc.ChannelConnectivity.SHUTDOWN,
     }
 )
-"""The states in which an attempt to connect is over."""
+"""The channel states that end an attempt to connect."""
 
 
 def open_channel(settings: Settings) -> grpc.Channel:
@@ -73,11 +73,11 @@ def has_no_listener(target: str) -> bool:
 def _credentials(settings: Settings) -> grpc.ChannelCredentials | None:
     if settings.tls:
         return grpc.ssl_channel_credentials(settings.ca)
-    if settings.target.startswith("unix:"):  # refuses to connect to anything else
+    if settings.target.startswith("unix:"):  # local credentials are for Unix sockets only
         return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
     return None
 
 
 def call_metadata(settings: Settings) -> tuple[tuple[str, str], ...]:
-    """Return what every call carries: who is calling."""
+    """Return the metadata of every call: the bearer token, if there is one."""
     return (("authorization", f"Bearer {settings.token}"),) if settings.token else ()

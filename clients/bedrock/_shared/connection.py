@@ -1,4 +1,4 @@
-"""The server that a client calls: looked up again before every further attempt to reach it."""
+"""The server that a client calls: it is looked up again before every retry."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Connection(Generic[ChannelT]):
 
     @property
     def address(self) -> str:
-        """The address that calls go to; empty as long as no server was found."""
+        """The address that calls go to; empty until a server is found."""
         return self._route.settings.target if self._route else ""
 
     @property
     def token_source(self) -> str:
-        """Where the token is from that calls carry, for people; empty if they carry none."""
+        """The source of the token, for error messages; empty if calls carry no token."""
         return self._route.settings.token_source if self._route else ""
 
     def look_again(self) -> bool:
-        """Call `find` again, and return whether the destination has changed; without an answer it stays the same.
+        """Call `find` again, and return whether the destination has changed; if no server is found, it stays the same.
 
         Raises:
             Misconfigured: As `find` does.
@@ -86,7 +86,7 @@ class Connection(Generic[ChannelT]):
         return settings, self._open_channel(settings)
 
     def use(self, settings: Settings, channel: ChannelT) -> None:
-        """Send the calls that follow through this channel, which is owned like the others from now on."""
+        """Send all following calls through this channel, and take ownership of it."""
         with self._lock:
             self._route = _Route(settings, channel)
             self.channels.append(channel)

@@ -1,13 +1,13 @@
-"""The position of a watcher, and what it has shown: the pure part of following a conversation.
+"""The position of a watcher in a conversation, and what it has already yielded. No I/O.
 
-Both clients drive this class and add only I/O. A stream may break after any response and be opened
-again with `EventCursor.request`; what comes out of `EventCursor.receive`, put together, is the same as if the
-stream had never broken:
+Both clients use this class and add only I/O. A stream may break after any response and be opened again with
+`EventCursor.request`; what comes out of `EventCursor.receive`, put together, is the same as if the stream had never
+broken:
 
-* Durable events go by revision: what is not newer than the last one is dropped.
-* Deltas go by slot (request id, attempt) and offset. A new stream does not repeat deltas; its snapshot has what the
-  open slot holds so far. The part that was not shown yet follows once the stream has caught up, unless the slot has
-  been closed by then.
+* Durable events are identified by their revision: those not newer than the last one are dropped.
+* Deltas are identified by their slot (request id, attempt) and offset. A new stream does not repeat deltas; its
+  snapshot has what the open slot holds so far. The part that was not shown yet follows once the stream has caught up,
+  unless the slot has been closed by then.
 * Snapshot and `caught_up` are shown once, heartbeats never.
 """
 
@@ -20,7 +20,7 @@ from bedrock import v1
 from bedrock.events import Event
 
 Slot = tuple[str, int]
-"""The request id, or the tool call, and the attempt."""
+"""The id of the model request or of the tool call, and the number of its attempt."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class EventCursor:
     revision: int | None = None
     """The last revision that was seen; None to start with a snapshot."""
     recent_messages: int | None = None
-    """How many messages the first snapshot shall hold; the server's default if None."""
+    """How many messages to request in the first snapshot; the server's default if None."""
     omit_deltas: bool = False
     until_settled: bool = False
     deleted: bool = False
@@ -40,22 +40,22 @@ class EventCursor:
     caught_up: bool = False
     """Whether the present stream has caught up."""
     progressed: bool = False
-    """Whether the last response brought something new, or at least a sign of life."""
+    """Whether the last response contained something new or a heartbeat."""
     due: deque[Event] = field(default_factory=deque)
-    """What was received and not yet shown."""
+    """Events that were received and not yet yielded."""
     _snapshot_due: bool = field(init=False)
     _caught_up_due: bool = True
     _shown: dict[tuple[Slot, str], int] = field(default_factory=dict)
-    """How far each part of an open slot was shown, in code points."""
+    """How much of each part of an open slot was yielded, in code points."""
     _held: list[v1.Event] = field(default_factory=list)
-    """What the open slot holds, until the stream has caught up."""
+    """Deltas of the open slot from a snapshot, held back until the stream has caught up."""
 
     def __post_init__(self) -> None:
         self._snapshot_due = self.revision is None
 
     @property
     def finished(self) -> bool:
-        """Whether a stream that ended without an error was the last one."""
+        """Whether nothing remains to be followed after a stream that ended without an error."""
         return self.deleted or (self.until_settled and self.caught_up)
 
     def request(self) -> v1.SubscribeRequest:
@@ -70,7 +70,7 @@ class EventCursor:
         return request
 
     def restart_with_snapshot(self) -> None:
-        """Forget the position, because the server no longer keeps what follows it: a snapshot comes next."""
+        """Forget the position, and start with a snapshot, because the server no longer keeps the events after it."""
         self.revision = None
         self._snapshot_due = True
         self._shown.clear()

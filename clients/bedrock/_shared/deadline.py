@@ -7,11 +7,11 @@ from numbers import Real
 from typing import cast
 
 LONGEST_SECONDS = 1e8
-"""About three years, which is as good as without end; gRPC and threads take far longer times for "at once"."""
+"""The longest time limit, about three years: gRPC and thread waits treat far longer ones like zero."""
 
 
 def checked_timeout(timeout: object) -> float:
-    """Return a time limit in seconds that everything below understands; at most `LONGEST_SECONDS`, also for infinity.
+    """Return a valid time limit in seconds: at most `LONGEST_SECONDS`, also for infinity.
 
     Raises:
         TypeError: It is not a number.
@@ -26,19 +26,19 @@ def checked_timeout(timeout: object) -> float:
 
 
 class Deadline:
-    """The end of the time for an operation, if it has one."""
+    """The time limit of an operation, which may have none."""
 
     def __init__(self, seconds: float | None) -> None:
-        """Start the clock; without an end if `seconds` is None. Raises what `checked_timeout` raises."""
+        """Start the clock; without a limit if `seconds` is None. Raises what `checked_timeout` raises."""
         self.seconds = seconds
-        """What was allowed."""
+        """The allowed seconds; None if there is no limit."""
         self._end = None if seconds is None else time.monotonic() + checked_timeout(seconds)
 
     def left(self) -> float | None:
-        """Return the seconds that are left, at least zero; None if there is no end."""
+        """Return the remaining seconds, at least zero; None if there is no limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def shorten(self, seconds: float) -> float:
-        """Return `seconds`, or the time that is left if that is less."""
+        """Return `seconds`, or the remaining time if that is less."""
         left = self.left()
         return seconds if left is None else min(seconds, left)

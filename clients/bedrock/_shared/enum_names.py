@@ -39,8 +39,8 @@ def enum_name(enum: _EnumTypeWrapper[E], value: E) -> str:
 def number_name(enum: EnumDescriptor, number: int) -> str:
     """Return the short name of a value of an enum, e.g. "follow_up" for 3.
 
-    Empty if the value is zero, which means that none is set. A value that only a newer version knows has no name on the
-    wire; its number is returned in digits.
+    Empty for zero, which means "not set". A value that only a newer version knows has no name on the wire; its number
+    is returned in digits.
     """
     return _short_names(enum).get(number, str(number))
 

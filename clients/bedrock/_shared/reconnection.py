@@ -25,8 +25,8 @@ LONGEST_SECONDS = 5.0
 """The longest delay between two attempts."""
 
 ATTEMPTS = 5
-"""Of one call. With the delays of `Backoff` that is about two seconds: long enough for a restart of the server, short
-enough to notice that there is none."""
+"""Attempts of one call. With the delays of `Backoff` they take about two seconds: long enough for a server to restart,
+short enough to report soon that none is running."""
 
 READS = frozenset(
     {
@@ -42,7 +42,7 @@ READS = frozenset(
         v1.VerifyConversationRequest,
     }
 )
-"""The requests of calls that change nothing."""
+"""The request types of calls that only read."""
 
 
 def repeatable(request: Message) -> bool:
@@ -58,7 +58,7 @@ class Backoff:
 
         Args:
             max_seconds: Seconds without progress after which there are no more delays.
-            clock: Seconds since some moment in the past.
+            clock: Returns monotonic seconds.
         """
         self._max_seconds = max_seconds
         self._clock = clock
@@ -81,7 +81,7 @@ class Backoff:
 
 
 class Attempts:
-    """Decides whether a call is repeated that found no server, or lost it before the answer was complete."""
+    """Decides whether to repeat a call that found no server, or lost it before the response was complete."""
 
     def __init__(self, *, last: bool = False) -> None:
         """Begin before the first attempt."""
@@ -93,7 +93,7 @@ class Attempts:
         self._backoff = Backoff(math.inf)
 
     def may_try_new_connection(self) -> bool:
-        """Return, once, that an unsent call may be made on a new connection, even after the last attempt."""
+        """Return True the first time: an unsent call may use a new connection once, even after the last attempt."""
         first, self._new_connection_tried = not self._new_connection_tried, True
         return first
 
@@ -121,14 +121,14 @@ class Reconnection:
         Args:
             cursor: The position of the watcher; it advances.
             max_seconds: Seconds without progress after which an error is final.
-            resuming: Whether the server is known to be there, so that even the first stream may be tried again.
+            resuming: Whether the server was reached before, so that even the first stream is tried again.
         """
         self._cursor = cursor
         self._resuming = resuming
         self._backoff = Backoff(max_seconds)
 
     def receive(self, response: v1.SubscribeResponse) -> None:
-        """Pass a response to the cursor, whose `due` holds what is new."""
+        """Pass a response to the cursor, which puts new events into `due`."""
         self._cursor.due.extend(self._cursor.receive(response))
         if self._cursor.progressed:
             self._resuming = True

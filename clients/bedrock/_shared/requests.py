@@ -1,4 +1,4 @@
-"""Requests of the contract from what callers of this package write."""
+"""Builds request messages of the contract from the arguments of callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAGIC = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", 
 
 
 class Page(Protocol):
-    """What a call that lists something answers."""
+    """One page of the response of a call that lists something."""
 
     @property
     def next_page_token(self) -> str:
@@ -36,7 +36,7 @@ class Page(Protocol):
 
 
 def new_request_id() -> str:
-    """Make up the id that lets a call be repeated without happening twice."""
+    """Generate an idempotency key (request id), so that a repeated call has no further effect."""
     return str(uuid.uuid4())
 
 
@@ -107,12 +107,12 @@ def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
 
 
 def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
-    """Make the request that reads the latest request cycles of a conversation, with all that is known of them."""
+    """Make the request that reads the latest request cycles of a conversation in the full view."""
     return v1.ListRequestCyclesRequest(parent=name, view=v1.ListRequestCyclesRequest.VIEW_FULL, descending=True)
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:
-    """Return the short name of what became of a message; one that holds tasks always starts a run."""
+    """Return the short name of how a message was accepted; one that spawns sub-agents always starts a run."""
     if isinstance(response, v1.SendMessageResponse):
         return cast("Disposition", enum_name(v1.Disposition, response.disposition))
     return "direct"
@@ -136,7 +136,7 @@ def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.
 def resolve(
     conversation: str, approval: Approval | str, decision: ApprovalDecision, note: str
 ) -> v1.ResolveApprovalRequest:
-    """Make the request that answers an approval, named by itself, its name, or the id of its tool call."""
+    """Make the request that answers an approval, given as object, by its name, or by the id of its tool call."""
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
         name = f"{conversation}/approvals/{name}"
@@ -193,7 +193,7 @@ def _budget_message(budget: Budget | None) -> v1.Budget | None:
 
 
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:
-    """Make images of the contract of one source or of several. Raises the same as `image`."""
+    """Convert one image source, or several, to images of the contract. Raises the same as `image`."""
     if isinstance(sources, v1.Image | bytes | str | os.PathLike):
         return [image(sources)]
     check_list("images", sources)
@@ -204,7 +204,7 @@ def image(source: ImageSource) -> v1.Image:
     """Make an image of the contract.
 
     Raises:
-        TypeError: It is no image source.
+        TypeError: It is not an image source.
         ValueError: The bytes are not PNG, JPEG, GIF or WebP.
         OSError: The file cannot be read.
     """

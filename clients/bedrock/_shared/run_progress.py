@@ -1,4 +1,4 @@
-"""The progress of a run, made from its events: what the agent said, open questions, how it ended. No I/O."""
+"""The progress of a run, derived from its events: the agent's text, open approvals, how it ended. No I/O."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunProgress:
-    """Finds the end of the run that one message started or went into."""
+    """Tracks the run that one message started or steered, up to its end."""
 
     message: str
-    """The message."""
+    """The resource name of the message."""
     run: str
-    """Its run; empty while a follow-up waits."""
+    """The resource name of its run; empty while a follow-up waits."""
     stop: Stop | None = None
-    """How it ended; None before."""
+    """How the run ended; None before that."""
     _said: dict[str, str] = field(default_factory=dict)
     """What the agent has said since the last tool or user message of the run, by message."""
     _usage: dict[str, Usage] = field(default_factory=dict)
@@ -63,13 +63,13 @@ class RunProgress:
             self.stop = event.stop
 
     def observe_gap(self, snapshot: Snapshot) -> None:
-        """Take the open questions from a snapshot, because their events are no longer available."""
+        """Take the open approvals from a snapshot, because their events are no longer available."""
         self._questions = {asked.name: asked for asked in snapshot.pending_approvals}
-        if self.run:  # perhaps by the slug of its conversation
+        if self.run:  # it may have been given by the slug of the conversation
             self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
 
     def unasked(self, pending: Iterable[Approval]) -> Iterator[Event]:
-        """Yield the questions of a snapshot that were not shown before, as the events that would have shown them."""
+        """Yield the approvals of a snapshot that were not yielded before, as the events that report new ones."""
         for approval in pending:
             if approval.name in self._questions and approval.name not in self._shown:
                 self._shown.add(approval.name)
@@ -141,6 +141,6 @@ class RunProgress:
 
 
 def _root(cycle: RequestCycle) -> str:
-    """Return the name of the message that a cycle is about; empty if its steps were not asked for."""
+    """Return the name of the message that started a cycle; empty if its steps were not requested."""
     root = cycle.steps[0].root if cycle.steps else None
     return "" if root is None else root.name

@@ -1,4 +1,4 @@
-"""Where the server is and how to prove who we are: arguments, then the environment, then the data directory."""
+"""The server's address and the credentials, from arguments, the environment or the data directory, in this order."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ DEFAULT_PORT = 7421
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a client needs to know before it connects."""
+    """The address and the credentials of a connection."""
 
     target: str
-    """What gRPC dials, e.g. "127.0.0.1:7421" or "unix:/run/bedrock.sock"."""
+    """The target of the gRPC channel, e.g. "127.0.0.1:7421" or "unix:/run/bedrock.sock"."""
     token: str = field(repr=False)
     """The bearer token; empty to send none."""
     tls: bool
     ca: bytes | None
     """The certificates to trust, as PEM; those of the system if None."""
     token_source: str = ""
-    """Where the token is from, for people: "BEDROCK_TOKEN", "token=" or the path of its file; empty without a token."""
+    """The source of the token, for error messages: "BEDROCK_TOKEN", "token=" or the path of its file; empty without a
+    token."""
 
 
 def resolve(
@@ -52,12 +53,12 @@ def resolve(
     The address comes from the argument or from BEDROCK_ADDRESS; without them it is the Unix socket that a server on
     this machine names in its data directory. The token comes from the argument or from BEDROCK_TOKEN; without them it
     is the one in the data directory, which goes through a Unix socket only, and only if no other user can
-    listen there. An address that begins with `https://` is connected to with TLS; `http://` says that it is not, which
-    is needed to send a token to another machine in the clear.
+    listen there. An address that begins with `https://` uses TLS. `http://` means no TLS; a token is sent to another
+    machine in the clear only if it is given.
 
     Raises:
         ServerNotRunning: No address was given and no server is running on this machine.
-        Misconfigured: BEDROCK_DATA_DIR is relative, the address has a port that is none, a token would be sent in the
+        Misconfigured: BEDROCK_DATA_DIR is relative, the port of the address is invalid, a token would be sent in the
             clear to another machine or cannot be sent at all, a file cannot be read, or others may have written what is
             in the data directory.
     """
@@ -88,7 +89,7 @@ def _data_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _local_server(data: Path) -> str:
-    """Return the target of the server that has this data directory, once it has been made sure that it is ours."""
+    """Return the target of the server that uses a data directory, after checking that it belongs to this user."""
     try:
         check_private(data)
         target = _read(data / ADDRESS_FILE)

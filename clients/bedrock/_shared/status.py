@@ -21,10 +21,10 @@ M = TypeVar("M", bound=Message)
 
 DOMAIN = "bedrock"
 
-# Codes that gRPC itself ends a broken stream with; a stream that ends so may be opened again.
+# Status codes with which gRPC itself ends a broken stream; such a stream may be opened again.
 _BROKEN = frozenset({"CANCELLED", "UNKNOWN", "INTERNAL"})
 
-# How gRPC begins the details of a call that never got a connection.
+# The beginning of gRPC's error details for a call that never got a connection.
 _NO_CONNECTION = "failed to connect to all addresses"
 
 # The errors of connecting to a Unix socket that is missing, or stale because its server was killed.
@@ -35,9 +35,9 @@ def from_rpc(error: grpc.RpcError, target: str, token_source: str = "") -> error
     """Make the exception for a failed call.
 
     Args:
-        error: What gRPC raised, with code, details and trailing metadata.
+        error: The error that gRPC raised, with code, details and trailing metadata.
         target: The address that was called, for the text of connection failures.
-        token_source: Where the token that was sent is from; empty if none was sent.
+        token_source: The source of the token that was sent; empty if none was sent.
     """
     code = error.code().name
     message = error.details() or code
@@ -78,7 +78,7 @@ def nothing_was_sent(error: grpc.RpcError) -> bool:
     A connection that was lost during the call does not count, nor does an error with metadata, which comes from
     the server.
     """
-    call = cast("grpc.Call", error)  # what gRPC raises is the call itself
+    call = cast("grpc.Call", error)  # gRPC raises the call object itself
     if error.code().name != "UNAVAILABLE" or not (error.details() or "").startswith(_NO_CONNECTION):
         return False
     return not call.initial_metadata() and not call.trailing_metadata()
@@ -107,7 +107,7 @@ def cause_of(details: str) -> str:
 
 def _details(error: grpc.RpcError) -> list[Any]:
     try:
-        status = rpc_status.from_call(cast("grpc.Call", error))  # what gRPC raises is the call itself
+        status = rpc_status.from_call(cast("grpc.Call", error))  # gRPC raises the call object itself
     except ValueError:  # the details contradict the status: a proxy answered
         return []
     return [] if status is None else list(status.details)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MessageT = TypeVar("MessageT", bound=Message)
 
 _BITS = {FieldDescriptor.CPPTYPE_INT32: 32, FieldDescriptor.CPPTYPE_INT64: 64}
-"""The widths of the whole numbers of the contract."""
+"""The number of bits of each integer type of the contract."""
 
 _SECOND = 10**9
 _TIMES = -62_135_596_800 * _SECOND, 253_402_300_800 * _SECOND - 1
@@ -62,7 +62,7 @@ class Wrapper(Generic[MessageT]):
     """A message of the contract with plain values."""
 
     proto: MessageT = field(repr=False, compare=False, kw_only=True)
-    """The message itself; also holds what only newer versions of this package have attributes for."""
+    """The protobuf message; it also has fields for which only newer versions of this package have attributes."""
 
     @classmethod
     def from_proto(cls, proto: MessageT) -> Self:
@@ -70,7 +70,7 @@ class Wrapper(Generic[MessageT]):
         return cls(proto=proto, **_values(cls, proto))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as values for JSON, with the field names of the contract.
+        """Return the message as values for JSON, with the field names of the contract.
 
         It is the JSON mapping of protobuf: enums by their full names, numbers of 64 bits as strings, times in RFC 3339;
         what is not set is left out. A time or a duration out of range becomes the nearest one that is not.
@@ -80,7 +80,7 @@ class Wrapper(Generic[MessageT]):
 
 @dataclass(frozen=True, slots=True)
 class Value(Wrapper[MessageT]):
-    """A wrapper of numbers and strings, which callers may create too: its message is made from them."""
+    """A wrapper that callers may create, too: its message is made from its numbers and strings."""
 
     proto: MessageT = field(init=False, repr=False, compare=False)
     """The message with these values."""
@@ -92,7 +92,7 @@ class Value(Wrapper[MessageT]):
 
     @classmethod
     def from_proto(cls, proto: MessageT) -> Self:
-        """Convert a message of the contract, and keep it with what only newer versions know."""
+        """Convert a message of the contract, and keep it, including its unknown fields."""
         value = cls(**_values(cls, proto))
         object.__setattr__(value, "proto", proto)
         return value
@@ -133,7 +133,7 @@ def _check(descriptor: FieldDescriptor, value: Any) -> None:
 
 
 def check_list(name: str, value: object) -> None:
-    """Raise TypeError unless a value is a list or the like; a string, which can be iterated as well, is none."""
+    """Raise TypeError unless a value is a list or another iterable; a string is refused although it is iterable."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name}: must be a list, not {value!r}")
 
@@ -229,7 +229,7 @@ def _plain_value(value: StructValue) -> Any:
 
 
 def _values(wrapper: Any, proto: Message) -> dict[str, Any]:
-    """Return the values of a wrapper's fields: most fields of most messages are not set, and cost nothing here."""
+    """Return the values of a wrapper's fields: fields that are not set, as most are, cost nothing."""
     converters = _converters(wrapper)
     values = dict(_values_of_unset(wrapper))
     for descriptor, value in proto.ListFields():

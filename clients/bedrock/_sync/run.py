@@ -28,12 +28,12 @@ __all__ = ["Run"]
 class Run(Sending):
     """The run that one message starts or steers: an iterator of events that ends with the run.
 
-    All events of the conversation are shown meanwhile, also those of an earlier run that a follow-up waits for. The
-    iterator survives broken connections and restarts of the server. Ending the loop early does not cancel the run.
+    It yields all events of the conversation, also those of an earlier run that a follow-up waits for. The iterator
+    survives broken connections and restarts of the server. Ending the loop early does not cancel the run.
 
-    A question, ``event.approval``, is shown first. If it is still open when the next event is read, it goes to
-    `on_approval`; without one it is denied. The agent reads the refusal, and a later event shows it, with
-    ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` it stays open for other clients.
+    An approval request, ``event.approval``, is yielded first. If it is still open when the next event is read,
+    `on_approval` decides it; without `on_approval` it is denied. The agent reads the denial, and a later event shows
+    it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` it stays open for other clients.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Run(Sending):
     def wait(self, *, timeout: float | None = None) -> Stop | None:
         """Wait for the end of the run and return how it ended; None if the iterator was closed before.
 
-        A question is answered by `on_approval`, or denied at once.
+        An approval request is decided by `on_approval`, or denied at once.
 
         Args:
             timeout: Seconds to wait; no limit if None. The run is not cancelled after that, and `wait` may be repeated.
 
         Raises:
-            ApprovalNeeded: An earlier run waits for an approval, so that this one does not begin.
+            ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
             DeadlineExceeded: The run has not ended in time.
         """
         if timeout is not None:

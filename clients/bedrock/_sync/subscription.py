@@ -1,5 +1,5 @@
 # Generated from clients/bedrock/_async/subscription.py by `make client-sync`; edit that file.
-"""Following a conversation, and one run in it to its end, over broken connections."""
+"""Follow a conversation, or one of its runs to the end, across broken connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RunWatch:
-    """Follows one run to its end, and answers or denies its questions."""
+    """Follows one run to its end, and decides its approvals."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class RunWatch:
         Args:
             transport: Makes the calls.
             cursor: Where to begin; it advances with the events.
-            progress: What is known of the run.
-            policy: Who answers its questions.
+            progress: The known state of the run, which the events update.
+            policy: Decides its approvals.
             deadline: When to raise DeadlineExceeded.
         """
         self._transport = transport
@@ -56,10 +56,10 @@ class RunWatch:
         self._deadline = deadline
 
     def events(self) -> Generator[Event]:
-        """Yield events to the end of the run. A question is answered when the event after it is read.
+        """Yield events to the end of the run. An approval is decided when the event after it is read.
 
         Raises:
-            ApprovalNeeded: An earlier run waits for an approval, so that this one does not begin.
+            ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
             DeadlineExceeded: The time is up. The run continues; a new watch with the same cursor resumes.
             NotFound: The conversation has no such run.
         """
@@ -92,7 +92,7 @@ class RunWatch:
         self._progress.lost(snapshot)
 
     def _settle(self) -> None:
-        """Answer or deny the questions that are open."""
+        """Decide the open approvals."""
         for approval in self._progress.questions():
             if self._policy.wait_for_others:
                 return
@@ -101,7 +101,7 @@ class RunWatch:
             self._progress.settled(approval)
 
     def _answer(self, approval: Approval) -> None:
-        """Answer a question by the policy; deny it if the policy has no function."""
+        """Decide an approval by the policy; deny it if the policy has no function."""
         if not self._progress.run:
             raise question_of_others(approval)
         if self._policy.decide is None:
@@ -117,16 +117,16 @@ class RunWatch:
             self._insist(self._transport.conversations.ResolveApproval, request)
 
     def _waits(self, approval: Approval) -> bool:
-        """Return whether a question is still open: one answer may settle others of the same response."""
+        """Return whether an approval is still open: one answer can also decide others of the same response."""
         request = v1.GetConversationRequest(name=self._cursor.name)
         try:
             response = self._insist(self._transport.conversations.GetConversation, request)
-        except NotFound:  # deleted, as the next event shows
+        except NotFound:  # the conversation was deleted, as the next event shows
             return False
         return any(each.name == approval.name for each in response.conversation.state.awaiting_approval.pending)
 
     def _insist(self, method: Callable[..., Any], request: Any) -> Any:
-        """Make an idempotent call, with as much patience as for a broken stream."""
+        """Make an idempotent call; repeat it for as long as a broken stream is tried again."""
         backoff = Backoff(self._transport.reconnect_for)
         while True:
             try:
@@ -148,11 +148,11 @@ def follow(
         transport: Makes the calls.
         cursor: Where to begin; it advances with the events.
         deadline: When to raise DeadlineExceeded.
-        resuming: Whether the server is known to be there, so that even the first stream may be tried again.
+        resuming: Whether the server was reached before, so that even the first stream is tried again.
     """
     reconnection = Reconnection(cursor, transport.reconnect_for, resuming=resuming)
     while True:
-        while cursor.due:  # an earlier watch may have ended amid a response
+        while cursor.due:  # an earlier watch may have ended in the middle of a response
             yield cursor.due.popleft()
         try:
             request = cursor.request()

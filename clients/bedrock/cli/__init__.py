@@ -1,4 +1,4 @@
-"""The program `bedrock`: chat, ask and look after conversations in a terminal.
+"""The program `bedrock`: chat, ask questions and manage conversations in a terminal.
 
 Commands that belong to the server (`serve`, …) come from its own
 distribution, by the entry point group "bedrock.commands".

@@ -59,8 +59,8 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Read the options before the command; --help and --version print already here."""
-        with exits.told():
+        """Parse the options before the command; --help and --version print here and exit."""
+        with exits.reported_errors():
             return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -96,7 +96,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; if it does not exist, suggest similar names.
 
-        From then on Ctrl-C is the command's own matter.
+        From here on Ctrl-C raises KeyboardInterrupt, for the command to handle.
         """
         try:
             found = super().resolve_command(ctx, args)
@@ -116,7 +116,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; Bedrock's own errors never appear as tracebacks."""
-        with exits.told(exits.address_source(ctx)):
+        with exits.reported_errors(exits.address_source(ctx)):
             return super().invoke(ctx)
 
 

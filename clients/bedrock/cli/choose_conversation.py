@@ -74,7 +74,7 @@ def open_conversation(
 
     Raises:
         UsageError: The options contradict each other.
-        CommandError: There is no conversation to go on with.
+        CommandError: There is no conversation to continue.
     """
     if latest and resume:
         raise click.UsageError("-c and -r exclude each other")

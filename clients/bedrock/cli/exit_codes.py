@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 OK = 0
 #: The run ended in an error, or the command failed.
 FAILED = 1
-#: The command line, or something that the server says about an argument, is wrong.
+#: The command line is wrong, or the server has refused one of its arguments.
 USAGE = 2
-#: The run waits for a person.
+#: The run waits for an approval.
 NEEDS_APPROVAL = 3
 #: No server can be reached.
 UNREACHABLE = 4
@@ -57,8 +57,8 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
     """Return a hint for an error of a server that could not be reached.
 
     Args:
-        error: How that failed; without a reason, only the message says more.
-        source: What names the address, as of `address_source`.
+        error: The failure to connect; only its message says more if it has no reason.
+        source: The source of the address, as returned by `address_source`.
     """
     if not error.reason and "TLS handshake" in error.message:
         return TRUST
@@ -81,7 +81,7 @@ class CommandError(Exception):
 
     @classmethod
     def of(cls, error: BedrockError, source: str = "") -> CommandError:
-        """Return the failure for an error of the client; `source` as of `address_source`."""
+        """Return the failure for an error of the client; `source` is from `address_source`."""
         message, hint = what_happened(error), what_to_do(error)
         for field, description in error.fields.items():
             if description not in message:
@@ -94,12 +94,12 @@ class CommandError(Exception):
 
     def show(self) -> None:
         """Print the error and what to do next to standard error."""
-        tell(f"error: {self.message}")
+        print_message(f"error: {self.message}")
         if self.hint:
-            tell(self.hint)
+            print_message(self.hint)
 
 
-def tell(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message to standard error, sanitized, and wrapped at a terminal."""
     say = folding(partial(print_line, err=True), columns(sys.stderr))
     for line in Paint.for_stream(sys.stderr).clean(text).lines():
@@ -107,11 +107,11 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def told(source: str = "") -> Generator[None]:
+def reported_errors(source: str = "") -> Generator[None]:
     """Report errors of the block on standard error and exit with their exit code.
 
     Args:
-        source: What names the server's address, as of `address_source`.
+        source: The source of the address, as returned by `address_source`.
     """
     try:
         yield
@@ -126,7 +126,7 @@ def told(source: str = "") -> Generator[None]:
         exit_code = ended.exit_code
     else:
         return
-    streams.give_up()
+    streams.discard_output()
     raise click.exceptions.Exit(exit_code)
 
 

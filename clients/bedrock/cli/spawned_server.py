@@ -35,7 +35,8 @@ def server_answers(address: str | None) -> bool:
 
     Raises:
         Misconfigured: The address, or what is in the data directory, cannot be used.
-        ServerUnreachable: One has the data directory, so that another one could not start on it.
+        ServerUnreachable: A server that cannot be reached uses the data directory, so another one could not start on
+            it.
     """
     try:
         target = resolve(address).target
@@ -57,12 +58,12 @@ def server_answers(address: str | None) -> bool:
 class SpawnedServer:
     """A server as a child process, which ends with the context.
 
-    It also ends if this process dies: its standard input is a pipe from here, and it stops at the end of that.
+    It also ends if this process dies: its standard input is a pipe from this process, and it stops when that closes.
     """
 
     def __init__(self) -> None:
         self.address = ""
-        """Where it listens, once it is ready."""
+        """The address that it listens on, once it is ready."""
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -102,16 +103,22 @@ class SpawnedServer:
 
     def _start(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by stop
-        command = [sys.executable, "-P", "-m", "server", "--until-eof"]  # -P: not a `server` in the current directory
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "server",
+            "--until-eof",
+        ]  # -P: no import from the current directory
         command += ["--drain-seconds", str(DRAIN_SECONDS), "--log-level", "warning"]
         if not os.environ.get("BEDROCK_LISTEN"):
-            command += ["--listen", "none"]  # but for the socket of its data directory
+            command += ["--listen", "none"]  # it listens only on the Unix socket in its data directory
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # Ctrl-C is for the chat
+            start_new_session=True,  # so that Ctrl-C reaches only the chat
         )
         self.address = self._wait_until_ready(self._child)
 

@@ -41,7 +41,7 @@ def ensure_read(stream: TextIO) -> None:
     """
     try:
         descriptor = stream.fileno()
-    except (OSError, ValueError):  # it is no file at all
+    except (OSError, ValueError):  # the stream is not a file
         return
     os.write(descriptor, b"")
     poll = select.poll()
@@ -50,7 +50,7 @@ def ensure_read(stream: TextIO) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-async def until_gone(stream: TextIO) -> None:
+async def until_closed(stream: TextIO) -> None:
     """Wait until the terminal or the reader of the pipe is closed, with or without a signal."""
     with suppress(OSError):
         while True:
@@ -58,7 +58,7 @@ async def until_gone(stream: TextIO) -> None:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def give_up() -> None:
+def discard_output() -> None:
     """Discard unwritten output: the interpreter would try to write it again at exit, and report the error."""
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_being_chosen(typed: Buffer) -> bool:
-    """Return whether an open menu still has a choice to offer, or its command still needs an argument."""
+    """Return whether an open completion menu still offers a choice, or its command still needs an argument."""
     menu = typed.complete_state
     if menu is None or menu.current_completion is None:
         return False
@@ -71,11 +71,11 @@ def _bind_typing(keys: KeyBindings, prompt: ChatPrompt) -> None:
         elif message.strip():
             prompt.enter(f"/queue {message}")
 
-    @keys.add("escape", "#")  # which would end the prompt, and comment what was typed
+    @keys.add("escape", "#")  # its default would comment out the text and end the prompt
     def _nothing(_event: KeyPressEvent) -> None:
         pass
 
-    for character in _without_meaning():  # else Alt with it would be Esc, which cancels, and the character
+    for character in _without_meaning():  # otherwise Alt with it would be read as Esc, which cancels
         keys.add("escape", character)(_nothing)
     keys.add("escape", "w", filter=~has_selection)(_nothing)
 
@@ -102,7 +102,7 @@ def _bind_session(keys: KeyBindings, prompt: ChatPrompt) -> None:
         else:
             session.over.set()
 
-    @keys.add("c-o")  # which would end the prompt
+    @keys.add("c-o")  # its default would end the prompt
     def _show_output(_event: KeyPressEvent) -> None:
         session.show_output()
 

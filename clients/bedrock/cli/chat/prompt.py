@@ -38,8 +38,8 @@ ESCAPE_SECONDS = 0.05
 REDRAW_SECONDS = 0.03
 #: Seconds after which a single letter is the answer to a question; a further key makes it the start of a text.
 ANSWER_SECONDS = 0.5
-#: How many lines of an unfinished text are shown, at most, and of how many rows of the terminal they take one. What a
-#: resize scrolls away cannot be taken back, so they must also fit a terminal that becomes half as wide.
+#: An unfinished text is shown in at most TAIL_LINES lines, and in at most 1 / TAIL_SHARE of the terminal's rows. Lines
+#: that a resize scrolls away cannot be erased, so they must still fit if the terminal becomes half as wide.
 TAIL_LINES, TAIL_SHARE = 8, 4
 
 _STYLE = {
@@ -172,7 +172,7 @@ class ChatPrompt:
 
 
 def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
-    """Return the lines above the input, and its mark; `room` is how many lines of an unfinished text are shown."""
+    """Return the lines above the input, and the prompt mark; `room` is the number of lines for an unfinished text."""
     lines = [*session.agent_lines(), *session.transcript.unfinished(room)]
     asked, count = session.question, session.open_questions
     if asked is not None and count > 1:

@@ -45,7 +45,7 @@ class PromptRenderer(Renderer):
     def render(self, app: Application[Any], layout: Layout, is_done: bool = False) -> None:
         """Print the queued lines, and draw the prompt below."""
         size = self.output.get_size()
-        if self._last_size is not None and self._last_size != size:  # drawn before the signal of the resize came
+        if self._last_size is not None and self._last_size != size:  # the resize signal has not arrived yet
             self.erase()
         if self._above:
             self._print(self.take_above(), size)

@@ -65,7 +65,7 @@ class ChatSession:
         self.images: list[v1.Image] = []
         """Images to be sent with the next message."""
         self.models: list[str] = []
-        """The names of the models, as far as known."""
+        """Names of models, to complete them in commands; empty until they are known."""
         self._client = client
         self._entered: asyncio.Queue[tuple[str, Asked | None]] = asyncio.Queue()
         self._follower = ConversationFollower(

@@ -40,7 +40,7 @@ class Command:
 
     name: str
     argument: str
-    """What is typed behind it; in brackets if it may be left out."""
+    """The argument, as shown in the help; in brackets if it is optional."""
     about: str
     run: Callable[[ChatActions, str], Awaitable[None]]
 
@@ -107,7 +107,7 @@ async def _output(chat: ChatActions, number: str) -> None:
 
 
 async def _queue(chat: ChatActions, text: str) -> None:
-    """Send it as a follow-up; without a text, show what waits."""
+    """Queue a message as a follow-up; without a text, show the queue."""
     if text:
         await chat.send(text, "follow_up")
         return
@@ -136,7 +136,7 @@ async def _mode(chat: ChatActions, mode: str) -> None:
     answer = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
         return
-    # Named now: the transcript forgets the title of a call once that has ended.
+    # Read now, because the transcript drops the title of a call when the call ends.
     titles = {call: chat.transcript.call_title(call) for call in answer.surviving_tool_use_ids}
     left = [*titles.values(), *map(_job_title, answer.surviving_jobs)]
     if left:
@@ -174,7 +174,7 @@ async def _image(chat: ChatActions, path: str) -> None:
 
 
 async def _compact(chat: ChatActions, _: str) -> None:
-    """Have the conversation summed up; the session goes on in the successor when that is done."""
+    """Request a summary of the conversation; the session continues in the successor when it is complete."""
     if chat.view.state.kind == "context_exhausted":
         await _continue(chat, "")
     else:
@@ -182,7 +182,7 @@ async def _compact(chat: ChatActions, _: str) -> None:
 
 
 async def _new(chat: ChatActions, _: str) -> None:
-    """Begin another conversation, in this chat."""
+    """Create another conversation, and continue this chat in it."""
     before, busy = chat.view.slug, chat.view.busy
     made = await chat.attempt(chat.create_alike())
     if made is not None:
@@ -198,7 +198,7 @@ async def _clear(chat: ChatActions, _: str) -> None:
 
 
 async def _continue(chat: ChatActions, _: str) -> None:
-    """Go on in the successor, in this chat."""
+    """Continue this chat in the successor."""
     successor = await chat.attempt(chat.conversation.continue_())
     now = None if successor is None else await chat.attempt(successor.get())
     if now is not None:

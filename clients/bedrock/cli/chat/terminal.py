@@ -43,9 +43,9 @@ async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
     """Process keys and events until one of the tasks ends the chat.
 
     Raises:
-        Exception: A task has failed unexpectedly; the chat could not continue without it.
+        Exception: A task has failed unexpectedly, and the chat cannot continue without it.
     """
-    does = (session.follow(), session.work(), session.learn_models(), prompt.run(), _until_gone(session))
+    does = (session.follow(), session.work(), session.learn_models(), prompt.run(), _until_closed(session))
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in does]
 
     def ended(task: asyncio.Task[Any]) -> None:
@@ -65,9 +65,9 @@ async def _converse(session: ChatSession, prompt: ChatPrompt) -> None:
         raise error
 
 
-async def _until_gone(session: ChatSession) -> None:
+async def _until_closed(session: ChatSession) -> None:
     """End the chat when its terminal is closed."""
-    await streams.until_gone(sys.stdout)
+    await streams.until_closed(sys.stdout)
     session.over.set()
 
 

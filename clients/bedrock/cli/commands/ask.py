@@ -123,7 +123,7 @@ def _image(path: str) -> v1.Image:
 
 
 def _is_piped() -> bool:
-    """Return whether standard input is a pipe or a file, which end; a service's idle input never does."""
+    """Return whether standard input is a pipe or a file, which have an end; the idle input of a service has none."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError):
@@ -168,10 +168,10 @@ def _report(conversation: Conversation, run: Run | None, outcome: Outcome, outpu
         result = _result(conversation, run, outcome)
         print_json(result if output == "json" else {"kind": "result", "result": result})
     if outcome.error:
-        exits.tell(f"error: {outcome.error}")
+        exits.print_message(f"error: {outcome.error}")
     if outcome.needs_approval:
         slug = conversation.get().slug
-        exits.tell(
+        exits.print_message(
             f"A tool call needs approval: `bedrock approve {slug}` or `bedrock deny {slug}`,"
             f" then `bedrock show {slug}`.\nTo approve everything that asks: --approve all"
         )

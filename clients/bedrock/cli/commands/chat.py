@@ -1,4 +1,4 @@
-"""`bedrock chat`: talk with an agent at a terminal; without one, play a conversation through."""
+"""`bedrock chat`: talk with an agent at a terminal; without one, run a demo conversation."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def _other_runs(client: Client, left: str) -> list[str]:
 
 def _farewell(left: ConversationInfo, again: str, *, spawned: bool, others: Sequence[str] = ()) -> list[str]:
     """Return lines that say what continues, what the server's end stops (`others` too), and how to come back."""
-    told = _own_farewell(left, again, spawned=spawned)
+    lines = _own_farewell(left, again, spawned=spawned)
     if not others:
-        return told
+        return lines
     back = again.replace("{}", others[0])
-    return [*told, f"The server ends with this chat, and so do the runs of {', '.join(others)}. To go on: {back}"]
+    return [*lines, f"The server ends with this chat, and so do the runs of {', '.join(others)}. To go on: {back}"]
 
 
 def _own_farewell(left: ConversationInfo, again: str, *, spawned: bool) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bedrock.types import CycleView
 
-#: The entry point by which the server's distribution provides its fold of events into cycles.
+#: The entry point group in which the server's distribution registers the function that folds events into cycles.
 GROUP = "bedrock.offline"
 
 #: Default number of cycles shown.

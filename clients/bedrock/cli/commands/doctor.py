@@ -127,7 +127,7 @@ def _server(client: Client) -> Iterator[Finding]:
 
 
 def _sandbox(sandbox: Sandbox) -> Finding:
-    """Report the sandbox. A tier that was chosen is no fault; the reason names the setting."""
+    """Report the sandbox. A tier chosen by the operator is not a problem; the reason names the setting."""
     tier = sandbox.tier.upper()
     kept = f"tier {tier}, Landlock {sandbox.landlock_abi}"
     text = kept if sandbox.restricted_available else "the restricted mode is not available"

@@ -97,10 +97,10 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
     messages = list(islice(conversation.messages(newest_first=True), limit))[::-1]
     agents = list(conversation.sub_agents())
     if output == "json":
-        told = now.to_dict()
-        told["sub_agents"] = [agent.to_dict() for agent in sub_agents.in_order(agents)]
-        told["messages"] = [message.to_dict() for message in messages]
-        print_json(told, indent=2)
+        shown = now.to_dict()
+        shown["sub_agents"] = [agent.to_dict() for agent in sub_agents.in_order(agents)]
+        shown["messages"] = [message.to_dict() for message in messages]
+        print_json(shown, indent=2)
         return
     paint = Paint.for_stream(sys.stdout, plain=plain)
     _print_facts(now, paint)

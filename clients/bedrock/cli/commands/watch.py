@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Seconds between updates of the durations in the tree.
 TICK = 0.5
-#: How many lines of an unfinished text are shown, at most, and of how many rows of the terminal they take one.
+#: An unfinished text is shown in at most UNFINISHED_LINES lines, and 1 / UNFINISHED_SHARE of the terminal's rows.
 UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
 
 
@@ -59,17 +59,17 @@ def watch(ctx: click.Context, name: str | None, output: str, plain: bool) -> Non
         following = _print_events(address, name)
     else:
         following = _watch(address, name, plain=plain)
-    asyncio.run(_until_gone(following))
+    asyncio.run(_until_closed(following))
 
 
-async def _until_gone(following: Coroutine[Any, Any, None]) -> None:
+async def _until_closed(following: Coroutine[Any, Any, None]) -> None:
     """Follow a conversation, or the list, as long as standard output has a reader.
 
     Raises:
         BrokenPipeError: The output is closed.
     """
     watching = asyncio.create_task(following)
-    looking = asyncio.create_task(streams.until_gone(sys.stdout))
+    looking = asyncio.create_task(streams.until_closed(sys.stdout))
     await asyncio.wait((watching, looking), return_when=asyncio.FIRST_COMPLETED)
     gone = not watching.done()
     for task in (watching, looking):
@@ -85,7 +85,7 @@ async def _print_events(address: str | None, name: str) -> None:
     """Print a line of JSON for each event."""
     async with AsyncClient(address) as client:
         conversation = client.conversation(resource_name("conversations", name))
-        outage = Outage(lambda: conversation, exits.tell)
+        outage = Outage(lambda: conversation, exits.print_message)
         client.on_disconnect = outage.begin
         try:
             async with aclosing(conversation.events()) as events:
@@ -106,7 +106,7 @@ async def _watch(address: str | None, name: str, *, plain: bool) -> None:
         ticking = asyncio.create_task(_draw(block, onlooker)) if live else None
         conversation = client.conversation(resource_name("conversations", name))
         above = partial(_say_above, block, paint)
-        outage = Outage(lambda: conversation, above if live else exits.tell)
+        outage = Outage(lambda: conversation, above if live else exits.print_message)
         client.on_disconnect = outage.begin
         try:
             async with aclosing(conversation.events(omit_deltas=not live)) as events:

@@ -25,8 +25,8 @@ RESULTS = "sub_agent_results"
 
 #: Seconds to wait for the ends of sub-agents once their parent continues.
 SETTLE_SECONDS = 1.0
-#: Seconds before a sub-agent that is announced but does not exist yet is looked up again.
-BIRTH_SECONDS = 0.05
+#: Seconds until a sub-agent that was announced but does not exist yet is looked up again.
+LOOKUP_SECONDS = 0.05
 
 
 class Onlooker:
@@ -115,12 +115,12 @@ class Onlooker:
                 except NotFound:
                     if name not in tree.at_work:  # it never started
                         return
-                await asyncio.sleep(BIRTH_SECONDS)
+                await asyncio.sleep(LOOKUP_SECONDS)
         except BedrockError:  # only its parent's reports are shown then
             pass
         finally:
             tree.unfollow(name)
-            self.transcript.tell_agents()
+            self.transcript.print_agent_ends()
 
     async def _read(self, name: str) -> None:
         """Read a sub-agent's events, to its end if it has started."""
@@ -128,7 +128,7 @@ class Onlooker:
         async with aclosing(events):
             async for event in events:
                 self.transcript.agents.observe_agent(name, event, time.monotonic())
-                self.transcript.tell_agents()
+                self.transcript.print_agent_ends()
                 self.refresh()
 
     async def _settled(self) -> None:

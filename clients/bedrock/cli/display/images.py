@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 #: Length of an image's short name, a prefix of its hash.
 SHOWN = 12
 
-# Both become parts of a file name.
+# Removed from ids and media types, because they become parts of file names.
 _NO_NAME = re.compile(r"[^0-9A-Za-z]+")
 
 

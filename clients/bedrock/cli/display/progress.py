@@ -38,7 +38,7 @@ class Progress:
         self._transcript = Transcript(self._paint, self._block.write, width=self._width)
         self._quiet = quiet
         self._lost = False
-        """Whether the connection is."""
+        """Whether the connection is lost."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._ticking = threading.Thread(target=self._tick, name="progress", daemon=True)

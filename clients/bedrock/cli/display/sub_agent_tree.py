@@ -31,8 +31,8 @@ class AgentView:
     followed: bool = False
     """Whether its own conversation is followed, which has more details of its end than its parent."""
     seen_to_the_end: bool = False
-    told: bool = False
-    """Whether its end was printed."""
+    end_printed: bool = False
+    """Whether its end has been printed."""
 
     def observe(self, event: Event, now: float) -> None:
         """Apply an event of its own conversation; `now` as in ConversationView."""
@@ -62,12 +62,12 @@ class AgentView:
             self.status, self.ended = status, self.ended or at
 
     @property
-    def to_tell(self) -> bool:
+    def end_to_print(self) -> bool:
         """Return whether its end is fully known and was not printed yet."""
-        return bool(self.status.outcome) and not self.told and (self.seen_to_the_end or not self.followed)
+        return bool(self.status.outcome) and not self.end_printed and (self.seen_to_the_end or not self.followed)
 
     def figures(self, until: datetime) -> list[str]:
-        """Return the seconds that it has been at work, and the tokens that it has used."""
+        """Return its running time in seconds, and the tokens that it has used."""
         seconds = [max(0.0, (until - self.began).total_seconds())] if self.began else []
         tokens = [self.view.tokens] if self.view.tokens else []
         return [*(f"{taken:.0f} s" for taken in seconds), *(f"{used:,} tokens" for used in tokens)]
@@ -139,8 +139,8 @@ class AgentTree:
     def endings(self, paint: Paint) -> Iterator[SafeText]:
         """Yield a line for each ended sub-agent whose end was not printed yet."""
         for agent in self._in_order():
-            if agent.to_tell:
-                agent.told = True
+            if agent.end_to_print:
+                agent.end_printed = True
                 yield _ending(agent, paint)
 
     def roll(self, paint: Paint) -> Iterator[SafeText]:

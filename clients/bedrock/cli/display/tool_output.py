@@ -118,8 +118,8 @@ class ToolOutput:
     def _with_streamed(self, text: SafeText) -> SafeText:
         """Return the output of an ended call, after its live output if the result omits that (a cancelled call)."""
         streamed = _lines(self._paint.clean(self._flow.text))
-        told = not streamed or streamed[-1] in _lines(text)
-        return text if told else self._paint.text(*(f"{line}\n" for line in streamed), text)
+        complete = not streamed or streamed[-1] in _lines(text)
+        return text if complete else self._paint.text(*(f"{line}\n" for line in streamed), text)
 
     def _end(self, lines: list[SafeText], total: int, room: int) -> list[SafeText]:
         """Return the last `room` lines, below a line that counts the hidden ones of `total`."""

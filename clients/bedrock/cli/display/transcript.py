@@ -80,7 +80,7 @@ class Transcript:
         running = next(iter(self._calls.values()), None)
         return self._output.all(number, running)
 
-    def tell_agents(self) -> None:
+    def print_agent_ends(self) -> None:
         """Print the ends of sub-agents that were not printed yet."""
         for line in self.agents.endings(self._paint):
             self._write(line)
@@ -99,7 +99,7 @@ class Transcript:
         if event.kind == "snapshot":
             self._snapshot(event, fates)
             return
-        self.tell_agents()
+        self.print_agent_ends()
         self._show(event)
 
     def _show(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one row for each kind
@@ -204,7 +204,7 @@ class Transcript:
 
     def _snapshot(self, event: Event, fates: Iterable[Fate]) -> None:
         self.history(event.messages, fates)
-        self.tell_agents()
+        self.print_agent_ends()
         if not self._live:
             for line in self.agents.roll(self._paint):
                 self._write(line)

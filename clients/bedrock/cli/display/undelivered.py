@@ -112,11 +112,11 @@ def _runs(messages: Iterable[Message]) -> set[str]:
 
 
 def _cut_short(cycle: RequestCycle, runs: set[str]) -> list[RequestCycle]:
-    """Remove the run from `runs`, and return it if it was one of them and no message shows its end."""
-    told = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
+    """Return the cycle, in a list, if it is one of `runs` and no message shows its end; remove it from `runs`."""
+    is_shown = cycle.stop_reason != "interrupted" or cycle.stop_detail == "not_run"
     wanted = cycle.name in runs
     runs.discard(cycle.name)
-    return [cycle] if wanted and not told else []
+    return [cycle] if wanted and not is_shown else []
 
 
 def _decided(entry: Fate) -> datetime:

@@ -21,7 +21,7 @@ class LiveBlock:
         self._reflow = reflows()
         self._lines: Sequence[SafeText] = ()
         self._columns = 0
-        """Of the terminal when the block was drawn."""
+        """The columns of the terminal when the block was drawn."""
 
     def write(self, line: SafeText) -> None:
         """Print a line above the block."""

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 RULE_WIDTH = 40
 
 _HTML_BLOCK = re.compile(r"(?m)^<")
-"""Where a line would begin HTML of its own."""
+"""Matches the start of a line that Markdown would parse as an HTML block."""
 
 _JOINER = re.compile("(?<=[\ufe0f\U0001f000-\U0001faff])\u200d")
 _JOINT = "\U000e0001"
-"""Takes the place of what joins emoji while lines are measured: terminals do not agree about the width of joined emoji,
-and those beside each other are the widest.
+"""Replaces the character that joins emoji while lines are measured: terminals differ in the width of joined emoji, and
+separate ones are the widest.
 """
 
 _MARK = re.compile(r" *(?:[│●◦?·⋯↻■✓✗>•] )?(?: *\d+\. )? *")
-"""What a line begins with before its text."""
+"""The prefix of a line before its text: a bar, a bullet, a number or spaces."""
 
 _THEME = Theme(
     {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class SafeStream:
     """A text stream that writes `SafeText` unchanged and sanitizes other text, e.g. of click, warnings and tracebacks.
 
-    Bytes written to its `buffer` are its caller's own affair: prompt_toolkit writes its control sequences there.
+    Bytes written to its `buffer` are not sanitized: prompt_toolkit writes its control sequences there.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Combining marks on one character that a terminal gets; no script needs as many, and more cover the lines around.
+#: Maximum combining marks on one character: no script needs more, and they would cover adjacent lines.
 MOST_COMBINING = 8
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # C0 without tab and line feed, DEL, C1, lone surrogates.
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff"
-# What changes the direction of writing, for people who read only the result, and other ends of lines than \n.
+# Characters that change the direction of writing, which can deceive readers, and line ends other than \n.
 _REORDERING = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 # Characters of zero width, which can be hidden in a word; not the joiners, which emoji and some scripts need.
 _INVISIBLE = "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
@@ -31,11 +31,11 @@ _HIDDEN = re.compile(f"[{_CONTROL}{_REORDERING}{_INVISIBLE}]")
 _UNSAFE_IN_PIPES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MANY_SYMBOLS = re.compile(rf"[^\w\s\x00-\x7f]{{{MOST_COMBINING + 1},}}")
-"""Where combining marks may be too many; most of what is found has none."""
+"""Matches runs of symbols that may contain too many combining marks; most of these runs contain none."""
 
 
 class SafeText(str):
-    """Text that is printed as it is: printable characters, tabs, line feeds, and the colours that we put in.
+    """Text that is printed as it is: printable characters, tabs, line feeds, and the colours that this program added.
 
     Made by the functions of this module and by `Paint`. An f-string of it is a plain `str` again, whose colours get
     lost when it is cleaned: join parts with `Paint.text` instead.
@@ -44,11 +44,11 @@ class SafeText(str):
     __slots__ = ()
 
     def __add__(self, other: str) -> SafeText:
-        """Append; what is not safe yet is cleaned."""
+        """Append a text; a plain `str` is cleaned."""
         return SafeText(str.__add__(self, for_terminal(other)))
 
     def __radd__(self, other: str) -> SafeText:
-        """Prepend; what is not safe yet is cleaned."""
+        """Prepend a text; a plain `str` is cleaned."""
         return SafeText(str.__add__(for_terminal(other), self))
 
     def lines(self) -> list[SafeText]:
@@ -59,8 +59,8 @@ class SafeText(str):
 def for_terminal(text: str) -> SafeText:
     """Make text safe for a terminal: every character is shown, and none acts as a control.
 
-    Line feeds and tabs stay, colours are removed, carriage returns end lines, and every other control character, what
-    changes the direction of writing, and half of a surrogate pair become visible marks such as \\x1b or \\u202e.
+    Line feeds and tabs stay, colours are removed, carriage returns end lines, and every other control character,
+    characters that change the direction of writing, and lone surrogates become visible marks such as \\x1b or \\u202e.
     """
     if isinstance(text, SafeText):
         return text
@@ -74,7 +74,7 @@ def for_terminal(text: str) -> SafeText:
 def for_pipe(text: str) -> SafeText:
     """Make text safe for a file or a program: remove the controls C0, DEL and C1, except line feeds and tabs.
 
-    Half of a surrogate pair, which no encoding has, becomes a replacement character.
+    A lone surrogate, which cannot be encoded, becomes a replacement character.
     """
     if isinstance(text, SafeText):
         return text
@@ -92,7 +92,7 @@ def literal(text: str) -> SafeText:
 def json_text(line: str) -> SafeText:
     """Escape unsafe characters in a line of JSON.
 
-    It means the same, since JSON has such characters in strings only.
+    The value stays the same, since such characters occur only in the strings of JSON.
     """
     return SafeText(_MANY_SYMBOLS.sub(_surplus_in_json, _HIDDEN.sub(_json_escape, line)))
 
@@ -103,7 +103,7 @@ def without_colours(text: SafeText) -> str:
 
 
 def without_reordering(text: SafeText) -> SafeText:
-    """Replace characters that change the direction of writing by visible marks; the text may be made for a pipe."""
+    """Replace characters that change the direction of writing by visible marks."""
     return text if text.isascii() else SafeText(_REORDERING_ONLY.sub(_mark, text))
 
 

@@ -30,7 +30,7 @@ class Paint:
 
         Args:
             enabled: Whether to colour.
-            terminal: Whether the text goes to a terminal, which obeys more than a pipe does.
+            terminal: Whether the text goes to a terminal, where more characters act as controls.
         """
         self.enabled = enabled
         self.clean = for_terminal if terminal else for_pipe
@@ -44,7 +44,7 @@ class Paint:
         return cls(coloured, terminal=terminal)
 
     def text(self, *parts: str) -> SafeText:
-        """Join parts; those that are not safe yet are cleaned."""
+        """Join parts; those that are not `SafeText` are cleaned."""
         return SafeText("".join(map(self.clean, parts)))
 
     def flat(self, text: str) -> SafeText:
@@ -136,6 +136,6 @@ def _columns(stream: TextIO) -> int:
     """Return the width without the last column: terminals differ in where the cursor is after writing to it."""
     try:
         size = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # it is closed, or not really a terminal
+    except (OSError, ValueError):  # the stream is closed, or not really a terminal
         size = 0
     return max(1, (size or shutil.get_terminal_size().columns) - 1)

@@ -1,4 +1,4 @@
-"""Tables for people, and the same as JSON for programs."""
+"""Tables for people, and the same data as JSON for programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: st
     """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe.
 
     The first column is the argument of other commands, and is never cut. The column with the head `paths` has
-    directories: at a terminal the home directory is shown as ~, and the beginning of what is too long is left out.
+    directories: at a terminal the home directory is shown as ~, and a path that is too long is truncated at its start.
     """
     room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)
     if room is None:
@@ -84,7 +84,7 @@ def _narrowed(widths: list[int], room: int) -> list[int]:
 
 
 def _limit(widths: list[int], room: int) -> int:
-    """Return the largest limit of widths, but LEAST or more, with which they fit into `room`."""
+    """Return the largest maximum width with which all columns fit into `room`; at least LEAST."""
     limits = range(min(max(widths, default=LEAST), room), LEAST, -1)
     return next((limit for limit in limits if sum(min(width, limit) for width in widths) <= room), LEAST)
 
