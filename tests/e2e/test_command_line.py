@@ -74,7 +74,7 @@ def test_what_make_run_runs_plays_a_conversation_without_a_terminal(newcomer: di
     assert (Path(newcomer["XDG_STATE_HOME"]) / "bedrock" / "bedrock.db").exists()
 
 
-def test_a_run_that_ends_with_its_server_is_told_to_who_leaves_the_chat(
+def test_a_run_that_ends_with_its_server_is_reported_on_leaving_the_chat(
     newcomer: dict[str, str], tmp_path: Path
 ) -> None:
     with Terminal("chat", "--spawn", "-m", "demo", environ=newcomer, columns=100, cwd=tmp_path) as terminal:
@@ -160,7 +160,7 @@ def test_a_run_that_fails_is_exit_code_1(ask: Callable[..., Asked], fake_provide
     assert "ANTHROPIC_API_KEY" in asked.errors
 
 
-def test_a_question_that_nobody_answers_is_exit_code_3(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
+def test_a_question_without_an_answer_is_exit_code_3(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
     part = fake_provider.part(calls(("bash", {"cmd": "echo hi"})), says("Thank you."))
     asked = ask("--approval-policy", "ask_all", prompt(part))
     assert (asked.code, asked.output) == (3, "")
@@ -174,7 +174,7 @@ def test_questions_can_be_answered_in_advance(ask: Callable[..., Asked], fake_pr
     assert (asked.code, asked.output) == (0, "Thank you.\n")
 
 
-def test_a_run_that_somebody_cancels_is_exit_code_130(
+def test_a_run_that_is_cancelled_is_exit_code_130(
     ask: Callable[..., Asked], fake_provider: FakeProvider, server: ServerProcess
 ) -> None:
     part = fake_provider.part(stalls)
@@ -188,7 +188,7 @@ def test_a_run_that_somebody_cancels_is_exit_code_130(
     assert "cancelled" in asked.errors
 
 
-def test_a_run_whose_output_nobody_reads_any_more_is_cancelled(
+def test_a_run_whose_output_is_closed_is_cancelled(
     ask: Callable[..., Asked], fake_provider: FakeProvider, server: ServerProcess
 ) -> None:
     part = fake_provider.part(calls(("bash", {"cmd": "while sleep 0.1; do echo still here; done"})))
@@ -258,7 +258,7 @@ def test_no_server_is_exit_code_4(ask: Callable[..., Asked]) -> None:
     assert "bedrock serve" in asked.errors
 
 
-def test_a_wrong_token_is_told(ask: Callable[..., Asked]) -> None:
+def test_a_wrong_token_is_reported(ask: Callable[..., Asked]) -> None:
     asked = ask("Hello?", BEDROCK_TOKEN="wrong")
     assert asked.code == 1
     assert "BEDROCK_TOKEN" in asked.errors

@@ -57,7 +57,9 @@ def scene(start_server: Servers, fake_provider: FakeProvider, tmp_path: Path) ->
         yield made
 
 
-def test_a_killed_server_comes_back_at_rest_with_everything_it_told(scene: Scene, fake_provider: FakeProvider) -> None:
+def test_a_killed_server_comes_back_idle_with_everything_it_acknowledged(
+    scene: Scene, fake_provider: FakeProvider
+) -> None:
     quiet = scene.chat(says("Hello."))
     assert quiet.ask("Hi.") == "Hello."
     tooling = scene.chat(

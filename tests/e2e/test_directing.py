@@ -247,7 +247,7 @@ def test_what_was_streamed_before_a_retry_is_discarded(open_chat: OpenChat, watc
     assert (discarded.llm_request_id, discarded.attempt) == (chat.messages()[-1].llm_request_id, 1)
 
 
-def test_an_error_is_told_and_the_next_message_recovers(open_chat: OpenChat, watch: Watch) -> None:
+def test_an_error_is_reported_and_the_next_message_recovers(open_chat: OpenChat, watch: Watch) -> None:
     chat = open_chat(refuses(401, "authentication_error", "invalid x-api-key"), says("Back."))
     watcher = watch(chat.name)
     run = chat.send("Hello?")
@@ -287,7 +287,7 @@ def test_an_archived_conversation_takes_no_messages(open_chat: OpenChat) -> None
     assert chat.ask("Two.") == "Again."
 
 
-def test_a_deleted_conversation_is_gone_at_once(open_chat: OpenChat, watch: Watch) -> None:
+def test_a_deleted_conversation_is_not_found_at_once(open_chat: OpenChat, watch: Watch) -> None:
     chat = open_chat(stalls)
     watcher = watch(chat.name)
     chat.send("Go.")
@@ -383,7 +383,7 @@ def test_lists_have_pages(open_chat: OpenChat) -> None:
 # --- what is stored ---------------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_is_exported_as_it_was_told(open_chat: OpenChat) -> None:
+def test_a_conversation_is_exported_as_its_watchers_saw_it(open_chat: OpenChat) -> None:
     chat = open_chat(calls(ECHO), says("Done."))
     assert chat.ask("Do it.") == "Done."
     lines = [json.loads(line) for line in chat.conversation.export()]

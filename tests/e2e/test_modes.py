@@ -113,7 +113,7 @@ def test_where_nothing_can_be_restricted_the_server_says_why(
         assert "already" in outputs(chat)[0]
 
 
-def test_a_crash_leaves_the_mode_as_it_was_told_and_withdraws_what_was_asked(
+def test_a_crash_leaves_the_mode_as_acknowledged_and_withdraws_what_was_asked(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     server = start_server(tmp_path, **sandboxed(fake_provider))

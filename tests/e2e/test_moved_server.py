@@ -42,7 +42,7 @@ def revisions(events: list[Event]) -> list[int]:
     return [event.revision for event in events if event.revision]
 
 
-def test_whoever_watches_finds_the_server_that_came_back(
+def test_watchers_find_the_server_that_was_restarted(
     restart_elsewhere: Callable[[Path], ServerProcess],
     fake_provider: FakeProvider,
     tmp_path: Path,

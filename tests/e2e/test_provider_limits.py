@@ -37,7 +37,7 @@ def _failure(chat: Chat) -> RunError:
     return chat.error
 
 
-def test_time_limits_are_told_as_the_network_and_by_their_names(open_chat: Callable[..., Chat]) -> None:
+def test_time_limits_are_reported_as_network_errors_and_by_their_names(open_chat: Callable[..., Chat]) -> None:
     silent = open_chat(otherwise=stalls)
     slow = open_chat(otherwise=dribbles(*["word "] * 400, seconds=0.1))
     for chat in (silent, slow):

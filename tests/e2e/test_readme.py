@@ -78,7 +78,7 @@ def test_the_python_example_does_what_it_says(newcomer: dict[str, str], tmp_path
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
-def test_what_the_clients_page_shows_runs_as_it_stands(newcomer: dict[str, str], tmp_path: Path, snippet: str) -> None:
+def test_what_the_clients_page_shows_runs_unchanged(newcomer: dict[str, str], tmp_path: Path, snippet: str) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "README.md").write_text("One line.\n")

@@ -22,7 +22,7 @@ BOUND = 25.0
 """Seconds: the drain time of these servers and what stopping may take beyond it, on a busy machine."""
 
 
-def test_a_server_that_is_told_to_stop_leaves_everything_at_rest(
+def test_a_server_that_is_asked_to_stop_ends_every_run(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     server = start_server(tmp_path, **provider(fake_provider.url))

@@ -152,7 +152,7 @@ def test_the_client_bridges_cut_connections(
     checked_slots(event.proto for event in events)
 
 
-def test_watchers_that_read_nothing_hold_nobody_up(
+def test_watchers_that_read_nothing_block_nothing(
     open_chat: Callable[..., Chat], watch: Callable[..., Watcher], server: ServerProcess, proxy: Proxy
 ) -> None:
     flood = ("bash", {"cmd": "head -c 40000000 /dev/zero | tr '\\0' x"})

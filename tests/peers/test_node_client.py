@@ -95,7 +95,7 @@ def test_a_person_is_asked(typed: str, outcome: str, server: ServerProcess, clie
     assert only(results).outcome == outcome
 
 
-def test_a_question_that_nobody_can_answer_ends_it(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+def test_an_approval_without_an_answer_ends_it(node: Node, server: ServerProcess, tmp_path: Path) -> None:
     """Standard input has ended before the question, as it has in a script."""
     done = node.run(
         CHAT, "--ask", "ask_all", "run echo asked", folder=tmp_path, env={"BEDROCK_DATA_DIR": str(server.data)}
@@ -156,7 +156,7 @@ def test_streams_that_break_at_any_moment_add_up(
     assert_told_once(chat.events, "".join(words))
 
 
-def test_a_server_that_is_killed_and_restarted_in_between_is_bridged(
+def test_a_server_that_is_killed_and_restarted_meanwhile_is_bridged(
     start_server: Servers, fake_provider: FakeProvider, start: Start, tmp_path: Path
 ) -> None:
     """What was said while nobody could hear it is shown once, from the store of another process."""

@@ -212,7 +212,7 @@ def test_a_follow_up_is_shown_to_the_end_of_its_own_run(
     assert told["disposition"] == "DISPOSITION_FOLLOW_UP_QUEUED"
 
 
-def test_a_revision_that_cannot_be_gone_on_from_leads_to_a_snapshot(
+def test_a_revision_that_cannot_be_resumed_from_leads_to_a_snapshot(
     node: Node, server: ServerProcess, tmp_path: Path
 ) -> None:
     body = f"""
@@ -342,7 +342,7 @@ def test_a_token_is_not_sent_in_the_clear_to_another_machine(node: Node, tmp_pat
     assert ["in the clear" in text for text in told] == [True] * len(refused) + [False] * len(sent)
 
 
-def test_a_server_of_this_machine_is_believed_only_where_nobody_else_could_have_written(
+def test_a_server_of_this_machine_is_trusted_only_if_no_other_user_could_have_written_its_files(
     node: Node, server: ServerProcess, tmp_path: Path
 ) -> None:
     """No server, a directory that others may enter, an address of TCP, a file in place of the socket."""

@@ -116,7 +116,7 @@ def test_an_outcome_with_a_wrong_identity_is_ignored_in_every_state(tape: Tape) 
 
 @profile()
 @given(DECISIONS)
-def test_a_message_is_accepted_while_nothing_is_under_way_and_refused_by_default_otherwise(tape: Tape) -> None:
+def test_a_message_is_accepted_while_no_run_is_in_progress_and_refused_by_default_otherwise(tape: Tape) -> None:
     context = a_context(tape)
     state = a_state(tape, context)
     for delivery in Delivery:

@@ -149,7 +149,7 @@ def test_a_change_in_any_column_is_found(stored: tuple[PeeweeStore, sqlite3.Conn
 
 
 @pytest.mark.parametrize("table", ["messages", "log", "runs", "fates"])
-def test_a_row_that_is_gone_is_missed(stored: tuple[PeeweeStore, sqlite3.Connection], table: str) -> None:
+def test_a_missing_row_is_reported(stored: tuple[PeeweeStore, sqlite3.Connection], table: str) -> None:
     store, connection = stored
     for (rowid,) in random.Random(table).sample(connection.execute(f"SELECT rowid FROM {table}").fetchall(), 3):
         connection.execute("BEGIN")
@@ -178,7 +178,7 @@ def judged(world: WrittenWorld, told: Sequence[Durable]) -> list[str]:
 
 @pytest.mark.parametrize("kind", [MessageAdded, RunStop, QueueChanged, ApprovalRequested, ApprovalResolved])
 @pytest.mark.parametrize("way", ["left out", "told twice"])
-def test_a_story_in_which_something_is_left_out_or_told_twice_is_not_believed(kind: type[Durable], way: str) -> None:
+def test_a_story_in_which_something_is_missing_or_repeated_is_invalid(kind: type[Durable], way: str) -> None:
     """Hashes and digests may be right: what a faulty server writes is whole, and wrong all the same."""
     looked_at = 0
     for seed in (22, 35, 37):

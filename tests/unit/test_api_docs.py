@@ -103,7 +103,7 @@ def test_the_table_of_other_errors_has_every_code_that_the_server_sends_by_itsel
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_the_reason_is_told_in_the_error_info(reason: Reason) -> None:
+def test_the_reason_is_reported_in_the_error_info(reason: Reason) -> None:
     status = status_of(Rejected(reason))
     info = ErrorInfo()
     assert status.details[0].Unpack(info)

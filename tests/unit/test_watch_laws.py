@@ -241,7 +241,7 @@ def test_whichever_event_is_left_out_or_repeated_it_is_noticed(number: int, spoi
     assert violations(LOG, [stream])
 
 
-def test_a_refusal_of_what_is_gone_is_good() -> None:
+def test_a_refusal_of_a_pruned_revision_is_accepted() -> None:
     stream = good()
     refused(3, 4)(stream)
     assert violations(LOG, [stream]) == []
@@ -259,7 +259,7 @@ def test_a_slot_may_be_open_while_the_conversation_is_busy() -> None:
     assert violations(LOG, [stream], settled=False) == []
 
 
-def test_the_beginning_of_the_log_may_be_gone() -> None:
+def test_the_beginning_of_the_log_may_be_pruned() -> None:
     assert violations(LOG[4:], [good()]) == []
 
 

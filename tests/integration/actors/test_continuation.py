@@ -48,7 +48,7 @@ def test_a_summary_that_cannot_be_had_is_replaced(world: World) -> None:
     assert talk.rest(ContextExhausted).summary.startswith("The context is used up and no summary could be written.")
 
 
-def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor_is_told(world: World) -> None:
+def test_what_waited_when_the_context_was_used_up_has_its_fate_and_the_successor_is_informed(world: World) -> None:
     talk = world.create()
     talk.send("go on")
     exchange = talk.exchange()

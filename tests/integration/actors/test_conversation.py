@@ -298,7 +298,7 @@ def test_cancel_of_a_tool_is_idle_before_the_tree_is_dead_and_holds_the_next_too
     assert (receipt.tool_use_id, receipt.pids, receipt.leaked) == ("t1", (4711,), False)
 
 
-def test_a_tree_that_does_not_die_is_called_leaked_and_blocks_nobody_for_ever(world: World) -> None:
+def test_a_process_tree_that_survives_is_reported_as_leaked_and_blocks_nothing_for_ever(world: World) -> None:
     talk = world.create()
     talk.send("go")
     talk.exchange().call(BASH)
@@ -328,7 +328,7 @@ def test_cancel_when_nothing_runs_is_a_no_op_and_a_late_one_spares_the_next_run(
     talk.rest(Idle)
 
 
-def test_cancel_returns_steers_and_drops_follow_ups_only_when_told(world: World) -> None:
+def test_cancel_returns_steers_and_drops_follow_ups_only_on_request(world: World) -> None:
     talk = world.create()
     talk.send("one")
     talk.exchange()

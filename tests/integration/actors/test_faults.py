@@ -234,7 +234,7 @@ def test_a_life_passes_every_fault_point_that_it_can(make_life: Callable[..., Li
     assert set(passes(make_life)) >= EVERYWHERE
 
 
-def test_a_bug_at_any_point_ends_in_rest_and_hurts_nothing_that_was_said(make_life: Callable[..., Life]) -> None:
+def test_a_bug_at_any_point_ends_the_run_and_damages_no_stored_message(make_life: Callable[..., Life]) -> None:
     for number, point in enumerate(passes(make_life)):
         life = make_life()
         life.world.faults.arm_pass(number, crash)
@@ -369,7 +369,7 @@ def test_a_fault_that_the_store_does_not_take_now_is_recorded_later(shaky: World
     assert talk.rest(Error).error_kind is ErrorKind.UNKNOWN
 
 
-def test_a_fault_hurts_no_other_conversation(world: World) -> None:
+def test_a_fault_affects_no_other_conversation(world: World) -> None:
     broken, sound = world.create(), world.create()
     sound.send("hello")
     exchange = sound.exchange()

@@ -109,7 +109,7 @@ def test_a_conversation_goes_on_while_its_events_are_pruned(home: World, monkeyp
     assert home.truth.verify(talk.id) == ()
 
 
-def test_one_damaged_log_keeps_nobody_elses_from_being_pruned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_damaged_log_does_not_keep_others_from_being_pruned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     talks = sorted((world.create() for _ in range(3)), key=lambda talk: str(talk.id))
     for talk in talks:
         turn(world, talk)
@@ -164,7 +164,7 @@ def test_what_was_taken_out_of_the_archive_meanwhile_stays(world: World) -> None
     assert world.truth.load(talk.id) is not None
 
 
-def test_one_that_cannot_be_deleted_keeps_nobody_else(make_world: Callable[..., World]) -> None:
+def test_one_that_cannot_be_deleted_does_not_block_others(make_world: Callable[..., World]) -> None:
     world = make_world()
     talks = sorted((world.create() for _ in range(3)), key=lambda talk: str(talk.id))
     for talk in talks:
@@ -185,7 +185,7 @@ def test_one_that_cannot_be_deleted_keeps_nobody_else(make_world: Callable[..., 
 # --- its life ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_comes_by_itself_again_and_again_and_ends_when_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_periodically_and_ends_on_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "ROUND_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(housekeeping, "FIRST_SECONDS", 0.0)
     rounds = threading.Semaphore(0)

@@ -133,7 +133,7 @@ def test_a_cancel_leaves_the_jobs_and_names_them(yard: World) -> None:
     assert (receipt.no_op, receipt.ended_jobs, receipt.surviving_jobs) == (False, (), ("b-1", "b-2"))
 
 
-def test_an_idle_conversation_s_jobs_are_ended_on_request_and_each_death_is_told(yard: World) -> None:
+def test_an_idle_conversation_s_jobs_are_ended_on_request_and_each_end_is_reported(yard: World) -> None:
     talk = started(yard, "b-1", "b-2")
     receipt = talk.cancel(kill_jobs=True)
     assert (receipt.no_op, receipt.ended_jobs, receipt.surviving_jobs) == (False, ("b-1", "b-2"), ())
@@ -149,7 +149,7 @@ def test_an_idle_conversation_s_jobs_are_ended_on_request_and_each_death_is_told
     assert talk.cancel(kill_jobs=True).no_op
 
 
-def test_a_death_is_told_once_though_it_was_asked_for_twice(yard: World) -> None:
+def test_an_end_is_reported_once_though_it_was_requested_twice(yard: World) -> None:
     talk = started(yard, "b-1")
     for _ in range(2):
         assert talk.cancel(kill_jobs=True).ended_jobs == ("b-1",)
@@ -160,7 +160,7 @@ def test_a_death_is_told_once_though_it_was_asked_for_twice(yard: World) -> None
     assert [each.tool_use_id for each in reaped(talk, 2)] == ["call-of-b-1", "call-of-b-2"]
 
 
-def test_a_job_that_dies_while_it_is_told_to_is_told_of_too(yard: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_exits_while_it_is_killed_is_reported_too(yard: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the one who told it knows how many there are."""
     talk = started(yard, "b-1")
     end_jobs = yard.box.end_jobs
@@ -175,7 +175,7 @@ def test_a_job_that_dies_while_it_is_told_to_is_told_of_too(yard: World, monkeyp
     assert len(reaped(talk, 1)) == 1
 
 
-def test_jobs_die_together_with_what_is_under_way(yard: World) -> None:
+def test_jobs_are_ended_together_with_the_running_call(yard: World) -> None:
     talk = started(yard, "b-1")
     talk.send("go")
     talk.exchange().call(BASH)
@@ -187,7 +187,7 @@ def test_jobs_die_together_with_what_is_under_way(yard: World) -> None:
     assert {each.tool_use_id for each in reaped(talk, 2)} == {"t1", "call-of-b-1"}
 
 
-def test_a_cancel_of_a_run_that_is_not_under_way_spares_the_jobs(yard: World) -> None:
+def test_a_cancel_of_a_run_that_is_not_in_progress_spares_the_jobs(yard: World) -> None:
     talk = started(yard, "b-1")
     run = talk.send("go").run
     talk.exchange().say("done")
@@ -294,7 +294,7 @@ def deleting(world: World, talk: Any) -> Future[Any]:
     return delete
 
 
-def test_a_deletion_waits_for_tool_and_jobs_and_lets_nobody_in(yard: World) -> None:
+def test_a_deletion_waits_for_tool_and_jobs_and_accepts_no_commands(yard: World) -> None:
     talk = started(yard, "b-1")
     talk.send("go")
     talk.exchange().call(BASH)
@@ -321,7 +321,7 @@ def test_a_deletion_waits_for_tool_and_jobs_and_lets_nobody_in(yard: World) -> N
     assert yard.box.forgotten == [(talk.id, False)]
 
 
-def test_a_conversation_at_rest_is_deleted_with_its_jobs(yard: World) -> None:
+def test_an_idle_conversation_is_deleted_with_its_jobs(yard: World) -> None:
     talk = started(yard, "b-1")
     delete: Future[Any] = yard.supervisor.ask(talk.id, DeleteConversationCommand())
     assert yard.box.told.acquire(timeout=PATIENCE)
@@ -343,7 +343,7 @@ def test_a_refused_deletion_ends_nothing(yard: World) -> None:
     talk.rest(Idle)
 
 
-def test_everybody_who_asks_for_the_deletion_is_answered(yard: World) -> None:
+def test_every_request_for_the_deletion_is_answered(yard: World) -> None:
     talk = started(yard, "b-1")
     deletions = [deleting(yard, talk), deleting(yard, talk)]
     yard.box.let_die()
@@ -361,7 +361,7 @@ def test_what_does_not_die_in_time_is_left_behind_with_a_warning(yard: World, mo
     assert yard.store.load(talk.id) is None
 
 
-def test_what_was_given_up_by_others_is_warned_of_too(yard: World) -> None:
+def test_what_others_could_not_end_is_warned_of_too(yard: World) -> None:
     yard.box.leaked = True
     talk = started(yard, "b-1")
     delete = deleting(yard, talk)
@@ -369,7 +369,7 @@ def test_what_was_given_up_by_others_is_warned_of_too(yard: World) -> None:
     assert delete.result(PATIENCE) == (LEFT_BEHIND,)
 
 
-def test_a_deletion_that_the_store_does_not_take_leaves_a_whole_conversation_at_rest(
+def test_a_deletion_that_the_store_does_not_take_leaves_an_intact_idle_conversation(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = MemoryStore()

@@ -15,7 +15,7 @@ class LeanModel(ScriptedModel):
     info = msgspec.structs.replace(ScriptedModel.info, lean=True)
 
 
-def test_a_lean_model_is_offered_what_is_essential_and_told_little(make_world: Any) -> None:
+def test_a_lean_model_is_offered_the_essential_tools_and_a_short_prompt(make_world: Any) -> None:
     box = Box()
     box.tools["look"].spec = msgspec.structs.replace(box.tools["look"].spec, essential=True)
     asked = []

@@ -257,7 +257,7 @@ def test_an_outcome_that_comes_twice_counts_once(world: World) -> None:
     assert len(talk.found(RunStop)) == 1
 
 
-def test_a_request_whose_asker_has_gone_is_dropped_unapplied_but_a_cancel_is_not(world: World, hold: Any) -> None:
+def test_a_request_whose_caller_timed_out_is_dropped_unapplied_but_a_cancel_is_not(world: World, hold: Any) -> None:
     talk = world.create()
     talk.send("hello")
     exchange = talk.exchange()
@@ -276,7 +276,9 @@ def test_a_request_whose_asker_has_gone_is_dropped_unapplied_but_a_cancel_is_not
     assert talk.texts() == ["hello"]
 
 
-def test_a_cancel_pulls_only_what_was_under_way_when_it_was_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancel_stops_only_work_that_was_running_when_it_was_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     talk = world.create()
     talk.send("old")
     old = talk.exchange()
@@ -347,7 +349,7 @@ def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: W
     assert hasty.hub._channels == {}
 
 
-def test_a_message_of_an_unknown_delivery_is_refused_and_hurts_nobody(world: World) -> None:
+def test_a_message_of_an_unknown_delivery_is_refused_without_side_effects(world: World) -> None:
     talk = world.create()
     talk.send("hello")
     exchange = talk.exchange()
@@ -390,7 +392,7 @@ def test_an_answer_to_an_open_question_wakes_a_server_that_drains_for_nothing(wo
     talk.rest(Idle)
 
 
-def test_a_full_house_is_a_failure_that_may_pass(make_world: Any) -> None:
+def test_being_at_capacity_is_a_retryable_failure(make_world: Any) -> None:
     world = make_world(max_llm_requests=1)
     first, second = world.create(), world.create()
     first.send("hello")

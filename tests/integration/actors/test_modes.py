@@ -95,7 +95,7 @@ def test_new_conversations_are_restricted_where_that_can_be_kept(cell: World, wo
     assert world.create().record.mode is UNRESTRICTED
 
 
-def test_a_change_at_rest_holds_at_once_and_is_told(cell: World) -> None:
+def test_a_change_while_idle_applies_at_once_and_the_model_is_informed(cell: World) -> None:
     talk = cell.create()
     answer = talk.ask(SetModeCommand(UNRESTRICTED))
     assert isinstance(answer, SetModeResult)
@@ -137,7 +137,7 @@ def test_a_change_while_a_request_is_in_flight_never_splits_a_tool_round(cell: W
     talk.rest(Idle)
 
 
-def test_a_change_within_a_tool_round_is_told_behind_it_and_holds_for_its_next_tool(cell: World) -> None:
+def test_a_change_within_a_tool_round_is_reported_after_it_and_applies_to_its_next_tool(cell: World) -> None:
     talk = cell.create(mode=UNRESTRICTED)
     talk.send("go")
     talk.exchange().call(BASH, LOOK)
@@ -282,7 +282,7 @@ def test_a_tool_that_is_held_back_starts_in_the_mode_of_that_moment(cell: World)
     talk.rest(Idle)
 
 
-def test_a_change_that_nobody_waits_for_any_more_is_dropped(cell: World, hold: Any) -> None:
+def test_a_change_whose_caller_no_longer_waits_is_dropped(cell: World, hold: Any) -> None:
     talk = cell.create()
     cell.faults.arm("commit.before", hold)
     busy = cell.supervisor.ask(talk.id, UpdateConversationCommand(title="busy"))
@@ -361,7 +361,7 @@ def test_an_approved_request_widens_the_mode_for_what_comes_next(cell: World) ->
     assert notices(talk) == ["unrestricted"]
 
 
-def test_a_denied_request_is_told_and_changes_nothing(cell: World) -> None:
+def test_a_denied_request_is_reported_and_changes_nothing(cell: World) -> None:
     talk = cell.create()
     talk.send("go")
     talk.exchange().call(UPGRADE, BASH)

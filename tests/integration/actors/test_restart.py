@@ -112,7 +112,7 @@ def test_approvals_are_not_kept_over_a_restart(world: World) -> None:
         successor.close()
 
 
-def test_an_orderly_stop_brings_everything_to_rest_and_refuses_new_work(world: World) -> None:
+def test_a_graceful_shutdown_ends_every_run_and_refuses_new_work(world: World) -> None:
     talk = world.create()
     talk.send("go")
     talk.exchange().call(ToolUse("t1", "bash", "{}"))
@@ -128,7 +128,7 @@ def test_an_orderly_stop_brings_everything_to_rest_and_refuses_new_work(world: W
     assert refusal.reason is Reason.SHUTTING_DOWN
 
 
-def test_a_drain_lets_what_is_under_way_finish(world: World) -> None:
+def test_a_drain_lets_running_work_finish(world: World) -> None:
     talk = world.create()
     talk.send("go")
     talk.exchange().say("done in time")
@@ -146,7 +146,7 @@ def test_a_drain_does_not_wait_for_people(world: World) -> None:
     talk.rest(Idle)
 
 
-def test_a_hurried_drain_waits_for_nobody(world: World) -> None:
+def test_a_skipped_drain_waits_for_nothing(world: World) -> None:
     talk = world.create()
     talk.send("go")
     exchange = talk.exchange()
@@ -156,7 +156,7 @@ def test_a_hurried_drain_waits_for_nobody(world: World) -> None:
     assert exchange.cancel.cancelled
 
 
-def test_who_still_waits_when_the_server_stops_is_told_so(world: World, hold: Any) -> None:
+def test_callers_that_still_wait_when_the_server_stops_get_an_error(world: World, hold: Any) -> None:
     talk = world.create()
     talk.send("go")
     talk.exchange()

@@ -128,7 +128,7 @@ def asked_again(talk: Talk) -> RunStop:
     return stop
 
 
-def test_a_cancel_ends_the_aside_and_its_cost_is_told(talk: Talk) -> None:
+def test_a_cancel_ends_the_aside_and_its_cost_is_reported(talk: Talk) -> None:
     aside = asked(talk)
     aside.counted = Usage(80)
     talk.cancel()
@@ -144,7 +144,7 @@ def history(talk: Talk) -> Any:
     return talk.world.truth.history(talk.id, talk.record.state.ledger.seq)
 
 
-def test_a_failure_is_told_to_the_tool_and_paid_for(talk: Talk) -> None:
+def test_a_failure_is_reported_to_the_tool_and_its_usage_counted(talk: Talk) -> None:
     asked(talk).fail(ErrorKind.SERVER_ERROR, "it broke", usage=Usage(30))
     assert result(talk) == "unanswered: it broke"
     assert talk.record.state.ledger.aside_usage == Usage(30)
@@ -267,7 +267,7 @@ def test_an_answer_that_came_too_late_is_paid_for(make_world: Callable[..., Worl
     assert "too late" not in talk.texts()
 
 
-def test_an_abort_that_nobody_asked_for_is_paid_for_by_its_run(world: World) -> None:
+def test_the_usage_of_an_unrequested_abort_counts_for_its_run(world: World) -> None:
     talk = world.create()
     talk.send("hello")
     exchange = talk.exchange()

@@ -46,7 +46,7 @@ def refused(talk: Talk, request: SpawnSubAgentsCommand) -> Any:
     return error
 
 
-def test_it_is_a_run_whose_root_holds_the_tasks_and_whose_results_the_model_is_told(family: World) -> None:
+def test_it_is_a_run_whose_root_holds_the_tasks_and_whose_results_the_model_reads(family: World) -> None:
     talk = family.create()
     answer = talk.ask(spawn("submit 42", "error no door"))
     assert isinstance(answer, SpawnSubAgentsResult)
@@ -180,7 +180,7 @@ def test_it_is_refused_when_it_does_not_fit(family: World) -> None:
         ).result(PATIENCE)
 
 
-def test_files_are_read_before_the_conversation_is_asked_and_hold_nobody_up(make_world: Any) -> None:
+def test_files_are_read_before_the_conversation_is_asked_and_block_nothing(make_world: Any) -> None:
     world = make_world(model=FamilyModel(), box=Slow())
     talk = world.create()
     answer = world.supervisor.ask(

@@ -118,7 +118,7 @@ def test_what_waits_is_stored_before_the_next_command(shaky: World) -> None:
     assert talk.texts() == ["hello", "hi", "and?", "that is all"]
 
 
-def test_a_cancel_strikes_at_once_and_is_stored_before_everything_that_waits(shaky: World) -> None:
+def test_a_cancel_takes_effect_at_once_and_is_stored_before_all_waiting_commands(shaky: World) -> None:
     talk = shaky.create()
     talk.send("hello")
     exchange = talk.exchange()
@@ -198,7 +198,7 @@ def test_an_outcome_that_was_stored_after_all_goes_on_as_if_nothing_had_happened
     assert [stop.reason.value for stop in talk.found(RunStop)] == ["completed"]
 
 
-def test_a_message_that_was_stored_though_it_was_refused_leaves_nobody_waiting(shaky: World) -> None:
+def test_a_message_that_was_stored_though_it_was_refused_leaves_no_caller_waiting(shaky: World) -> None:
     talk = shaky.create()
     request = SendMessageCommand("hello", request_id="11111111-1111-4111-8111-111111111111", body_hash="h")
     shaky.store.lies = 1
@@ -290,7 +290,7 @@ class Damaged:
         return self._store.load(conversation_id)
 
 
-def test_a_damaged_conversation_is_nobody_elses_trouble_and_keeps_no_thread(
+def test_a_damaged_conversation_affects_no_other_one_and_keeps_no_thread(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, sound = world.create(), world.create()
@@ -391,7 +391,7 @@ def test_a_tool_result_waits_for_the_store_and_the_next_tool_with_it(shaky: Worl
     assert shaky.box.tools["bash"].started == 1
 
 
-def test_a_conversation_that_could_not_be_brought_to_rest_is_not_taken_for_busy(world: World, shaky: World) -> None:
+def test_a_conversation_that_could_not_be_recovered_is_not_shown_as_busy(world: World, shaky: World) -> None:
     talk = world.create()
     talk.send("go")
     talk.exchange()

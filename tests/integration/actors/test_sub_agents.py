@@ -26,7 +26,7 @@ Talk = Any
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")), ids="".join)
-def test_three_sub_agents_end_in_any_order_and_are_told_of_in_the_order_of_their_tasks(
+def test_three_sub_agents_end_in_any_order_and_are_reported_in_the_order_of_their_tasks(
     family: World, order: tuple[str, ...]
 ) -> None:
     talk = family.create()
@@ -43,7 +43,7 @@ def test_three_sub_agents_end_in_any_order_and_are_told_of_in_the_order_of_their
     all_left(family)
 
 
-def test_each_ending_is_told_as_what_it_is(make_world: Any) -> None:
+def test_each_outcome_is_reported_as_such(make_world: Any) -> None:
     world = make_world(model=FamilyModel(), box=FamilyBox(), limits=Limits(retry_base_ms=1, max_turns=3))
     talk = world.create()
     talk.send(
@@ -215,7 +215,7 @@ def test_ten_that_end_at_once_again_and_again(family: World) -> None:
     eventually(lambda: threading.active_count() <= before + 1, "the threads have ended")
 
 
-def test_no_more_run_in_the_whole_house_than_may(make_world: Any) -> None:
+def test_the_number_of_running_sub_agents_is_limited_for_the_server(make_world: Any) -> None:
     world = make_world(model=FamilyModel(), box=FamilyBox(), agents=AgentLimits(at_once=2))
     talk = world.create()
     talk.send(tasks("wait a", "wait b", "submit c"))

@@ -92,7 +92,7 @@ def test_a_cancel_ends_all_at_once_and_the_parent_is_idle(family: World) -> None
     talk.rest(Idle)
 
 
-def test_a_cancel_at_any_instant_leaves_nobody_at_work(family: World) -> None:
+def test_a_cancel_at_any_instant_leaves_no_sub_agent_running(family: World) -> None:
     seed = random.randrange(2**32)
     rng = random.Random(seed)
     for number in range(CANCELS):
@@ -108,9 +108,7 @@ def test_a_cancel_at_any_instant_leaves_nobody_at_work(family: World) -> None:
         check_family(family, talk.id)
 
 
-def test_a_sub_agent_that_cannot_come_to_rest_holds_the_parent_for_two_seconds_at_most(
-    make_world: Any, hold: Any
-) -> None:
+def test_a_sub_agent_that_cannot_stop_blocks_the_parent_for_two_seconds_at_most(make_world: Any, hold: Any) -> None:
     bounds = Limits(cancel_timeout_ms=50)
     assert Limits().cancel_timeout_ms == 2_000
     world = make_world(model=FamilyModel(), box=FamilyBox(), limits=bounds)
@@ -149,7 +147,7 @@ def test_a_person_may_stop_one_of_them_and_the_others_go_on(family: World) -> No
     [SendMessageCommand("hello"), TriggerContinuationCommand(), DeleteConversationCommand()],
     ids=lambda each: type(each).__name__,
 )
-def test_nobody_but_its_parent_directs_a_sub_agent(family: World, request_: Any) -> None:
+def test_only_its_parent_controls_a_sub_agent(family: World, request_: Any) -> None:
     talk = family.create()
     talk.send(tasks("wait a"))
     family.model.until_asked(f"{talk.id}-a1")
@@ -232,7 +230,7 @@ def test_a_parent_that_was_stored_before_its_sub_agents_were_is_whole_after_a_cr
         successor.close()
 
 
-def test_an_orderly_stop_brings_the_whole_family_to_rest(family: World) -> None:
+def test_a_graceful_shutdown_stops_parents_and_sub_agents(family: World) -> None:
     talk = begin(family)
     family.supervisor.stop(0)
     check_family(family, talk.id)
@@ -269,7 +267,7 @@ def strike(world: World, conversation_id: str) -> None:
     assert tell(world.supervisor._live[conversation_id].actor_ref, "nobody sends this")
 
 
-def test_an_actor_that_dies_is_a_failed_sub_agent(family: World) -> None:
+def test_an_actor_that_crashes_is_a_failed_sub_agent(family: World) -> None:
     talk = family.create()
     talk.send(tasks("hang", "submit 42"))
     for number in (1, 2):
@@ -313,7 +311,7 @@ def _live(world: World) -> str:
     return str(talk.id)
 
 
-def test_a_fault_at_any_point_leaves_nobody_waiting(make_world: Callable[..., World]) -> None:
+def test_a_fault_at_any_point_leaves_no_caller_waiting(make_world: Callable[..., World]) -> None:
     """Several threads pass the points, so the so-manieth pass is not always the same one."""
     whole = make_world(model=FamilyModel(), box=FamilyBox())
     _live(whole)
@@ -342,7 +340,7 @@ def _check_results(world: World, parent_id: str) -> None:
     assert [block.output.count("Task: ") for block in told] in ([], [1], [2], [2, 1])
 
 
-def test_a_store_that_fails_at_a_birth_is_a_failure_of_that_sub_agent(make_world: Any) -> None:
+def test_a_store_failure_at_creation_is_a_failure_of_that_sub_agent(make_world: Any) -> None:
     world = make_world(model=FamilyModel(), box=FamilyBox())
     talk = world.create()
     commit = world.store.commit
@@ -359,7 +357,7 @@ def test_a_store_that_fails_at_a_birth_is_a_failure_of_that_sub_agent(make_world
     all_left(world)
 
 
-def test_a_birth_that_was_reported_as_failed_and_was_not_is_undone(make_world: Any) -> None:
+def test_a_creation_that_was_wrongly_reported_as_failed_is_undone(make_world: Any) -> None:
     world = make_world(model=FamilyModel(), box=FamilyBox())
     talk = world.create()
     commit = world.store.commit

@@ -96,7 +96,7 @@ def asked_and_answered(world: World, answer: str, usage: Usage | None = None) ->
 
 
 @pytest.mark.parametrize("theirs", ["Mine", ""])
-def test_what_somebody_has_set_meanwhile_stays(titling: World, theirs: str) -> None:
+def test_a_title_that_a_user_set_meanwhile_stays(titling: World, theirs: str) -> None:
     talk = titling.create()
     talk.send(FIRST)
     exchange = asked(titling)
@@ -147,7 +147,7 @@ def test_titles_without_a_small_model_and_none_at_all(
     assert not title_threads()
 
 
-def test_a_title_wakes_a_conversation_that_has_gone_to_sleep(
+def test_a_title_wakes_an_idle_conversation_that_was_stopped(
     make_world: Callable[..., World], small: ScriptedModel
 ) -> None:
     world = make_world(small=small, titles=True, idle_seconds=0)
@@ -162,7 +162,7 @@ def test_a_title_wakes_a_conversation_that_has_gone_to_sleep(
     talk.until(lambda: talk.record.title == "Parser")
 
 
-def test_a_title_that_does_not_come_holds_up_nobody(titling: World) -> None:
+def test_a_missing_title_blocks_nothing(titling: World) -> None:
     talk = titling.create()
     talk.send(FIRST)
     exchange = asked(titling)
@@ -205,7 +205,7 @@ class Stuck:
         return ModelAnswer((), end_turn=True)
 
 
-def test_one_that_hangs_for_ever_holds_up_nobody(
+def test_one_that_hangs_for_ever_blocks_nothing(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(titles, "CLOSE_SECONDS", 0.01)

@@ -122,7 +122,7 @@ def test_each_conversation_keeps_its_own_and_loses_it_alone(images: SandboxedIma
         images.ingest("c1", pictures.png(), CancelToken())
 
 
-def test_a_view_that_is_gone_is_derived_again_byte_for_byte(images: SandboxedImages, store: MemoryStore) -> None:
+def test_a_missing_view_is_derived_again_byte_for_byte(images: SandboxedImages, store: MemoryStore) -> None:
     image = images.ingest("c1", pictures.large_jpeg(), CancelToken())
     before = images.view("c1", image, CancelToken())
     kept = store._kept["c1"]
@@ -192,7 +192,7 @@ def test_a_process_that_cannot_be_started_is_said_so(store: MemoryStore) -> None
     assert store.attachment("c1", sandboxed_images.content_name(pictures.png())) is None
 
 
-def test_two_at_a_time_and_who_waits_can_be_told_to_stop() -> None:
+def test_two_at_a_time_and_a_waiting_caller_can_be_cancelled() -> None:
     places = sandboxed_images.WorkerSlots(2)
     inside, leave = threading.Semaphore(0), threading.Event()
 

@@ -132,9 +132,7 @@ def test_a_killed_init_takes_its_tree_along(sandbox: ToolHostSandbox, mark: str,
     assert (end.exit_code, end.signal, end.killed, end.leaked) == (None, signal.SIGKILL, False, False)
 
 
-def test_a_tool_host_that_hangs_is_given_up(
-    sandbox: ToolHostSandbox, mark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_host_that_hangs_is_killed(sandbox: ToolHostSandbox, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_tree, "REPORT_SECONDS", 0.2)
     tree, before = grow(sandbox, mark, "nohup setsid daemon that traps")
     host = host_of_this_process()
@@ -147,7 +145,7 @@ def test_a_tool_host_that_hangs_is_given_up(
     assert not processes.alive(host)
 
 
-def test_a_tree_can_be_killed_while_nobody_takes_its_output(sandbox: ToolHostSandbox, mark: str) -> None:
+def test_a_process_tree_can_be_killed_while_its_output_is_unread(sandbox: ToolHostSandbox, mark: str) -> None:
     stuck, go_on = threading.Event(), threading.Event()
 
     def block(data: bytes) -> None:
@@ -162,7 +160,7 @@ def test_a_tree_can_be_killed_while_nobody_takes_its_output(sandbox: ToolHostSan
     assert waited(tree).killed
 
 
-def test_kill_is_harmless_at_any_time(sandbox: ToolHostSandbox, mark: str) -> None:
+def test_kill_is_safe_at_any_time(sandbox: ToolHostSandbox, mark: str) -> None:
     tree = sandbox.start(launch("exit 7", mark), ignore)
     end = waited(tree)
     tree.kill()
@@ -194,7 +192,7 @@ def test_close_kills_all_that_runs_and_starts_nothing_more(sandbox: ToolHostSand
     assert sandbox.live == 0
 
 
-def test_a_signal_reaches_the_program_s_whole_group_and_nobody_else(sandbox: ToolHostSandbox, mark: str) -> None:
+def test_a_signal_reaches_the_program_s_whole_group_and_no_other_process(sandbox: ToolHostSandbox, mark: str) -> None:
     seen = b""
     changed = threading.Condition()
 

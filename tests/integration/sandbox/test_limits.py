@@ -117,9 +117,7 @@ def test_all_memory_of_a_call_is_bounded(sandbox: ToolHostSandbox, kind: str, ma
 
 @pytest.mark.parametrize(("way", "by"), [("B", "host")])
 @pytest.mark.parametrize("kind", HONEST)
-def test_memory_that_is_nobody_s_alone_counts_once_or_not_at_all(
-    sandbox: ToolHostSandbox, kind: str, mark: str
-) -> None:
+def test_shared_memory_counts_once_or_not_at_all(sandbox: ToolHostSandbox, kind: str, mark: str) -> None:
     end = run(sandbox, HONEST[kind], mark, then="time.sleep(1)")
     assert (end.exit_code, end.limit) == (0, ""), end
 

@@ -91,7 +91,7 @@ def test_what_is_left_is_found_by_its_marks_and_killed(
     assert end.leaked, "nobody can be certain that these were all"
 
 
-def test_what_has_shed_its_marks_is_told_as_leaked(unheld: ToolHostSandbox, tmp_path: Path) -> None:
+def test_processes_without_marks_are_reported_as_leaked(unheld: ToolHostSandbox, tmp_path: Path) -> None:
     tree, daemon = killer(unheld, tmp_path / "pid", "environment", "limit")
     try:
         assert tree.wait().leaked
@@ -113,7 +113,7 @@ def test_what_is_left_when_the_server_ends_is_looked_for_again(
     assert not processes.alive(daemon)
 
 
-def test_nobody_leaves_a_control_group(report: SandboxReport, tmp_path: Path) -> None:
+def test_no_process_leaves_its_control_group(report: SandboxReport, tmp_path: Path) -> None:
     groups = ControlGroups()
     if not groups.controllers:
         pytest.skip("this user may not make control groups here")

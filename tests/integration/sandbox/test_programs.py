@@ -29,13 +29,13 @@ def lines(end: ProcessEnd) -> list[str]:
     return end.head.decode().splitlines()
 
 
-def test_output_is_merged_and_the_exit_code_told(sandbox: ToolHostSandbox) -> None:
+def test_output_is_merged_and_the_exit_code_reported(sandbox: ToolHostSandbox) -> None:
     end = run(sandbox, "echo out; echo err >&2; exit 3")
     assert (end.exit_code, end.signal, end.head, end.tail, end.cut_bytes) == (3, None, b"out\nerr\n", b"", 0)
     assert (end.killed, end.leaked, end.limit, end.reaped) == (False, False, "", ())
 
 
-def test_a_signal_is_told(sandbox: ToolHostSandbox) -> None:
+def test_a_signal_is_reported(sandbox: ToolHostSandbox) -> None:
     end = run(sandbox, "kill -TERM $$")
     assert (end.exit_code, end.signal, end.killed) == (None, 15, False)
 
@@ -150,7 +150,7 @@ def test_a_tool_cannot_use_up_all_process_ids(sandbox: ToolHostSandbox, mark: st
         ({"cwd": "/etc/passwd"}, "working directory"),
     ],
 )
-def test_a_program_that_cannot_start_is_told_and_has_not_begun(
+def test_a_program_that_cannot_start_is_reported_and_has_not_begun(
     sandbox: ToolHostSandbox, changes: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ProcessStartError, match=why):
@@ -158,14 +158,14 @@ def test_a_program_that_cannot_start_is_told_and_has_not_begun(
     assert sandbox.live == 0
 
 
-def test_a_tool_host_that_cannot_start_is_told(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_host_that_cannot_start_is_reported(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "START", "raise SystemExit({})")
     with pytest.raises(ProcessStartError):
         run(sandbox, "true")
     assert sandbox.live == 0
 
 
-def test_a_server_out_of_threads_is_told(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_out_of_threads_is_reported(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     before = _footprint()
 
     def refuse(thread: threading.Thread) -> None:
@@ -204,7 +204,7 @@ def test_the_server_itself_enforces_the_wall_clock_if_the_host_does_not(
     assert (end.limit, end.killed, end.signal, end.leaked) == ("wall", True, 9, False)
 
 
-def test_the_tool_host_is_compiled_once_and_nobody_can_change_it(
+def test_the_tool_host_is_compiled_once_and_no_other_user_can_change_it(
     sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(sandbox, "echo ran").head == b"ran\n"
@@ -237,7 +237,7 @@ def test_long_output_keeps_its_head_and_its_tail(sandbox: ToolHostSandbox) -> No
     assert seen.digest() == hashlib.sha256(whole).digest(), "watchers get everything, in order"
 
 
-def test_output_that_nobody_takes_stops_the_program_not_the_memory(sandbox: ToolHostSandbox) -> None:
+def test_unread_output_stops_the_program_not_the_memory(sandbox: ToolHostSandbox) -> None:
     first, go_on = threading.Event(), threading.Event()
     total = 0
 

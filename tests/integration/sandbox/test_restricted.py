@@ -268,7 +268,7 @@ def test_a_restriction_that_cannot_be_kept_starts_nothing(
     assert restricted.live == 0
 
 
-def test_a_private_root_that_was_taken_away_is_made_anew(restricted: ToolHostSandbox) -> None:
+def test_a_private_root_that_was_removed_is_created_again(restricted: ToolHostSandbox) -> None:
     assert restricted._private is not None
     private.remove(restricted._private.path)
     assert run(restricted, "echo here > $TMPDIR/file && cat $TMPDIR/file").head == b"here\n"

@@ -19,7 +19,7 @@ def test_every_setting_is_known_to_the_probe() -> None:
 
 
 @pytest.mark.parametrize("tier", ["A", "B"])
-def test_a_tier_that_cannot_be_kept_is_told_in_one_line(
+def test_a_tier_that_is_unavailable_is_reported_in_one_line(
     tier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "why_not", lambda report: "the network can be reached")

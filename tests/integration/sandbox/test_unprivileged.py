@@ -109,7 +109,7 @@ def test_the_probe_prints_one_digit() -> None:
 
 
 @pytest.mark.parametrize("ending", ["closed before the launch", "closed in the middle of the launch"])
-def test_a_host_whose_server_dies_early_ends(ending: str) -> None:
+def test_a_tool_host_whose_server_exits_early_ends(ending: str) -> None:
     script = BY_HAND.partition("ours.send(description)")[0]
     if ending == "closed before the launch":
         script = script.partition("description = ")[0]

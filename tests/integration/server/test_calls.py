@@ -479,7 +479,7 @@ def test_request_cycles_are_listed_in_pages_both_ways(harness: GrpcHarness, auth
         ("ListQueue", v1.ListQueueRequest(parent=NAME, page_token="x")),
     ],
 )
-def test_a_page_token_of_somebody_elses_making_is_refused(
+def test_a_page_token_that_the_server_did_not_make_is_refused(
     harness: GrpcHarness, author: Author, method: str, request_: Message
 ) -> None:
     refusal = refused(lambda: ask(harness, method, request_))
@@ -556,7 +556,7 @@ def test_a_stream_over_the_network(harness: GrpcHarness, author: Author) -> None
     stream.cancel()
 
 
-def test_a_stream_that_the_client_leaves_is_gone_from_the_hub(harness: GrpcHarness, author: Author) -> None:
+def test_a_stream_that_the_client_closes_is_removed_from_the_hub(harness: GrpcHarness, author: Author) -> None:
     stream = harness.watch()
     next(stream)
     assert harness.hub.watchers() == 1
@@ -577,7 +577,7 @@ def test_a_stream_names_what_is_wrong(harness: GrpcHarness, author: Author) -> N
     assert (refusal.code, refusal.fields) == ("INVALID_ARGUMENT", ["after_revision"])
 
 
-def test_events_that_are_gone_are_out_of_range(harness: GrpcHarness, author: Author) -> None:
+def test_pruned_events_are_out_of_range(harness: GrpcHarness, author: Author) -> None:
     for _ in range(10):
         author.commit(author.says())
     harness.services.store.prune_log("c1", 6)

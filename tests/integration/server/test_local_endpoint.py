@@ -77,7 +77,7 @@ def test_its_directory_is_made_again_for_its_owner_alone_but_not_the_data_direct
         assert connects(path)
 
 
-def test_what_is_in_its_place_is_left_alone_and_told_once(
+def test_what_is_in_its_place_is_not_touched_and_reported_once(
     data: Path, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     published = LocalSocket(data, path)
@@ -94,7 +94,7 @@ def test_what_is_in_its_place_is_left_alone_and_told_once(
     assert connects(path)
 
 
-def test_a_file_system_without_hard_links_is_told_of(
+def test_a_file_system_without_hard_links_is_reported(
     data: Path, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

@@ -177,7 +177,7 @@ def live_through(author: Author, runs: int) -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_cycles_are_listed_with_the_one_under_way(
+def test_cycles_are_listed_with_the_one_in_progress(
     harness: GrpcHarness, author: Author, size: int, descending: bool
 ) -> None:
     live_through(author, 6)

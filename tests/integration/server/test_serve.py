@@ -140,7 +140,7 @@ def test_a_server_says_where_it_is_and_writes_it_down(start: Callable[..., Serve
     assert stub.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS).status == 1
 
 
-def test_a_conversation_with_the_demo_model_goes_from_message_to_rest(start: Callable[..., Server]) -> None:
+def test_a_conversation_with_the_demo_model_runs_from_message_to_idle(start: Callable[..., Server]) -> None:
     server = start()
     stub, name = server.conversation()
     sent = stub.SendMessage(v1.SendMessageRequest(name=name, text="hello"), metadata=server.metadata, timeout=SECONDS)
@@ -190,7 +190,7 @@ def test_conversations_survive_and_the_token_stays(start: Callable[..., Server])
     assert got.conversation.name == name
 
 
-def test_a_start_says_how_many_conversations_were_brought_to_rest(start: Callable[..., Server]) -> None:
+def test_a_start_says_how_many_conversations_were_recovered(start: Callable[..., Server]) -> None:
     killed = start()
     stream_under_way(killed)
     killed.process.kill()
@@ -255,7 +255,7 @@ def test_new_work_is_refused_while_the_server_drains(start: Callable[..., Server
 
 
 @pytest.mark.parametrize("signals", [1, 2], ids=["no time to drain", "a second signal"])
-def test_a_run_that_has_no_time_left_is_brought_to_rest(start: Callable[..., Server], signals: int) -> None:
+def test_a_run_that_has_no_time_left_is_interrupted(start: Callable[..., Server], signals: int) -> None:
     server = start("--listen", "127.0.0.1:0", "--drain-seconds", "0" if signals == 1 else "600")
     stream = stream_under_way(server)
     health: Any = health_pb2_grpc.HealthStub(server.channel())
@@ -301,7 +301,7 @@ def test_this_machine_gets_in_by_a_socket_that_only_its_owner_reaches(start: Cal
     assert failure.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_second_server_is_kept_out_of_the_data_directory_even_if_the_lock_is_gone(
+def test_a_second_server_is_kept_out_of_the_data_directory_even_if_the_lock_file_was_removed(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     server = start()
@@ -424,7 +424,7 @@ def test_a_store_that_takes_nothing_at_start_is_said_in_one_line(
     )
 
 
-def test_a_database_that_is_removed_under_the_server_is_told_and_none_is_begun_in_its_place(
+def test_a_database_that_is_removed_under_the_server_is_reported_and_no_new_one_is_created(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     server = start()

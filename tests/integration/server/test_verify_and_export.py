@@ -95,7 +95,7 @@ def test_every_step_is_run_again_in_order(
     assert json.loads(steps[-1].state_json) == json.loads(msgspec.json.encode(world.record.state))
 
 
-def test_a_replay_stops_where_it_is_told(harness: GrpcHarness, store: MemoryStore) -> None:
+def test_a_replay_stops_at_the_given_revision(harness: GrpcHarness, store: MemoryStore) -> None:
     lived(store)
     whole = replay(harness)
     until = whole[40].revision

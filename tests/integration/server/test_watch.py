@@ -129,7 +129,7 @@ async def test_a_snapshot_shows_what_waits_and_what_is_asked() -> None:
 
 
 @on_loop
-async def test_a_conversation_that_is_gone_cannot_be_watched() -> None:
+async def test_a_deleted_conversation_cannot_be_watched() -> None:
     async with watch_harness() as s:
         s.store.delete(ID)
         with pytest.raises(ConversationNotFoundError):
@@ -170,7 +170,7 @@ async def test_a_revision_that_is_yet_to_come_is_refused_by_its_field() -> None:
 
 
 @on_loop
-async def test_a_revision_whose_events_are_gone_is_refused_before_anything_is_sent() -> None:
+async def test_a_revision_whose_events_are_pruned_is_refused_before_anything_is_sent() -> None:
     async with watch_harness() as s:
         for _ in range(10):
             s.author.commit(s.author.says())
@@ -446,7 +446,7 @@ async def test_no_text_of_a_slot_follows_its_end_even_if_the_store_is_ahead_of_t
 
 
 @on_loop
-async def test_a_discarded_slot_ends_and_the_next_attempt_begins_anew() -> None:
+async def test_a_discarded_slot_ends_and_the_next_attempt_begins_a_new_slot() -> None:
     async with watch_harness() as s:
         stream = s.watch()
         await stream.kind("caught_up")
@@ -662,7 +662,7 @@ async def test_a_cancelled_stream_leaves_the_hub_at_once() -> None:
 
 
 @on_loop
-async def test_a_reader_who_takes_nothing_is_ended_and_holds_nobody_up() -> None:
+async def test_a_reader_who_takes_nothing_is_ended_and_blocks_nothing() -> None:
     async with watch_harness(stall_seconds=0.1) as s:
         stuck, other = s.watch(), s.watch()
         await stuck.kind("caught_up")

@@ -206,7 +206,7 @@ async def many_streams(store: Store, seed: int, count: int) -> list[Violation]:
     return found
 
 
-def test_streams_keep_the_laws_whoever_comes_and_goes_and_reads_slowly(store: Store) -> None:
+def test_streams_keep_the_laws_while_watchers_join_leave_and_read_slowly(store: Store) -> None:
     for seed in range(max(1, RESUMES // ROUND)):
         assert asyncio.run(many_streams(store, seed, min(ROUND, RESUMES))) == []
 
@@ -260,6 +260,6 @@ async def late_subscribers(store: Store, seed: int, races: int) -> list[Violatio
     return found
 
 
-def test_whoever_comes_at_the_very_moment_of_a_commit_misses_nothing(store: Store) -> None:
+def test_a_watcher_that_joins_during_a_commit_misses_nothing(store: Store) -> None:
     for seed in range(max(1, RACES // ROUND)):
         assert asyncio.run(late_subscribers(store, seed, min(ROUND, RACES))) == []

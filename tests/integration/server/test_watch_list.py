@@ -119,7 +119,7 @@ def test_changes_only_leaves_out_what_exists(harness: GrpcHarness) -> None:
     stream.cancel()
 
 
-def test_a_conversation_is_shown_as_it_stands_and_when_it_is_created_and_deleted(harness: GrpcHarness) -> None:
+def test_a_conversation_is_shown_with_its_state_and_when_it_is_created_and_deleted(harness: GrpcHarness) -> None:
     stream = watch(harness)
     assert until_caught_up(stream) == []
     author = write(harness)
@@ -240,7 +240,7 @@ def test_a_server_that_stops_says_so(harness: GrpcHarness) -> None:
     assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")
 
 
-def test_a_watcher_who_reads_nothing_is_ended_and_holds_nobody_up(open_harness: Callable[..., GrpcHarness]) -> None:
+def test_a_watcher_who_reads_nothing_is_ended_and_blocks_nothing(open_harness: Callable[..., GrpcHarness]) -> None:
     harness = open_harness(stall_seconds=0.3)
     authors = [write(harness, f"c{number}", title="x" * 250, labels={"a": "y" * 250_000}) for number in range(40)]
     stuck = watch(harness)

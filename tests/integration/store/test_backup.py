@@ -189,7 +189,7 @@ def test_two_processes_do_not_write_the_same_copy(data: Path, tmp_path: Path) ->
         assert part.read_text() == "of the other one"
 
 
-def test_a_copy_that_was_finished_by_another_process_in_between_is_not_begun_anew(
+def test_a_copy_that_was_finished_by_another_process_meanwhile_is_not_started_again(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, target = tmp_path / "copy.db.part", tmp_path / "copy.db"

@@ -166,7 +166,7 @@ def test_a_full_disk_refuses_whole_commits_and_works_again_with_room(path: Path,
     reopened.close()
 
 
-def test_everybody_in_a_transaction_that_fails_is_told_and_nothing_of_it_is_stored(
+def test_every_writer_in_a_failed_transaction_gets_an_error_and_nothing_of_it_is_stored(
     store: PeeweeStore, gate: Gate
 ) -> None:
     drafts = [grow(store, f"c{number}", 1) for number in range(12)]
@@ -227,7 +227,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("point", ["store.before_begin", "store.before_savepoint", "store.before_commit"])
-def test_a_writer_that_ends_leaves_nobody_waiting(
+def test_a_writer_that_ends_leaves_no_caller_waiting(
     path: Path, gate: Gate, point: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(path, gate)
@@ -462,7 +462,7 @@ def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
         "UPDATE messages SET attempt = 0.5 WHERE id = 'c1/m2'",
     ],
 )
-def test_a_row_that_cannot_be_read_is_damage_and_hurts_nobody_else(path: Path, statement: str) -> None:
+def test_a_row_that_cannot_be_read_is_damage_and_affects_no_other_row(path: Path, statement: str) -> None:
     store = open_store(path)
     grow(store, "c1")
     grow(store, "c2")
@@ -614,7 +614,7 @@ def test_a_read_that_was_left_half_way_holds_no_later_one_in_the_past(store: Pee
         kept.fetchone()
 
 
-def test_readers_are_bounded_and_whoever_finds_none_waits(store: PeeweeStore) -> None:
+def test_readers_are_limited_and_callers_wait_for_a_free_one(store: PeeweeStore) -> None:
     grow(store, "c1")
     with ThreadPoolExecutor(1) as threads:
         with ExitStack() as lent:

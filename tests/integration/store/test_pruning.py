@@ -97,7 +97,7 @@ def test_messages_and_commands_stay_and_the_conversation_goes_on(store: Store) -
     assert store.verify("c1") == ()
 
 
-def test_what_is_gone_is_refused_with_the_oldest_revision_there_is(store: Store) -> None:
+def test_a_pruned_revision_is_refused_with_the_oldest_one_available(store: Store) -> None:
     draft = grow(store)
     last = draft.record.last_seq
     store.prune_log("c1", last - 20)

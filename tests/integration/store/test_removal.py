@@ -94,9 +94,7 @@ def test_a_family_is_removed_in_slices_and_nothing_of_it_is_left(
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_whoever_writes_meanwhile_waits_for_no_more_than_a_slice(
-    store: PeeweeStore, gate: Gate, slices: Slices
-) -> None:
+def test_a_concurrent_writer_waits_for_one_slice_at_most(store: PeeweeStore, gate: Gate, slices: Slices) -> None:
     """A commit that arrives in the middle is the next thing that is done."""
     seen: list[int] = []
     arrived = threading.Event()

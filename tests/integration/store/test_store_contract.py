@@ -539,7 +539,7 @@ def test_events_resume_after_any_revision(store: Store, eventful: CommitBuilder)
         assert store.events("c1", after=after, limit=1_000) == whole[after:]
 
 
-def test_an_event_carries_what_was_told_and_when(store: Store) -> None:
+def test_an_event_carries_its_notification_and_time(store: Store) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     commit = draft.next()
@@ -794,7 +794,7 @@ def test_children_are_the_sub_agents_of_a_conversation(listed: Store) -> None:
 
 @pytest.mark.parametrize("sub_agent", [False, True])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: type(state).__name__)
-def test_what_a_restart_must_bring_to_rest_is_known(store: Store, state: State, sub_agent: bool) -> None:
+def test_conversations_to_recover_at_a_restart_are_known(store: Store, state: State, sub_agent: bool) -> None:
     at_rest = (ContextExhausted, Completed, Failed) if sub_agent else (Idle, ContextExhausted, Completed, Failed)
     store.commit(CommitBuilder("parent").create())
     draft = CommitBuilder("c1", state=state, parent_conversation_id="parent" if sub_agent else None)

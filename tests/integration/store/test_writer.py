@@ -86,7 +86,7 @@ def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
     assert gate.hits.count("store.before_savepoint") == 8
 
 
-def test_an_urgent_change_does_not_wait_for_everybody(
+def test_an_urgent_change_does_not_wait_for_all_others(
     notes: Writer, gate: Gate, database: peewee.SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "MAX_BATCH", 2)

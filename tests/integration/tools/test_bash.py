@@ -93,13 +93,13 @@ def test_a_command_outlives_its_call_and_is_waited_for(harness: BashHarness) -> 
     assert display(harness.call(peek="b-1"))["status"] == "tombstoned"
 
 
-def test_a_call_returns_when_its_command_ends_whoever_holds_the_pipe(harness: BashHarness) -> None:
+def test_a_call_returns_when_its_command_ends_even_if_the_pipe_is_still_open(harness: BashHarness) -> None:
     output = harness.call(cmd="sleep 1000 & setsid sleep 1000 & echo done", wait_seconds=900)
     assert output.text.startswith("done\n[exit code 0]\n[2 processes it left running: killed]")
     assert not any(toolhost.alive(pid) for pid in harness.reaped)
 
 
-def test_cancel_ends_the_command_of_the_call_under_way_and_no_other(harness: BashHarness) -> None:
+def test_cancel_ends_the_command_of_the_running_call_and_no_other(harness: BashHarness) -> None:
     harness.call(cmd="exec sleep 1000", wait_seconds=0)
     answer = harness.begin(cmd="echo begun; setsid sleep 1000 & sleep 1000", wait_seconds=900)
     harness.see("begun\n")
@@ -212,7 +212,7 @@ def test_a_job_stays_as_restricted_as_it_was_started(harness: BashHarness) -> No
     assert not (Path(home) / "kept").exists()
 
 
-def test_a_syntax_error_is_told_by_bash_itself(harness: BashHarness) -> None:
+def test_a_syntax_error_is_reported_by_bash_itself(harness: BashHarness) -> None:
     output = harness.call(cmd="if true")
     assert "syntax error" in output.text
     assert not output.is_error

@@ -126,7 +126,7 @@ def test_a_fault_while_dealing_with_a_fault_ends_the_actor_in_order(parrot: Parr
     assert not tell(parrot.actor_ref, "too late")
 
 
-def test_leaving_answers_everybody_who_still_waits(parrot: Parrot) -> None:
+def test_stopping_answers_every_waiting_caller(parrot: Parrot) -> None:
     gate = Gate()
     gate.hold(parrot)
     tell(parrot.actor_ref, "leave")
@@ -189,7 +189,7 @@ def test_only_the_first_answer_counts() -> None:
     assert str(asked.answer.exception(0)) == "first"
 
 
-def test_nobody_minds_an_answer_to_one_who_has_given_up() -> None:
+def test_answering_a_caller_that_timed_out_does_nothing() -> None:
     asked: AskEnvelope[str] = AskEnvelope("what?")
     assert asked.answer.cancel()
     assert not asked.claim()
@@ -207,7 +207,7 @@ def test_a_claimed_request_cannot_be_withdrawn() -> None:
     assert asked.answer.result(0) == 1
 
 
-def test_a_callback_that_raises_hurts_nobody(parrot: Parrot) -> None:
+def test_a_callback_that_raises_stops_nothing(parrot: Parrot) -> None:
     gate = Gate()
     gate.hold(parrot)
     answer = ask(parrot, "hello")

@@ -34,7 +34,7 @@ def at(step: int, conversation_id: str = "c1", **fields: Any) -> ConversationRec
     return record_of(conversation_id, step=step, **fields)
 
 
-def test_nothing_is_kept_while_nobody_watches() -> None:
+def test_nothing_is_kept_without_watchers() -> None:
     feed = ListFeed()
     assert not feed.watched
     feed.changed(at(1))
@@ -104,7 +104,7 @@ def test_a_deletion_tells_whose_it_was_and_whether_it_was_a_sub_agent() -> None:
     assert {each.record.principal for each in seen} == {"local"}
 
 
-def test_what_everybody_has_read_is_forgotten() -> None:
+def test_what_all_watchers_have_read_is_dropped() -> None:
     feed = ListFeed()
     quick, slow = Reader(feed), Reader(feed)
     for number in range(10 * list_feed.SPARE):

@@ -152,7 +152,7 @@ def test_a_model_that_is_not_served_is_never_replaced(harness: ToolHarness) -> N
     assert "'gone'" in error.error.message
 
 
-def test_a_full_house_refuses_and_has_room_again_when_somebody_left(services: Services, inbox: Any) -> None:
+def test_capacity_is_refused_when_used_up_and_available_again_later(services: Services, inbox: Any) -> None:
     harness = ToolHarness(services, inbox, limit=1)
     patient = harness.models.answer = Patient()
     harness.perform(REQUEST)
@@ -194,7 +194,7 @@ def test_an_abort_hangs_up(harness: ToolHarness) -> None:
     harness.perform(AbortLlm("c1:r1"))
 
 
-def test_a_pull_strikes_what_is_under_way_and_what_its_run_would_still_begin(harness: ToolHarness) -> None:
+def test_an_urgent_cancel_stops_running_and_not_yet_started_work_of_its_run(harness: ToolHarness) -> None:
     begun: list[str] = []
 
     def tool(context: ToolContext) -> ToolOutput:
@@ -235,7 +235,7 @@ def test_a_pulled_summary_does_not_strike_the_next_one(harness: ToolHarness) -> 
     assert isinstance(harness.outcomes(2)[1], LlmResponse)
 
 
-def test_at_rest_there_is_no_work_and_the_tool_runner_goes(harness: ToolHarness) -> None:
+def test_when_idle_there_is_no_work_and_the_tool_runner_stops(harness: ToolHarness) -> None:
     harness.tools["tool"] = lambda context: ToolOutput("done")
     harness.perform(EXECUTE)
     harness.outcomes()
@@ -278,7 +278,7 @@ def test_aborting_a_tool_when_none_ever_ran_is_nothing(harness: ToolHarness) -> 
     assert harness.executor.all_stopped
 
 
-def test_the_parent_is_told(harness: ToolHarness) -> None:
+def test_the_parent_is_notified(harness: ToolHarness) -> None:
     child = msgspec.structs.replace(harness.record, id="c1-a1", parent_conversation_id="c1")
     assert not harness.executor.parent_notified
     harness.executor.perform(NotifyParent(AgentSucceeded("42")), child, harness.context)
@@ -295,7 +295,7 @@ def test_a_sub_agent_is_started_and_its_time_begins_to_run(harness: ToolHarness)
     assert harness.outcomes() == [SubAgentTimeout(1_000, "c1-a1", "c1-a1 is nearly there")]
 
 
-def test_what_is_left_of_sub_agents_at_rest_is_stopped_once_and_waited_for(harness: ToolHarness) -> None:
+def test_remaining_sub_agents_of_an_idle_parent_is_stopped_once_and_waited_for(harness: ToolHarness) -> None:
     for number in (1, 2):
         harness.perform(SpawnSubAgent(replace_task(number), 60_000))
     harness.perform(CancelSubAgents(("c1-a1",)))

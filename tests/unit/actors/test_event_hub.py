@@ -155,7 +155,7 @@ def test_a_watcher_is_woken_once_until_it_looks() -> None:
     assert woken == ["c", "c"]
 
 
-def test_text_wakes_at_leisure_and_an_event_wakes_whoever_was_woken_for_text_only() -> None:
+def test_text_wakes_with_a_delay_and_an_event_wakes_watchers_again_that_were_woken_for_text() -> None:
     hub = EventHub()
     woken: list[str] = []
     watch = hub.attach("c", lambda: woken.append("event"), lambda: woken.append("text"))
@@ -194,7 +194,7 @@ def test_only_watchers_of_the_conversation_are_woken() -> None:
     assert woken == ["b"]
 
 
-def test_a_watcher_that_cannot_be_woken_is_nobody_elses_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_watcher_that_cannot_be_woken_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
     hub = EventHub()
     woken: list[int] = []
 
@@ -342,7 +342,7 @@ def kept(hub: EventHub) -> list[str]:
     return list(hub._channels)
 
 
-def test_nothing_is_kept_of_conversations_that_nobody_watches_and_that_say_nothing() -> None:
+def test_nothing_is_kept_of_conversations_without_watchers_and_without_text() -> None:
     hub = EventHub()
     for number in range(100):
         name = f"c{number}"

@@ -73,7 +73,7 @@ def test_an_answer_is_reported_whole(harness: ToolHarness) -> None:
     ]
 
 
-def test_the_start_is_told_once_and_before_any_text(harness: ToolHarness) -> None:
+def test_the_start_is_reported_once_and_before_any_text(harness: ToolHarness) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         sink.text("")
         sink.text("no start before it")
@@ -166,7 +166,7 @@ def test_once_cancelled_it_was_aborted_whatever_comes_of_it(
     assert harness.request(respond) == [LlmAborted(1_000, "r1", 1, usage)]
 
 
-def test_an_abort_that_nobody_asked_for_is_reported_too(harness: ToolHarness) -> None:
+def test_an_unrequested_abort_is_reported_too(harness: ToolHarness) -> None:
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         raise ModelAbortedError
 

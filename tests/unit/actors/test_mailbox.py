@@ -90,7 +90,7 @@ def test_a_closed_mailbox_refuses_instead_of_swallowing() -> None:
     assert mailbox.empty()
 
 
-def test_who_asked_a_closed_mailbox_is_told_so() -> None:
+def test_asking_a_closed_mailbox_is_an_error() -> None:
     mailbox = Mailbox()
     mailbox.close()
     reply = pykka.ThreadingFuture[object]()

@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_a_difference(life: tuple[Journal, ConversationRe
     assert altered(journal, 3, event=event)[journal[3].step] == "its input or context cannot be read"
 
 
-def test_births_and_receipts_tell_what_they_may_and_nothing_else(life: tuple[Journal, ConversationRecord]) -> None:
+def test_creations_and_kill_receipts_report_only_what_they_may(life: tuple[Journal, ConversationRecord]) -> None:
     journal, _ = life
     stop = next(told for row in journal for told in row.notifications if isinstance(told, RunStop))
     born = msgspec.json.encode(Created(journal[4].at, "local"))

@@ -81,7 +81,7 @@ def test_what_was_put_off_is_tried_again_once_as_the_first_or_the_last() -> None
     assert harness.applied == ["cancel", "a", "doubt"]
 
 
-def test_an_entry_that_cannot_be_applied_is_given_up_and_the_others_are_not_forgotten() -> None:
+def test_an_entry_that_cannot_be_applied_is_dropped_and_the_others_are_kept() -> None:
     harness = ToolHarness()
     harness.open = False
     harness.take("bug")

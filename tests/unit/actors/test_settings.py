@@ -52,7 +52,7 @@ def unit_of(services: Services, record: ConversationRecord) -> UnitOfWork:
     return LoadedConversation(services, record).begin()
 
 
-def test_a_birth_is_one_step_with_no_events_and_is_what_was_asked_for(services: Services) -> None:
+def test_a_creation_is_one_step_without_events_and_has_the_requested_values(services: Services) -> None:
     wanted = {
         "title": "T",
         "slug": "s",
@@ -74,13 +74,13 @@ def test_a_birth_is_one_step_with_no_events_and_is_what_was_asked_for(services: 
     assert services.store.verify("c1") == ()
 
 
-def test_a_birth_without_a_slug_or_a_model_gets_some(services: Services) -> None:
+def test_a_creation_without_a_slug_or_a_model_gets_defaults(services: Services) -> None:
     record = born(services)
     assert record.slug.startswith("slug-")
     assert record.model == "known"
 
 
-def test_a_birth_is_remembered_by_its_request_id(services: Services) -> None:
+def test_a_creation_is_remembered_by_its_request_id(services: Services) -> None:
     born(services, request_id="r", body_hash="h")
     known = services.store.create_command("p", "r")
     assert known is not None
@@ -97,7 +97,7 @@ def test_a_birth_is_remembered_by_its_request_id(services: Services) -> None:
         ("none", Mode.UNRESTRICTED, Mode.UNRESTRICTED),
     ],
 )
-def test_a_birth_is_restricted_wherever_that_works(
+def test_a_new_conversation_is_restricted_where_that_is_available(
     services: Services, tier: str, wanted: Mode | None, mode: Mode
 ) -> None:
     assert born(replace(services, sandbox=Sandbox(tier)), mode=wanted).mode is mode
@@ -124,7 +124,9 @@ def test_a_restriction_that_is_switched_off_is_not_said_to_be_impossible(service
         ("model", "unheard-of", Reason.MODEL_UNAVAILABLE),
     ],
 )
-def test_a_birth_into_nowhere_is_refused(services: Services, field: str, value: str, reason: Reason) -> None:
+def test_a_creation_in_a_missing_directory_is_refused(
+    services: Services, field: str, value: str, reason: Reason
+) -> None:
     with refused(reason):
         creation.conversation(
             services, "c1", msgspec.structs.replace(CreateConversationCommand("p", "/tmp"), **{field: value}), 5
@@ -132,7 +134,7 @@ def test_a_birth_into_nowhere_is_refused(services: Services, field: str, value: 
     assert services.store.load("c1") is None
 
 
-def test_a_successor_looks_at_its_directory_anew(services: Services, tmp_path: Path) -> None:
+def test_a_successor_reads_its_directory_again(services: Services, tmp_path: Path) -> None:
     record, commit = creation.conversation(services, "c1", CreateConversationCommand("p", str(tmp_path)), 5)
     services.store.commit(commit)
     assert "Be kind." not in record.system_prompt
@@ -201,7 +203,7 @@ def test_an_unknown_model_and_one_for_a_conversation_that_is_over_are_refused(se
 
 
 @pytest.mark.parametrize("column", parent_columns(), ids=lambda column: column.name)
-def test_the_model_changes_only_while_nothing_is_under_way(services: Services, column: Column) -> None:
+def test_the_model_changes_only_while_no_run_is_in_progress(services: Services, column: Column) -> None:
     """In a backoff and during a summary too: one run never talks to two models."""
     record = msgspec.structs.replace(born(services), state=column.state, model="old")
     busy, over = not isinstance(column.state, QUIET), isinstance(column.state, TERMINAL)

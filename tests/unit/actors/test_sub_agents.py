@@ -76,7 +76,7 @@ def directory(services: Services, inbox: Any) -> Directory:
     return Directory(services, inbox)
 
 
-def test_a_cancel_does_not_overtake_the_birth(directory: Directory) -> None:
+def test_a_cancel_does_not_overtake_the_creation(directory: Directory) -> None:
     directory.sub_agents.start(directory.parent, TASK)
     directory.sub_agents.cancel(["c1-a1"], "why not")
     mailbox = Mailbox()
@@ -120,7 +120,7 @@ def test_a_start_that_fails_is_the_end_of_that_sub_agent(
     assert inbox.messages == [SubAgentStopped("c1-a1")]
 
 
-def test_a_full_house_takes_nobody_in_until_somebody_has_left(services: Services, inbox: Any) -> None:
+def test_at_capacity_no_sub_agent_starts_until_another_one_ends(services: Services, inbox: Any) -> None:
     directory = Directory(services, inbox, limit=1)
     other = AgentTask("c1-a2", "look", "/tmp", "known", 20, 60_000)
     directory.sub_agents.start(directory.parent, TASK)
@@ -134,7 +134,7 @@ def test_a_full_house_takes_nobody_in_until_somebody_has_left(services: Services
     assert inbox.messages == [SubAgentStopped("c1-a2"), SubAgentStopped("c1-a1")]
 
 
-def test_a_birth_that_is_refused_is_told_with_its_reason(directory: Directory) -> None:
+def test_a_refused_creation_is_reported_with_its_reason(directory: Directory) -> None:
     directory.sub_agents.start(directory.parent, TASK)
     (_, asked) = directory.delivered[0]
     asked.fail(Rejected(Reason.BUDGET_REACHED, "the budget of 10 tokens is spent"))
@@ -143,7 +143,7 @@ def test_a_birth_that_is_refused_is_told_with_its_reason(directory: Directory) -
     assert ended.result == AgentFailed(ErrorKind.BUDGET, text)
 
 
-def test_what_it_used_is_told_first_for_the_run_that_started_it(directory: Directory) -> None:
+def test_its_usage_is_reported_first_for_the_run_that_started_it(directory: Directory) -> None:
     directory.sub_agents.start(directory.parent, TASK)
     directory.sub_agents.report_end("c1", "c1-a1", AgentSucceeded("42"), Usage(input_tokens=7))
     assert directory.told() == [

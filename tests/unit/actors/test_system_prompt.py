@@ -67,7 +67,7 @@ def test_the_date_is_the_utc_day(monkeypatch: pytest.MonkeyPatch) -> None:
         (GitState("/srv", "new", ""), "repository /srv, branch new, no known commit"),
     ],
 )
-def test_the_state_of_git_is_told(git: GitState | None, line: str) -> None:
+def test_the_state_of_git_is_reported(git: GitState | None, line: str) -> None:
     assert f"- git: {line}\n" in system_prompt(WorkspaceContext("/srv/work", git), Mode.RESTRICTED, 0)
 
 
@@ -83,7 +83,7 @@ def test_instructions_are_framed_with_their_path_in_order() -> None:
     )
 
 
-def test_what_was_cut_or_left_out_is_told() -> None:
+def test_what_was_cut_or_left_out_is_reported() -> None:
     prompt = with_files(
         Instructions("/a", left_out="it is a trap"),
         Instructions("/b", cut_bytes=7),
@@ -116,7 +116,7 @@ def test_a_name_stays_on_its_line() -> None:
     assert r"- working directory: /a\n- mode: unrestricted\u2028x\x1b" in system_prompt(place, Mode.RESTRICTED, 0)
 
 
-def test_a_sub_agent_is_told_what_it_is_how_to_end_and_its_limits() -> None:
+def test_the_prompt_of_a_sub_agent_names_its_role_its_end_and_its_limits() -> None:
     for lean in (False, True):
         prompt = sub_agent_prompt(PLACE, Mode.RESTRICTED, 0, 7, 61_500, lean=lean)
         assert prompt.startswith("You are a sub-agent")
@@ -129,7 +129,7 @@ def test_a_sub_agent_is_told_what_it_is_how_to_end_and_its_limits() -> None:
 
 
 @pytest.mark.parametrize(("milliseconds", "text"), [(1_000, "1 s."), (60_000, "1 min."), (1_200_000, "20 min.")])
-def test_a_time_limit_is_told_in_minutes_and_seconds(milliseconds: int, text: str) -> None:
+def test_a_time_limit_is_reported_in_minutes_and_seconds(milliseconds: int, text: str) -> None:
     assert f"responses, and {text} After" in sub_agent_prompt(PLACE, Mode.RESTRICTED, 0, 7, milliseconds)
 
 

@@ -306,7 +306,7 @@ def test_tracked_processes_are_killed_even_if_one_of_them_resists(shop: Shop, ca
     assert "could not be stopped" in caplog.text
 
 
-def test_a_retired_runner_leaves_when_nothing_dies_any_more(shop: Shop) -> None:
+def test_a_retired_runner_stops_when_all_kills_are_confirmed(shop: Shop) -> None:
     stuck = shop.tools["tool"] = Stuck()
     shop.execute()
     assert stuck.begun.wait(PATIENCE)
@@ -319,7 +319,7 @@ def test_a_retired_runner_leaves_when_nothing_dies_any_more(shop: Shop) -> None:
     assert [type(message) for message in shop.inbox.messages] == [KillReceipt, ToolRunnerStopped]
 
 
-def test_retiring_kills_what_was_given_up_without_a_word(shop: Shop) -> None:
+def test_retiring_kills_abandoned_programs_without_a_report(shop: Shop) -> None:
     stuck = shop.tools["tool"] = Stuck()
     stuck.die.set()
     shop.execute()

@@ -112,7 +112,7 @@ def test_a_link_to_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["data", "data/attachments", "link", "data/../data"])
-def test_where_the_server_keeps_its_data_nobody_works(tmp_path: Path, inside: str) -> None:
+def test_the_data_directory_cannot_be_a_working_directory(tmp_path: Path, inside: str) -> None:
     (tmp_path / "data" / "attachments").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "data")
     with pytest.raises(ValueError, match="the server keeps its own data"):
@@ -233,7 +233,7 @@ def test_what_belongs_to_the_server_is_not_read(root: Path) -> None:
     assert only(root, root / "data" / "token").left_out == "it belongs to the server"
 
 
-def test_a_file_that_is_exchanged_under_way_does_not_leak(root: Path) -> None:
+def test_a_file_that_is_exchanged_meanwhile_does_not_leak(root: Path) -> None:
     """The name is a link that another thread turns back and forth: what is read is always the file inside."""
     (root / "inside").write_text("inside")
     secret = root.parent / "secret"
@@ -314,7 +314,7 @@ def test_of_very_many_files_the_nearest_are_named(root: Path) -> None:
     assert seen.unnamed == 5
 
 
-def test_a_directory_that_is_gone_has_no_surroundings(tmp_path: Path) -> None:
+def test_a_missing_directory_has_no_context(tmp_path: Path) -> None:
     assert look(tmp_path / "gone") == WorkspaceContext(str(tmp_path / "gone"))
 
 

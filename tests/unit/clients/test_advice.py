@@ -24,7 +24,7 @@ def test_a_chat_says_what_its_keys_do_while_the_agent_is_busy() -> None:
     assert "bedrock cancel" in what_to_do(errors.AgentBusy("busy"))
 
 
-def test_a_mistyped_name_is_told_as_it_was_typed() -> None:
+def test_a_mistyped_name_is_reported_as_it_was_typed() -> None:
     error = errors.NotFound("gone", resource="conversations/nope")
     assert what_happened(error) == "there is no conversation “nope”"
     assert "bedrock ls" in what_to_do(error)

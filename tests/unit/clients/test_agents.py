@@ -104,7 +104,7 @@ def test_there_is_no_tree_unless_the_parent_waits() -> None:
     assert [line[4:20] for line in lines(tree)] == ["Find the largest", "Read the README "]
 
 
-def test_an_end_is_told_once_whoever_tells_it_first() -> None:
+def test_an_end_is_printed_once_whichever_source_reports_it_first() -> None:
     tree = tree_of(waiting(0, 1, 2))
     tree.observe_agent(NAMES[0], Event.from_proto(own_snapshot(tokens=90)), 0)
     tree.observe_agent(NAMES[0], Event.from_proto(own_end(4)), 4.0)
@@ -117,7 +117,7 @@ def test_an_end_is_told_once_whoever_tells_it_first() -> None:
     assert tree.at_work == []
 
 
-def test_the_end_of_the_last_one_is_told_even_after_the_parent_has_gone_on() -> None:
+def test_the_end_of_the_last_one_is_printed_even_after_the_parent_continued() -> None:
     tree = tree_of(waiting(0), state("llm_requesting", "r"))
     tree.observe_agent(NAMES[0], Event.from_proto(own_snapshot()), 0)
     tree.observe_agent(NAMES[0], Event.from_proto(own_end(2, "cancelled")), 2.0)

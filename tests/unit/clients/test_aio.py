@@ -157,7 +157,7 @@ def test_a_gap_is_bridged_with_a_snapshot(address: str, fake: FakeBedrock) -> No
     run(address, story)
 
 
-def test_a_server_that_stays_away_is_given_up(fake: FakeBedrock) -> None:
+def test_a_server_that_stays_unreachable_is_an_error(fake: FakeBedrock) -> None:
     server = FakeServer(fake)
     fake.answers.append(uses_tool("ls", "", "", ask=True))
     lost: list[float] = []
@@ -240,7 +240,7 @@ def test_a_question_is_asked_in_one_call(address: str, fake: FakeBedrock) -> Non
     assert len(fake.asked(v1.CreateConversationRequest)) == 1
 
 
-def test_without_anybody_to_decide_it_is_denied_at_once(address: str, fake: FakeBedrock) -> None:
+def test_without_a_decider_it_is_denied_at_once(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
 
     async def story(client: AsyncClient) -> None:
@@ -250,7 +250,7 @@ def test_without_anybody_to_decide_it_is_denied_at_once(address: str, fake: Fake
     assert not fake.asked(v1.CancelConversationRequest)
 
 
-def test_an_answer_that_does_not_come_in_time_is_given_up(address: str, fake: FakeBedrock) -> None:
+def test_an_answer_that_is_late_is_an_error(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
 
     async def story(client: AsyncClient) -> None:

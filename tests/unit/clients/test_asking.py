@@ -88,7 +88,7 @@ def test_the_package_itself_asks_the_server_of_the_environment(
 
 
 @pytest.mark.parametrize("wrong", [{"images": b"BM"}, {"images": "nowhere.png"}, {"on_approval": "some"}])
-def test_what_is_wrong_is_told_before_anything_is_done(
+def test_invalid_arguments_are_reported_before_anything_is_done(
     client: Client, fake: FakeBedrock, wrong: dict[str, bytes]
 ) -> None:
     with pytest.raises((ValueError, FileNotFoundError)):
@@ -115,7 +115,7 @@ def test_refusals_and_failures_are_those_of_any_run(client: Client, fake: FakeBe
     assert not fake.asked(v1.CancelConversationRequest)
 
 
-def test_without_anybody_to_decide_it_is_denied_at_once(client: Client, fake: FakeBedrock) -> None:
+def test_without_a_decider_it_is_denied_at_once(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
     assert client.ask("Remove x") == "Then not."
     (denied,) = fake.asked(v1.ResolveApprovalRequest)
@@ -161,7 +161,7 @@ def test_everything_can_be_approved(client: Client, fake: FakeBedrock) -> None:
     assert client.ask("Remove x", on_approval="approve") == "Done."
 
 
-def test_somebody_else_may_decide_first(client: Client, fake: FakeBedrock) -> None:
+def test_another_client_may_decide_first(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
 
     def too_slow(approval: Approval) -> bool:
@@ -193,9 +193,7 @@ def test_what_the_run_before_asks_is_not_this_runs_to_answer(client: Client, fak
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_question_that_is_given_up_is_cancelled(
-    client: Client, fake: FakeBedrock, error: type[BaseException]
-) -> None:
+def test_an_interrupted_question_is_cancelled(client: Client, fake: FakeBedrock, error: type[BaseException]) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
 
     def broken(approval: Approval) -> bool:
@@ -209,7 +207,7 @@ def test_a_question_that_is_given_up_is_cancelled(
 
 
 @pytest.mark.usefixtures("ctrl_c_at_sending")
-def test_a_question_that_is_given_up_while_it_is_sent_is_cancelled(client: Client, fake: FakeBedrock) -> None:
+def test_a_question_that_is_interrupted_while_it_is_sent_is_cancelled(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
     with pytest.raises(KeyboardInterrupt):
         client.ask("Remove x")
@@ -219,7 +217,7 @@ def test_a_question_that_is_given_up_while_it_is_sent_is_cancelled(client: Clien
     assert fake.conversation.state.kind == v1.STATE_KIND_IDLE
 
 
-def test_the_run_of_somebody_else_survives_a_question_that_is_given_up(
+def test_the_run_of_another_client_survives_an_interrupted_question(
     client: Client, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
@@ -242,7 +240,7 @@ def test_the_run_of_somebody_else_survives_a_question_that_is_given_up(
     assert fake.conversation.state.run == RUN
 
 
-def test_a_cancel_by_somebody_else_is_an_interruption(client: Client, fake: FakeBedrock) -> None:
+def test_a_cancel_by_another_client_is_an_interruption(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted")])
     with pytest.raises(RunInterrupted):
         client.ask("Hi")

@@ -69,7 +69,7 @@ def test_the_end_of_a_long_run_rings(seconds: float, rings: bool) -> None:
     [(False, "xterm", True), (True, "dumb", True), (True, "", True), (True, "xterm", False)],
     ids=["no terminal", "dumb", "unknown", "switched off"],
 )
-def test_nothing_is_written_where_nobody_would_understand_it(terminal: bool, term: str, enabled: bool) -> None:
+def test_nothing_is_written_where_it_is_not_supported(terminal: bool, term: str, enabled: bool) -> None:
     scene = Scene(Screen(terminal), term=term, enabled=enabled)
     scene.happens(state("llm_requesting", "r"))
     scene.happens(ASKED)

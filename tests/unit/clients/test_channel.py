@@ -156,13 +156,13 @@ def test_over_tls_both_clients_ask_a_server_whose_certificate_they_trust(
     assert {metadata.get("authorization") for metadata in fake.metadata} == {"Bearer secret"}
 
 
-def test_a_certificate_that_nobody_vouches_for_gets_no_token(secure: str, fake: FakeBedrock) -> None:
+def test_an_untrusted_certificate_gets_no_token(secure: str, fake: FakeBedrock) -> None:
     with Client(secure, token="secret") as client, pytest.raises(Unavailable, match="certificate that is trusted here"):
         client.conversation("c1").cancel()
     assert not fake.metadata
 
 
-def test_who_takes_the_wrong_way_to_a_server_is_told_the_right_one(secure: str) -> None:
+def test_a_wrong_scheme_in_the_address_is_reported_with_the_right_one(secure: str) -> None:
     def hint(address: str) -> str:
         return CliRunner().invoke(bedrock, ["--address", address, "list"]).stderr
 

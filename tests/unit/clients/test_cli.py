@@ -129,7 +129,7 @@ def test_everything_that_asks_can_be_approved(program: Program, fake: FakeBedroc
 
 
 @pytest.mark.parametrize("command", ["ask --approve all Remove", "chat"])
-def test_somebody_else_may_answer_before_everything_is_approved(
+def test_another_client_may_answer_before_everything_is_approved(
     program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
@@ -146,7 +146,7 @@ def test_somebody_else_may_answer_before_everything_is_approved(
     assert "Then not.\n" in result.stdout
 
 
-def test_a_run_that_somebody_cancels_is_exit_code_130(program: Program, fake: FakeBedrock) -> None:
+def test_a_run_that_is_cancelled_is_exit_code_130(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(lambda run: [state("idle"), stopped(run, "interrupted")])
     assert program("ask", "Hi").exit_code == exits.CANCELLED
 
@@ -286,7 +286,7 @@ def test_there_may_be_nothing_to_go_on_with_here(program: Program, fake: FakeBed
     assert not fake.asked(v1.CreateConversationRequest)
 
 
-def test_a_full_conversation_is_gone_on_with_in_its_successor(program: Program, fake: FakeBedrock) -> None:
+def test_a_full_conversation_is_continued_in_its_successor(program: Program, fake: FakeBedrock) -> None:
     full = v1.ConversationState(kind=v1.STATE_KIND_CONTEXT_EXHAUSTED)
     followed = v1.Conversation(name="conversations/c8", working_directory="/tmp", state=full, continued_by=NAME)
     fake.others.append(followed)
@@ -416,7 +416,7 @@ def test_an_open_question_is_denied_by_command(program: Program, fake: FakeBedro
     assert request.note == "No."
 
 
-def test_several_open_questions_are_told_apart(program: Program, fake: FakeBedrock) -> None:
+def test_several_open_questions_are_distinguished(program: Program, fake: FakeBedrock) -> None:
     pending = [
         v1.PendingApproval(name=f"{NAME}/approvals/{call}", tool_call=v1.ToolCall(tool_use_id=call, tool="bash"))
         for call in ("t1", "t2")
@@ -447,7 +447,7 @@ def test_cancelling_says_what_was_stopped(program: Program, fake: FakeBedrock) -
     assert request.discard_queued
 
 
-def test_background_jobs_are_told_of_and_ended_on_request(program: Program, fake: FakeBedrock) -> None:
+def test_background_jobs_are_reported_and_ended_on_request(program: Program, fake: FakeBedrock) -> None:
     fake.jobs = ["b-1", "b-3"]
     ends_them = "b-1, b-3 (`bedrock cancel --kill-jobs c1` ends them)\n"
     assert program("cancel", "c1").stdout == f"there is nothing to cancel\nstill running in the background: {ends_them}"
@@ -455,7 +455,7 @@ def test_background_jobs_are_told_of_and_ended_on_request(program: Program, fake
     assert program("cancel", "--kill-jobs", "c1").stdout == "there is nothing to cancel\n"
 
 
-def test_what_may_do_more_than_a_narrower_mode_is_told_of_and_ended_on_request(
+def test_what_may_do_more_than_a_narrower_mode_is_reported_and_ended_on_request(
     program: Program, fake: FakeBedrock
 ) -> None:
     fake.jobs = ["b-1", "b-3"]
@@ -508,7 +508,7 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_meant(program: Progr
 
 
 @pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
-def test_what_is_busy_is_not_deleted_and_the_way_to_do_it_is_told(
+def test_what_is_busy_is_not_deleted_and_the_error_says_how_to_do_it(
     program: Program, fake: FakeBedrock, reason: str
 ) -> None:
     fake.refuse("DeleteConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
@@ -520,7 +520,7 @@ def test_what_is_busy_is_not_deleted_and_the_way_to_do_it_is_told(
 
 
 @pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
-def test_what_is_busy_is_not_archived_and_the_way_to_do_it_is_told(
+def test_what_is_busy_is_not_archived_and_the_error_says_how_to_do_it(
     program: Program, fake: FakeBedrock, reason: str
 ) -> None:
     fake.refuse("ArchiveConversation", Refusal(grpc.StatusCode.FAILED_PRECONDITION, reason, "agent is busy"))
@@ -734,11 +734,11 @@ def test_help_names_every_command() -> None:
         assert CliRunner().invoke(bedrock, [name, "--help"]).exit_code == 0
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_reported() -> None:
     assert CliRunner().invoke(bedrock, ["--version"]).output.startswith("bedrock ")
 
 
-def test_messages_of_the_server_and_errors_are_told_apart(program: Program, fake: FakeBedrock) -> None:
+def test_messages_of_the_server_and_errors_are_distinguished(program: Program, fake: FakeBedrock) -> None:
     fake.happen(
         stored("system", v1.ContentBlock(text="The mode is restricted now.")),
         stored("error", v1.ContentBlock(text="It broke.")),
@@ -784,7 +784,7 @@ def test_lines_of_json_have_keys_that_programs_can_rely_on(program: Program, fak
     ]
 
 
-def test_a_conversation_is_summed_up_and_gone_on_with(program: Program, fake: FakeBedrock) -> None:
+def test_a_conversation_is_summarized_and_continued(program: Program, fake: FakeBedrock) -> None:
     result = program("compact", "brave-otter")
     assert (result.exit_code, result.stdout) == (
         0,

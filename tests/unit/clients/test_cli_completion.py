@@ -71,7 +71,7 @@ def test_what_the_scripts_of_other_shells_ask_is_answered(
     assert run(["bedrock"], environ | words).replace("\n", ",").startswith(reply.replace("\n", ","))
 
 
-def test_a_server_that_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_says_nothing_does_not_block_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     monkeypatch.setattr(names, "PATIENCE", 0.1)
     monkeypatch.setattr(names, "_conversations", lambda client: [("x", "")] * released.wait(30))

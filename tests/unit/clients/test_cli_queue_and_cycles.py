@@ -118,7 +118,7 @@ def test_where_nothing_waits_nothing_is_taken_back(program: Program, fake: FakeB
     assert program("withdraw", SLUG, "q1", "--all").exit_code == exits.USAGE
 
 
-def test_messages_that_were_never_delivered_are_shown_where_they_were_given_up(
+def test_messages_that_were_never_delivered_are_shown_where_they_were_dropped(
     program: Program, fake: FakeBedrock
 ) -> None:
     """By `show` and by `watch`, in the words of the timeline and of the queue."""
@@ -168,7 +168,7 @@ def test_messages_that_were_never_delivered_are_shown_where_they_were_given_up(
     assert end == "   =           discarded before it began, 0 requests"
 
 
-def test_a_run_that_ended_since_a_snapshot_is_told_by_its_event_alone(program: Program, fake: FakeBedrock) -> None:
+def test_a_run_that_ended_since_a_snapshot_is_reported_by_its_event_alone(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(lambda run: [stored("agent", v1.ContentBlock(text="I go.")), stopped(run, "interrupted")])
     program("ask", "Go.")
     fake.settle()

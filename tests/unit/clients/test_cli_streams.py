@@ -72,13 +72,13 @@ def goes_on(run: str) -> list[Step]:
 
 
 @pytest.mark.parametrize("command", ["models", "show brave-otter", "--version", "ask --help"])
-def test_a_full_disk_is_told_in_a_line(shell: Shell, command: str) -> None:
+def test_a_full_disk_is_reported_in_one_line(shell: Shell, command: str) -> None:
     done = shell(f"bedrock {command} > /dev/full")
     assert (done.returncode, done.stderr) == (exits.FAILED, b"error: No space left on device\n")
 
 
 @pytest.mark.parametrize("command", ["models", "--version", "ask Hi"])
-def test_a_closed_standard_output_is_told_in_a_line(shell: Shell, fake: FakeBedrock, command: str) -> None:
+def test_a_closed_standard_output_is_reported_in_one_line(shell: Shell, fake: FakeBedrock, command: str) -> None:
     done = shell(f"bedrock {command} >&-")
     assert (done.returncode, done.stderr) == (exits.FAILED, b"error: standard output is closed\n")
     assert not fake.asked(v1.SendMessageRequest)
@@ -115,9 +115,7 @@ def test_an_argument_that_is_no_text_is_a_mistake(shell: Shell, fake: FakeBedroc
 
 
 @pytest.mark.parametrize("command", ["models", "--version", "ask Hi"])
-def test_output_that_nobody_reads_ends_the_program_quietly(
-    environ: dict[str, str], fake: FakeBedrock, command: str
-) -> None:
+def test_a_closed_output_ends_the_program_quietly(environ: dict[str, str], fake: FakeBedrock, command: str) -> None:
     theirs, ours = os.pipe()
     os.close(theirs)
     with open(ours, "wb", buffering=0) as nowhere:
@@ -135,9 +133,7 @@ def test_output_that_nobody_reads_ends_the_program_quietly(
 
 
 @pytest.mark.parametrize("form", ["text", "stream-json"])
-def test_a_question_is_cancelled_when_nobody_reads_the_answer_any_more(
-    start: Start, fake: FakeBedrock, form: str
-) -> None:
+def test_a_question_is_cancelled_when_its_output_is_closed(start: Start, fake: FakeBedrock, form: str) -> None:
     fake.answers.append(goes_on)
     child = start("--output", form, "Look")
     assert child.stdout

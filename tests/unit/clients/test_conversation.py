@@ -317,7 +317,7 @@ def test_the_end_of_a_deleted_conversation_is_the_end_of_the_loop(client: Client
     assert run.stop.reason == "deleted"
 
 
-def test_a_server_that_stays_away_is_given_up(fake: FakeBedrock) -> None:
+def test_a_server_that_stays_unreachable_is_an_error(fake: FakeBedrock) -> None:
     server = FakeServer(fake)
     lost: list[float] = []
     fake.answers.append(uses_tool("ls", "", "", ask=True))

@@ -112,7 +112,7 @@ def test_a_server_without_tls_says_that_tls_is_the_trouble(address: str) -> None
         client.conversation("c1").cancel()
 
 
-def test_of_a_chain_of_causes_the_last_one_is_told() -> None:
+def test_of_a_chain_of_causes_the_last_one_is_reported() -> None:
     chain = "errors resolving nowhere:1: [field:hostname lookup error:lookup failed: Domain name not found]"
     assert status.cause_of(chain) == "Domain name not found"
 
@@ -127,7 +127,7 @@ def test_reads_are_tried_again_and_writes_without_an_id_are_not(client: Client, 
     assert len(fake.asked(v1.CancelConversationRequest)) == 1
 
 
-def test_damage_is_told_at_once_and_not_tried_again(client: Client, fake: FakeBedrock) -> None:
+def test_damage_is_reported_at_once_and_not_tried_again(client: Client, fake: FakeBedrock) -> None:
     fake.refuse("GetConversation", Refusal(grpc.StatusCode.DATA_LOSS, "DATA_LOSS", "damaged"))
     with pytest.raises(errors.DataLoss, match="damaged"):
         client.conversation("c1").get()

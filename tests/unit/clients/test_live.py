@@ -40,7 +40,7 @@ def test_lines_scroll_by_above_the_block() -> None:
     assert screen(out.getvalue()) == ["one", "two", "three", "four"]
 
 
-def test_nothing_is_drawn_anew_that_is_the_same() -> None:
+def test_unchanged_lines_are_not_redrawn() -> None:
     out = io.StringIO()
     block = LiveBlock(out)
     block.show([SafeText("a")])

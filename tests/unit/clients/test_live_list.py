@@ -37,7 +37,7 @@ def test_no_line_is_wider_than_the_terminal_whatever_it_makes_of_wide_characters
     assert [cells(line) in (69, 70) for line in lines[1:]] == [True] * 3
 
 
-def test_the_latest_changed_stands_first_and_each_conversation_once() -> None:
+def test_the_latest_changed_is_first_and_each_conversation_once() -> None:
     usage = v1.ContextUsage(used_tokens=250, usable_window_tokens=1_000)
     lines = table(changed("a", 1), changed("b", 2), changed("a", 3, title="New title", context_usage=usage))
     assert lines == [

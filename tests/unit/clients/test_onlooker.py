@@ -102,7 +102,7 @@ def results() -> v1.Event:
     return told
 
 
-def test_the_end_of_each_is_told_before_what_the_agent_is_told() -> None:
+def test_the_end_of_each_is_printed_before_the_message_to_the_agent() -> None:
     async def story(scene: Scene) -> None:
         scene.parent(waiting(0, 1))
         await scene.until(lambda: len(scene.streams.opened) == 3)
@@ -130,7 +130,7 @@ def test_one_that_is_not_there_yet_is_looked_for_again() -> None:
     assert play(story).lines == ["  ✓ Count the files · 1 s · 10 tokens"]
 
 
-def test_one_that_never_begins_is_told_of_by_its_parent() -> None:
+def test_one_that_never_begins_is_reported_by_its_parent() -> None:
     async def story(scene: Scene) -> None:
         scene.parent(waiting(0, 1))
         await scene.until(lambda: len(scene.streams.opened) == 3)

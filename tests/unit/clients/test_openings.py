@@ -90,7 +90,7 @@ def killed() -> Iterator[str]:
 
 
 @both
-def test_a_server_that_is_killed_before_its_first_response_is_given_up(
+def test_a_server_that_is_killed_before_its_first_response_is_an_error(
     killed: str, watch: Callable[[str], None]
 ) -> None:
     assert isinstance(end(watch, killed), Unavailable)
@@ -109,14 +109,14 @@ def test_a_stream_that_cannot_be_opened_is_tried_again_for_a_moment(address: str
 
 
 @both
-def test_a_server_that_is_not_there_is_given_up(fake: FakeBedrock, watch: Callable[[str], None]) -> None:
+def test_a_missing_server_is_an_error(fake: FakeBedrock, watch: Callable[[str], None]) -> None:
     server = FakeServer(fake)
     server.stop()
     assert isinstance(end(watch, server.address), Unavailable)
 
 
 @both
-def test_a_refusal_is_told_at_once(address: str, fake: FakeBedrock, watch: Callable[[str], None]) -> None:
+def test_a_refusal_is_reported_at_once(address: str, fake: FakeBedrock, watch: Callable[[str], None]) -> None:
     fake.refuse("Subscribe", Refusal(grpc.StatusCode.NOT_FOUND, "CONVERSATION_NOT_FOUND", "no such conversation"))
     assert isinstance(end(watch, address), NotFound)
     assert len(fake.asked(v1.SubscribeRequest)) == 1

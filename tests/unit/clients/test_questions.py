@@ -202,7 +202,7 @@ def test_a_call_that_takes_too_long_says_so() -> None:
 @pytest.mark.parametrize(
     ("token", "told"), [("wrong", "does not know the token from token="), ("", "wants a token, and none was sent")]
 )
-def test_a_token_that_is_not_known_is_told_by_where_it_is_from(
+def test_a_token_that_is_not_known_is_reported_with_its_source(
     address: str, fake: FakeBedrock, token: str, told: str
 ) -> None:
     fake.refuse("GetConversation", *[Refusal(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED", "no")] * 2)

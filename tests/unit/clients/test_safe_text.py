@@ -97,7 +97,7 @@ def test_safe_text_keeps_its_colours_where_parts_are_joined() -> None:
     assert all(isinstance(line, SafeText) for line in paint.text("a\n", paint.bold("b")).lines())
 
 
-def test_streams_clean_what_nobody_has_cleaned() -> None:
+def test_streams_clean_unsafe_text() -> None:
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
         written = SafeStream(stream)

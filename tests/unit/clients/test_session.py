@@ -303,7 +303,7 @@ def test_a_command_without_a_sense_is_explained(address: str, fake: FakeBedrock,
     play(address, story)
 
 
-def test_background_jobs_are_told_of_and_ended_on_request(address: str, fake: FakeBedrock) -> None:
+def test_background_jobs_are_reported_and_ended_on_request(address: str, fake: FakeBedrock) -> None:
     fake.jobs = ["b-1", "b-3"]
 
     async def story(chat: Chat) -> None:
@@ -487,7 +487,7 @@ def test_the_help_is_two_columns(address: str) -> None:
     play(address, story)
 
 
-def test_a_lost_connection_is_told_once_and_the_chat_goes_on(address: str, fake: FakeBedrock) -> None:
+def test_a_lost_connection_is_reported_once_and_the_chat_goes_on(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(says("Hello."))
     fake.cuts.extend([2, 1, 1])
 

@@ -101,7 +101,7 @@ def test_a_relative_data_directory_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("address", [*LOOPBACK, *ELSEWHERE, "unix:/nowhere/s", "unix-abstract:s"])
-def test_the_token_of_this_machine_goes_to_no_address_that_somebody_else_could_listen_on(
+def test_the_token_of_this_machine_goes_to_no_address_where_another_user_could_listen(
     environ: dict[str, str], data: Path, address: str
 ) -> None:
     assert resolve(address, environ=environ).token == ""
@@ -109,7 +109,7 @@ def test_the_token_of_this_machine_goes_to_no_address_that_somebody_else_could_l
 
 
 @pytest.mark.parametrize("form", ["unix:{}/s", "unix://{}/s"])
-def test_it_goes_through_a_socket_that_nobody_else_could_listen_on(
+def test_it_goes_through_a_socket_where_only_this_user_can_listen(
     environ: dict[str, str], data: Path, form: str
 ) -> None:
     address = form.format(data)

@@ -96,7 +96,7 @@ def owner(installed: Path) -> Iterator[subprocess.Popen[str]]:
     child.communicate()
 
 
-def test_a_spawned_server_answers_and_is_gone_afterwards(installed: Path, tmp_path: Path) -> None:
+def test_a_spawned_server_answers_and_ends_afterwards(installed: Path, tmp_path: Path) -> None:
     with SpawnedServer() as server:
         assert server.pid is not None
         watched = Watched(server.pid)
@@ -108,7 +108,7 @@ def test_a_spawned_server_answers_and_is_gone_afterwards(installed: Path, tmp_pa
     assert not server_answers(server.address)
 
 
-def test_a_spawned_server_is_gone_after_an_error(installed: Path) -> None:
+def test_a_spawned_server_ends_after_an_error(installed: Path) -> None:
     def fail() -> None:
         with SpawnedServer() as server:
             assert server.pid is not None
@@ -122,7 +122,7 @@ def test_a_spawned_server_is_gone_after_an_error(installed: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_a_spawned_server_dies_with_its_owner(owner: subprocess.Popen[str], how: signal.Signals) -> None:
+def test_a_spawned_server_ends_with_its_owner(owner: subprocess.Popen[str], how: signal.Signals) -> None:
     assert owner.stdout is not None
     watched = Watched(int(owner.stdout.readline()))
     owner.send_signal(how)
@@ -146,7 +146,7 @@ def test_a_server_that_does_not_start_says_why(installed: Path) -> None:
     assert caught.value.exit_code == exits.UNREACHABLE
 
 
-def test_a_server_that_is_never_ready_is_given_up(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_never_ready_is_an_error(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed.write_text("import sys; sys.stdin.read()")
     monkeypatch.setattr("bedrock.cli.spawned_server.START_SECONDS", 0.2)
     with pytest.raises(exits.CommandError, match="could not be started"), SpawnedServer():
@@ -176,9 +176,7 @@ def test_a_server_that_answers_is_used(address: str, fake: FakeBedrock) -> None:
     assert not server_answers("unix:/nowhere")
 
 
-def test_nobody_answers_where_no_server_has_written_down_where_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_server_answers_without_an_address_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BEDROCK_DATA_DIR", str(tmp_path))
     assert not server_answers(None)
     tmp_path.chmod(0o777)

@@ -106,7 +106,7 @@ def test_ctrl_c_cancels_first_and_leaves_second(terminal: Terminal, fake: FakeBe
     assert terminal.ends() == 0
 
 
-def test_a_server_that_goes_away_is_told(terminal: Terminal, fake: FakeBedrock) -> None:
+def test_a_lost_server_is_reported(terminal: Terminal, fake: FakeBedrock) -> None:
     terminal.shows("idle · context")
     fake.close()
     terminal.shows("connection lost, trying again")
@@ -115,7 +115,7 @@ def test_a_server_that_goes_away_is_told(terminal: Terminal, fake: FakeBedrock) 
     assert terminal.ends() == 0
 
 
-def test_without_a_server_the_terminal_is_told_how_to_start_one(tmp_path: Path) -> None:
+def test_without_a_server_the_terminal_shows_how_to_start_one(tmp_path: Path) -> None:
     with Terminal("chat", environ={"BEDROCK_ADDRESS": "", "BEDROCK_DATA_DIR": str(tmp_path / "none")}) as terminal:
         terminal.shows("bedrock chat --spawn")
         assert terminal.ends() == 4

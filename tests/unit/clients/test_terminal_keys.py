@@ -131,7 +131,7 @@ def test_enter_while_lines_are_printed_sends(terminal: Terminal, fake: FakeBedro
     assert "\n" not in "".join(text for text, _ in sent(fake))
 
 
-def test_tab_at_rest_completes_and_sends_nothing(
+def test_tab_while_idle_completes_and_sends_nothing(
     terminal: Terminal, fake: FakeBedrock, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("w")

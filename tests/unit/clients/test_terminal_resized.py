@@ -169,7 +169,7 @@ def test_a_watch_of_the_list_ends_with_its_terminal_though_nothing_happens(addre
             fake.close()
 
 
-def test_which_terminals_break_lines_anew() -> None:
+def test_which_terminals_rewrap_lines() -> None:
     assert reflows({"TERM": "tmux-256color"})
     assert reflows({"TERM": "xterm-kitty"})
     assert reflows({"TERM": "xterm-256color", "VTE_VERSION": "7000"})

@@ -68,7 +68,7 @@ def test_words_about_secrets_are_kept(tmp_path: Path, text: str) -> None:
     assert kept(tmp_path / "h") == [text]
 
 
-def test_where_others_may_write_nothing_is_kept_and_the_null_device_stays_everybody_s(
+def test_where_others_may_write_nothing_is_kept_and_the_null_device_stays_usable_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     null = tmp_path / "null"

@@ -99,7 +99,7 @@ def test_the_summary_that_a_conversation_begins_with_is_that_of_another() -> Non
     assert lines == ["", "── the conversation before, summed up ──", "This."]
 
 
-def test_a_summary_that_is_written_while_somebody_looks_is_there_once() -> None:
+def test_a_summary_that_is_written_while_a_viewer_watches_is_shown_once() -> None:
     lines = shown(
         state("awaiting_continuation"),
         delta("This and\nth", 0),
@@ -112,7 +112,7 @@ def test_a_summary_that_is_written_while_somebody_looks_is_there_once() -> None:
     assert lines == ["", f"── {SUMMED_UP} ──", "This and", "that.", f"■ {GO_ON}"]
 
 
-def test_somebody_late_without_a_terminal_reads_who_is_at_work_behind_the_messages() -> None:
+def test_a_late_viewer_without_a_terminal_sees_running_sub_agents_after_the_messages() -> None:
     pending = [v1.SubAgent(conversation="c1-a2", task="Look.", task_index=1)]
     done = v1.Event.SubAgentsChanged.Report(conversation="c1-a1", task="Count.", state=v1.STATE_KIND_COMPLETED)
     waiting = v1.ConversationState(kind=v1.STATE_KIND_AWAITING_SUB_AGENTS)

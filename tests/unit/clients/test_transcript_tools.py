@@ -73,7 +73,7 @@ def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -
 
 
 @pytest.mark.parametrize("mode", ["restricted", "unrestricted"])
-def test_a_change_of_the_mode_is_told_by_its_kind_whatever_the_agent_reads(mode: str) -> None:
+def test_a_change_of_the_mode_is_shown_by_its_kind_independent_of_the_agent_s_text(mode: str) -> None:
     notice = stored("system", v1.ContentBlock(text="Something else. Call request_mode_upgrade and say why."))
     notice.message_added.system_kind = v1.SystemMessageKind.Value(f"SYSTEM_MESSAGE_KIND_MODE_{mode.upper()}")
     (line,) = lines_of(notice)
@@ -90,7 +90,7 @@ def test_a_change_of_the_mode_is_told_by_its_kind_whatever_the_agent_reads(mode:
         ({"for_agent": "Something else."}, ["Ask for more.", "[The mode is restricted. Ask for more.]"]),
     ],
 )
-def test_people_are_not_told_what_a_tool_says_to_the_agent_alone(display: dict[str, Any], shown: list[str]) -> None:
+def test_output_for_the_agent_alone_is_not_shown_to_people(display: dict[str, Any], shown: list[str]) -> None:
     refused = result("Ask for more.\n[The mode is restricted. Ask for more.]")
     refused.tool_result.display.update(display)
     assert lines_of(stored("tool", refused))[:2] == [f"  │ {line}" for line in shown]

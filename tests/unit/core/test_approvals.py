@@ -198,7 +198,7 @@ def test_sub_agents_never_ask_what_would_ask_is_refused_in_passing() -> None:
     assert isinstance(talk.state, LlmRequesting)
 
 
-def test_a_sub_agent_whose_calls_would_all_ask_is_told_and_goes_on() -> None:
+def test_a_sub_agent_whose_calls_would_all_need_approval_is_informed_and_continues() -> None:
     talk = Talk(replace(SUB_AGENT, approval_policy=ApprovalPolicy.ASK_ALL))
     talk.start()
 

@@ -114,7 +114,7 @@ def test_a_cancelled_request_passes_through_cancelling_in_one_commit() -> None:
 
 
 @pytest.mark.parametrize("one", [column("Idle"), column("Error")], ids=lambda one: one.name)
-def test_a_state_with_a_queue_is_never_at_rest(one: Column) -> None:
+def test_a_state_with_a_queue_is_never_idle(one: Column) -> None:
     waiting = QueuedInput("m1", "next", (), NOW)
     books = replace(one.state.ledger, follows=(waiting,))
 

@@ -130,7 +130,7 @@ def test_the_next_request_says_between_the_two_questions_that_the_user_interrupt
     assert talk.state.ledger.pending_notices == ()
 
 
-def test_a_restart_is_told_of_as_what_it_is() -> None:
+def test_a_restart_is_reported_as_such() -> None:
     talk = running()
     talk.tell(Restart(talk.at()))
 
@@ -189,7 +189,7 @@ def test_discarded_follow_ups_stand_before_the_notice() -> None:
     assert "Do not take up again what was asked before this notice" in notice
 
 
-def test_sub_agents_by_hand_are_told_of_it_too() -> None:
+def test_a_notice_is_also_given_for_sub_agents_started_by_a_user() -> None:
     talk = asked()
     talk.tell(UserCancel(talk.at()))
 

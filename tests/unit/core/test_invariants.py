@@ -26,7 +26,7 @@ def test_a_log_that_begins_late_may_end_a_run_that_it_does_not_begin_but_once() 
     ("used", "total", "wrong"),
     [(7, Usage(5, 2), False), (8, Usage(5, 2), True), (7, Usage(5, 3), True), (7, Usage(5, 2, 0, 0, 1), True)],
 )
-def test_the_tokens_told_of_last_are_those_of_the_state(used: int, total: Usage, wrong: bool) -> None:
+def test_the_tokens_reported_last_are_those_of_the_state(used: int, total: Usage, wrong: bool) -> None:
     audit = InvariantChecker("c")
     ledger = replace(Ledger(), used_tokens=7, total_usage=Usage(5, 2))
     assert list(audit.check_end(Idle(ledger), Mode.UNRESTRICTED)) == []

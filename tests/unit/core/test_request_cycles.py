@@ -234,7 +234,7 @@ def test_a_steer_ends_the_block_so_that_the_next_call_gets_one_of_its_own() -> N
     assert shown == ["m1", "ai(a; read[t1])", "steer m2", "ai(synthetic; read[t2])"]
 
 
-def test_the_result_stands_beside_its_call() -> None:
+def test_the_result_is_beside_its_call() -> None:
     result = ToolResult("t1", "cancelled")
     (cycle,) = project([ROOT, call(1, "bash"), call(2, "bash"), result, DONE])
     block = steps(cycle)[1]

@@ -51,7 +51,7 @@ def test_an_unfinished_text_is_continued_with_a_new_request_three_times_and_then
     assert detail(talk) == (StopReason.COMPLETED, "max_tokens")
 
 
-def test_the_continuations_count_anew_in_the_next_round() -> None:
+def test_the_continuations_are_counted_from_zero_in_the_next_round() -> None:
     talk = asked(max_continuations=1)
     talk.answer(Text("more"), end_turn=False)
     talk.call(bash("t1"))
@@ -145,7 +145,7 @@ def test_a_context_that_the_provider_refuses_ends_the_run_with_words_for_people(
     assert talk.said == [("system", talk.state.summary)]
 
 
-def test_usage_of_a_run_begins_anew_with_the_next_and_the_total_goes_on() -> None:
+def test_usage_of_a_run_starts_at_zero_in_the_next_and_the_total_goes_on() -> None:
     talk = asked()
     talk.answer(Text("done"), used=100)
 

@@ -24,7 +24,7 @@ def name_of(one: Column) -> str:
 
 
 @pytest.mark.parametrize("one", LIVE, ids=name_of)
-def test_a_restart_leaves_nothing_under_way_and_starts_nothing(one: Column) -> None:
+def test_a_restart_leaves_no_run_in_progress_and_starts_nothing(one: Column) -> None:
     talk = Talk(one.context, one.state)
 
     talk.tell(Restart(talk.at()))

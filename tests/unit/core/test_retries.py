@@ -128,7 +128,7 @@ def test_a_longer_retry_after_is_an_error_that_names_the_wait() -> None:
     assert "slow down" in talk.state.message
 
 
-def test_an_abort_that_nobody_asked_for_is_a_network_error() -> None:
+def test_an_unrequested_abort_is_a_network_error() -> None:
     talk = asked()
 
     talk.tell(LlmAborted(talk.at(), "c:r1", 1))
@@ -300,7 +300,7 @@ def test_a_result_is_filed_under_the_call_it_answers() -> None:
     [*parent_columns(), *sub_agent_columns()],
     ids=lambda one: f"{'sub-agent ' if one.context.is_sub_agent else ''}{one.name}",
 )
-def test_an_internal_fault_ends_what_is_under_way_as_an_unknown_error(where: Column) -> None:
+def test_an_internal_fault_ends_the_run_as_an_unknown_error(where: Column) -> None:
     talk = Talk(where.context, where.state)
     ledger = where.state.ledger
 

@@ -55,7 +55,7 @@ def test_it_does_not_count_against_that_of_a_run() -> None:
     assert talk.acts(RequestLlm)
 
 
-def test_an_abort_that_nobody_asked_for_costs_its_run() -> None:
+def test_the_usage_of_an_unrequested_abort_counts_for_its_run() -> None:
     talk = Talk(OPEN)
     talk.say("go")
     talk.tell(LlmAborted(talk.at(), "c:r1", 1, Usage(30)))

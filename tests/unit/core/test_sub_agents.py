@@ -476,7 +476,7 @@ def test_the_turns_of_its_task_count_for_a_sub_agent_not_those_of_the_limits() -
     assert talk.state.kind is ErrorKind.TURN_LIMIT
 
 
-def test_what_a_sub_agent_had_said_when_its_time_was_over_is_told() -> None:
+def test_the_last_text_of_a_sub_agent_that_timed_out_is_reported() -> None:
     talk = spawned("one")
     talk.tell(SubAgentTimeout(talk.at(), "c-a1", "half of it"))
     (told,) = messages(talk.last)[0].content

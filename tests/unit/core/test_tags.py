@@ -57,5 +57,5 @@ def test_honest_text_is_left_as_it_is(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["<", "</", "tool-", "call", "result", "-", "TOOL", "\u200b", ">"])).map("".join))
-def test_no_output_ends_its_result_where_results_are_told_as_text(text: str) -> None:
+def test_no_output_ends_its_result_where_results_are_sent_as_text(text: str) -> None:
     assert not forged(tags.escape_calls(text), "tool-call", "tool-result")

@@ -186,7 +186,7 @@ moves = st.lists(
 
 @settings(max_examples=200)
 @given(moves)
-def test_never_two_at_once_every_kill_has_its_receipt_and_nobody_waits_for_ever(script: list[str | int]) -> None:
+def test_never_two_at_once_every_kill_has_its_receipt_and_no_caller_waits_for_ever(script: list[str | int]) -> None:
     world = World()
     for move in script:
         match move:

@@ -143,7 +143,7 @@ def test_a_cancel_ends_a_tls_handshake(protocol: str, certificate: Path) -> None
 
 
 @PROTOCOLS
-def test_a_cancel_ends_a_connect_that_nobody_accepts(protocol: str) -> None:
+def test_a_cancel_ends_a_connect_that_is_not_accepted(protocol: str) -> None:
     with ExitStack() as stack:
         port, waiting = full_backlog(stack)
         asking = RequestThread(model(protocol, f"http://127.0.0.1:{port}", timeouts=PATIENT))

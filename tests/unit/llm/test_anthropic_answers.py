@@ -67,7 +67,7 @@ def test_text_is_passed_on_as_it_comes_and_answered_as_a_whole() -> None:
     assert (sink.begun, sink.said, sink.thought) == (1, ["Hel", "lo ✓"], [])
 
 
-def test_usage_is_cumulative_and_what_is_absent_stands() -> None:
+def test_usage_is_cumulative_and_absent_values_keep_the_last_one() -> None:
     given = heard(
         start(cache_read_input_tokens=375, cache_creation_input_tokens=20),
         *text("x"),
@@ -327,7 +327,7 @@ def test_no_exception_of_a_failure_leads_to_the_request() -> None:
     assert told.__context__ is None
 
 
-def test_a_fault_of_ours_is_unknown_and_told_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_fault_is_unknown_and_reported_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Sink):
         def text(self, text: str, *, reasoning: bool = False) -> None:
             raise RuntimeError("hunter22")

@@ -107,7 +107,7 @@ def test_a_key_that_is_no_commands_is_not_tried_twice() -> None:
         ("kill -9 $$", "exit code -9"),
     ],
 )
-def test_a_command_that_gives_no_key_is_told_without_its_output(
+def test_a_command_that_gives_no_key_is_reported_without_its_output(
     script: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -117,7 +117,7 @@ def test_a_command_that_gives_no_key_is_told_without_its_output(
     assert "secret-words" not in told.failure.message + caplog.text
 
 
-def test_a_program_that_is_not_there_is_told() -> None:
+def test_a_missing_program_is_reported() -> None:
     with pytest.raises(ModelFailedError, match="cannot be started"):
         keys_of("/nowhere/program").with_key(CancelToken())
 

@@ -52,7 +52,7 @@ def test_models_are_lean_where_their_provider_says_so() -> None:
     assert not info(Catalog([local(default_model="tiny", profile="lean")]), "demo").lean
 
 
-def test_a_model_that_nobody_serves_is_refused_and_never_replaced() -> None:
+def test_a_model_without_a_provider_is_refused_and_never_replaced() -> None:
     catalog = Catalog(ENV)
     assert catalog.get("llama-9") is None
     assert catalog.get("demo-2") is None
@@ -218,7 +218,7 @@ def local_named(name: str) -> ProviderConfig:
     return provider_from_mapping(name, settings)
 
 
-def test_nobody_else_gets_to_read_it_even_if_a_name_fits_him_as_well() -> None:
+def test_no_other_provider_gets_the_key_even_if_its_name_matches_too() -> None:
     catalog = Catalog((local_named("first"), local(models=["mine"], small_model="tiny")))
     assert info(catalog, "tiny").provider == "first"
     assert small(catalog, "mine") == ("tiny", "local")
@@ -252,5 +252,5 @@ def test_one_setting_goes_before_all_providers() -> None:
         Catalog(ENV, small="llama-9")
 
 
-def test_a_model_that_nobody_serves_has_no_small_one() -> None:
+def test_a_model_without_a_provider_has_no_small_one() -> None:
     assert small(Catalog(ENV), "llama-9") is None

@@ -61,7 +61,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def test_the_first_message_is_greeted_and_leads_to_a_harmless_command() -> None:
+def test_the_first_message_is_greeted_and_leads_to_a_read_only_command() -> None:
     sink = Sink()
     answer = said_to_demo(user("Hello there"), sink=sink)
     assert "demo model" in text_of(answer)
@@ -72,7 +72,7 @@ def test_the_first_message_is_greeted_and_leads_to_a_harmless_command() -> None:
     assert sink.begun == 1
 
 
-def test_the_result_is_told_and_the_turn_ends() -> None:
+def test_the_result_is_reported_and_the_turn_ends() -> None:
     first = said_to_demo(user("Hello"))
     call = first.content[-1]
     assert isinstance(call, ToolUse)
@@ -235,7 +235,7 @@ def test_a_command_is_obeyed_also_right_behind_a_result() -> None:
     assert call_of(said_to_demo(*begun, user(ToolSuccess("t", "x"), "run ls"))) == ("bash", {"cmd": "ls"})
 
 
-def test_the_results_of_sub_agents_that_a_person_started_are_told() -> None:
+def test_the_results_of_sub_agents_that_a_person_started_are_reported() -> None:
     results = Text('<system-notice>\nTask: "run ls"\nResult: a.txt\n</system-notice>')
     answer = said_to_demo(user("run ls", results))
     assert answer.end_turn

@@ -163,7 +163,7 @@ def test_who_is_asked(name: str, settings: dict[str, Any], operator: dict[str, A
     assert ("/models" in [request.path for request in server.received]) is asks
 
 
-def test_what_is_told_goes_before_the_table_and_behind_what_people_say() -> None:
+def test_discovered_values_override_the_table_and_configured_ones_override_both() -> None:
     told = listing({"id": "gpt-4o", "max_model_len": 4096})
     with ScriptedServer(told, SAID, told, SAID) as server:
         for operator, window in (({}, 4096), ({"gpt-4o": {"output": 100}}, 4096)):

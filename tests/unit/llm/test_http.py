@@ -108,7 +108,7 @@ def test_redirects_are_not_followed() -> None:
     assert len(server.received) == 1
 
 
-def test_compressed_answers_are_read_though_nobody_asked() -> None:
+def test_compressed_answers_are_read_though_not_requested() -> None:
     body = gzip.compress(b"squeezed" * 1000)
     with ScriptedServer(answer(200, body, content_encoding="gzip")) as server:
         assert post(server.url) == (200, b"squeezed" * 1000)
@@ -149,7 +149,7 @@ def test_a_server_that_does_not_speak_tls() -> None:
     assert "TLS handshake with 127.0.0.1 failed" in told.text
 
 
-def test_nobody_listens() -> None:
+def test_no_server_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     told = failure(f"http://127.0.0.1:{port}")
@@ -250,7 +250,7 @@ def test_an_answer_that_dribbles_for_ever_meets_the_time_limit() -> None:
     _assert_overdue(told)
 
 
-def test_the_time_limit_of_the_whole_answer_is_told_as_that_even_when_nothing_arrives_near_its_end() -> None:
+def test_the_time_limit_of_the_whole_answer_is_reported_as_such_even_if_nothing_arrives_near_its_end() -> None:
     limits = Timeouts(connect=5, first_byte=5, idle=5, total=0.3)
     with ScriptedServer(_stall) as server:
         _assert_overdue(failure(server.url, timeouts=limits))
@@ -321,7 +321,7 @@ def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("key", ["hunter22\r\nx-evil: 1", "hunter22\u2603"])
-def test_a_header_that_cannot_be_sent_is_told_without_its_value(key: str) -> None:
+def test_a_header_that_cannot_be_sent_is_reported_without_its_value(key: str) -> None:
     with ScriptedServer(answer(200, b"")) as server:
         posting = Transport(provider("anthropic", server.url)).post(server.url, {"x-key": key}, b"", CancelToken())
         with pytest.raises(TransportError) as raised:

@@ -42,7 +42,7 @@ def rounds(*after: Content) -> tuple[Turn, ...]:
     return user("Look."), assistant(CALL), Turn("user", (ToolSuccess("t1", "a.gif", images=(SHOT,)), *after))
 
 
-def test_an_image_of_a_person_stands_before_the_words() -> None:
+def test_an_image_of_a_user_comes_before_the_text() -> None:
     turn = user(SHOT, "What is it?")
     source = {"type": "base64", "media_type": "image/png", "data": DATA}
     (told,) = messages("anthropic", turn)
@@ -74,7 +74,7 @@ def test_the_image_of_a_tool_is_part_of_its_result_or_follows_it() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_image_that_is_not_there_is_told_in_words(protocol: str) -> None:
+def test_a_missing_image_is_replaced_by_text(protocol: str) -> None:
     turns = user(LOST, "See?"), assistant(CALL), user(ToolSuccess("t1", "", images=(LOST, SHOT)))
     text = json.dumps(messages(protocol, *turns))
     assert text.count("[image image/png 7x7]") == 2
@@ -82,7 +82,7 @@ def test_an_image_that_is_not_there_is_told_in_words(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_model_that_takes_no_images_is_told_in_words(protocol: str) -> None:
+def test_a_model_that_takes_no_images_gets_text_instead(protocol: str) -> None:
     def none(image: Image) -> ImageView | None:
         raise AssertionError("nobody looks at it")
 
@@ -114,5 +114,5 @@ def test_a_failure_to_prepare_an_image_leaves_as_it_is(protocol: str) -> None:
         messages(protocol, user(SHOT), view=fails)
 
 
-def test_a_request_shows_nothing_unless_it_is_told_how() -> None:
+def test_a_request_shows_nothing_without_a_renderer() -> None:
     assert STAND_IN in json.dumps(messages("anthropic", user(SHOT), view=request().view_of))

@@ -159,7 +159,7 @@ def test_tool_calls_are_put_together_by_index() -> None:
     assert not given.end_turn
 
 
-def test_calls_under_one_index_or_none_are_told_apart_by_their_ids() -> None:
+def test_calls_under_one_index_or_none_are_distinguished_by_their_ids() -> None:
     same_index = heard(
         call(0, identity="a", name="bash", arguments="{}"), call(0, identity="b", name="bash", arguments="{"),
         call(0, arguments="}"), finish("tool_calls"), DONE,
@@ -262,7 +262,7 @@ def test_a_finish_reason_and_a_broken_connection_are_an_end() -> None:
         assert ask(model("openai-chat", server.url, "gpt-4o")).content == (Text("x"),)
 
 
-def test_after_a_finish_reason_nobody_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_finish_reason_the_wait_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "TAIL_SECONDS", 0.1)
     with ScriptedServer(stream(plain(delta(content="x"), finish("stop")), then=lambda c: c.wait_for_close())) as server:
         asking = RequestThread(model("openai-chat", server.url, "gpt-4o", timeouts=Timeouts()))

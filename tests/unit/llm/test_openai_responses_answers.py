@@ -160,7 +160,7 @@ def test_calls_are_put_together_and_end_no_turn() -> None:
     assert not given.end_turn
 
 
-def test_without_places_items_are_told_apart_by_id_or_by_what_is_unfinished() -> None:
+def test_without_places_items_are_distinguished_by_id_or_by_what_is_unfinished() -> None:
     """llama.cpp counts nothing; others change the ids from event to event."""
 
     def of(identity: str, *ids: str) -> list[Event]:

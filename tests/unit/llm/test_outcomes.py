@@ -250,7 +250,7 @@ def test_any_sequence_of_events_has_exactly_one_outcome(protocol: str, data: st.
 @PROTOCOLS
 @settings(max_examples=80, deadline=None)
 @given(st.data())
-def test_any_chunking_gives_the_same_answer_told_in_the_same_words(protocol: str, data: st.DataObject) -> None:
+def test_any_chunking_gives_the_same_answer_in_the_same_deltas(protocol: str, data: st.DataObject) -> None:
     whole = b"".join(data.draw(streams(protocol)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=10)))
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]

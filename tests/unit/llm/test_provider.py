@@ -20,7 +20,7 @@ from actors.adapters.llm.provider import (
 MINIMAL = {"protocol": "openai-chat", "base_url": "http://127.0.0.1:8080/v1"}
 
 
-def test_a_secret_shows_itself_to_nobody() -> None:
+def test_a_secret_is_never_shown() -> None:
     secret = Secret("hunter22")
     assert "hunter22" not in f"{secret!r} {secret} {[secret]}"
     assert secret.reveal() == "hunter22"

@@ -60,7 +60,7 @@ def settings(name: str, **given: object) -> ProviderConfig:
     return provider_from_mapping(name, {"protocol": "openai-chat", "base_url": DEAD, **given})
 
 
-def test_known_models_go_to_the_provider_that_speaks_their_protocol_and_nobody_is_asked() -> None:
+def test_known_models_go_to_the_provider_that_speaks_their_protocol_and_no_list_is_requested() -> None:
     with serving("x") as anthropic, serving("y") as openai:
         catalog = both(anthropic.url, openai.url)
         assert whose(catalog, "claude-opus-4-5-20251101") == "anthropic"
@@ -138,7 +138,7 @@ def test_a_presumed_default_counts_where_no_list_can_be_had_and_is_not_asked_abo
     assert len(server.received) == 1
 
 
-def test_a_default_that_somebody_has_set_is_not_asked_about() -> None:
+def test_a_configured_default_needs_no_request() -> None:
     with serving("mine") as anthropic, serving("qwen3") as openai:
         named = both(anthropic.url, openai.url, ANTHROPIC_MODEL="claude-x")
         assert learned(named)[0] == "claude-x"
@@ -260,7 +260,7 @@ def test_a_provider_that_is_never_to_be_asked_is_not() -> None:
     assert not server.received
 
 
-def test_a_long_list_is_told_in_part_and_what_is_close_comes_first() -> None:
+def test_a_long_list_is_shortened_and_the_closest_matches_come_first() -> None:
     with serving(*(f"vendor/model-{n}" for n in range(400)), "qwen/qwen3-coder") as server:
         catalog = Catalog([settings("large", base_url=server.url)])
         assert not accepts(catalog, "qwen3-coder")

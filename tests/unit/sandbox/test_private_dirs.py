@@ -67,7 +67,7 @@ def test_what_only_looks_like_ours_is_left_alone(place: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_what_belongs_to_somebody_else_is_left_alone(place: Path) -> None:
+def test_files_of_other_users_are_not_touched(place: Path) -> None:
     theirs = place / f"{PREFIX}theirs"
     theirs.mkdir(mode=0o700)
     os.chown(theirs, 65534, 65534)

@@ -102,7 +102,7 @@ def test_of_many_entries_the_first_are_listed(tmp_path: Path, monkeypatch: pytes
     assert answer.truncated
 
 
-def test_a_huge_directory_is_not_gone_through_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_directory_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory_listing, "MAX_SCANNED", 5)
     monkeypatch.setattr(directory_listing, "MAX_ENTRIES", 3)
     for number in range(20):

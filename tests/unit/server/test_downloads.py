@@ -92,7 +92,7 @@ class Endless:
         raise AssertionError("nobody looks at this one")
 
 
-def test_an_image_that_takes_too_long_is_given_up_and_its_decoder_stopped() -> None:
+def test_an_image_that_takes_too_long_fails_and_its_decoder_is_stopped() -> None:
     images = Endless()
     pictures = ImageUploads(images)
     request = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"x")])

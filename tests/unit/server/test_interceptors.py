@@ -44,7 +44,7 @@ def test_a_reader_who_leaves_during_a_write_is_no_fault(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-def test_a_fault_is_logged_and_told_as_a_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_is_logged_and_reported_as_a_number(caplog: pytest.LogCaptureFixture) -> None:
     assert ended_with(RuntimeError("secret")) is grpc.StatusCode.INTERNAL
     (record,) = caplog.records
     assert record.levelname == "ERROR"

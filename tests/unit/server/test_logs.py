@@ -41,7 +41,7 @@ def test_text_with_line_breaks_and_broken_characters_stays_one_line() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("what the user said"), KeyError("sk-secret")])
-def test_an_exception_is_told_by_class_and_place_without_its_text(error: BaseException) -> None:
+def test_an_exception_is_reported_by_class_and_place_without_its_text(error: BaseException) -> None:
     found = line(raised(error))
     assert found["error"] == type(error).__name__
     assert "test_logs.py" in str(found["stack"])
@@ -49,11 +49,11 @@ def test_an_exception_is_told_by_class_and_place_without_its_text(error: BaseExc
     assert "sk-" not in json.dumps(found)
 
 
-def test_what_the_system_says_is_told() -> None:
+def test_what_the_system_says_is_reported() -> None:
     assert line(raised(FileNotFoundError(2, "No such file")))["error"] == "FileNotFoundError: No such file"
 
 
-def test_causes_are_told() -> None:
+def test_causes_are_reported() -> None:
     error = ValueError("y")
     error.__cause__ = raised(KeyError("x"))
     assert line(raised(error))["error"] == "ValueError from KeyError"

@@ -29,6 +29,6 @@ def test_a_line_that_is_no_event_is_said_with_what_it_lacks(line: bytes, said: s
 
 
 @pytest.mark.parametrize("kind", ["conversation", "message", "event"])
-def test_an_export_is_known_and_told_apart(kind: str) -> None:
+def test_exports_are_recognized_and_distinguished(kind: str) -> None:
     with pytest.raises(ValueError, match=r"line 1 is of an export: .*`bedrock cycles NAME --events`"):
         fold([f'{{"kind": "{kind}", "{kind}": {{}}}}'.encode()])

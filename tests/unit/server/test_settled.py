@@ -20,7 +20,7 @@ def later(*notifications: Durable, first: int = 43) -> list[StoredEvent]:
 
 
 @pytest.mark.parametrize("kind", STATES)
-def test_states_at_rest_are_settled(kind: str) -> None:
+def test_idle_states_are_settled(kind: str) -> None:
     assert bool(SettledTracker(record(STATES[kind]))) is (kind in SETTLED)
 
 

@@ -164,7 +164,7 @@ def test_what_does_not_exist_is_named() -> None:
     assert told(UnknownConversationError("gone"))[0] == "NOT_FOUND"
 
 
-def test_events_that_are_gone_name_the_oldest_revision() -> None:
+def test_pruned_events_name_the_oldest_revision() -> None:
     code, reason, found = told(RevisionTooOldError("pruned", oldest=17))
     info = found["ErrorInfo"]
     assert isinstance(info, details.ErrorInfo)

@@ -85,7 +85,7 @@ def test_only_the_view_that_is_asked_for_is_filled() -> None:
     assert (len(rounds.steps), len(rounds.rounds)) == (0, 2)
 
 
-def test_a_cycle_under_way_has_no_end() -> None:
+def test_a_cycle_in_progress_has_no_end() -> None:
     cycle = one(user(1, "look"))
     assert (cycle.stop_reason, cycle.HasField("end_time")) == (v1.STOP_REASON_UNSPECIFIED, False)
     assert cycle.name == "conversations/c/requestCycles/c:1"

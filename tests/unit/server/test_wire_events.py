@@ -103,13 +103,13 @@ def test_a_changed_state_shows_what_the_conversation_shows(kind: str) -> None:
     assert told == state_of(FACTS, record(STATES[kind]))
 
 
-def test_the_walk_is_told_in_order() -> None:
+def test_the_walk_is_reported_in_order() -> None:
     walk = (ContextState.IDLE, ContextState.PROCESSING_USER_MESSAGE)
     answer = shown(StateChanged(summary_of(FACTS, "c", STATES["idle"]), walk))
     assert list(answer.state_changed.fsm_path) == [v1.CONTEXT_STATE_IDLE, v1.CONTEXT_STATE_PROCESSING_USER_MESSAGE]
 
 
-def test_retries_of_tools_and_of_requests_are_told_apart() -> None:
+def test_retries_of_tools_and_of_requests_are_distinguished() -> None:
     request = shown(Retrying(2, 3, 9_000, TIMEOUT, request_id="c:r5")).retrying
     tool = shown(Retrying(2, 3, 9_000, TIMEOUT, tool_use_id="call-1")).retrying
     assert (request.WhichOneof("subject"), request.llm_request_id) == ("llm_request_id", "c:r5")
@@ -118,7 +118,7 @@ def test_retries_of_tools_and_of_requests_are_told_apart() -> None:
     assert request.error.kind == v1.ERROR_KIND_NETWORK
 
 
-def test_a_question_is_told_when_asked_and_when_decided() -> None:
+def test_a_question_is_reported_when_asked_and_when_decided() -> None:
     asked = shown(ApprovalRequested(UPGRADE, ApprovalKind.MODE_UPGRADE, 5)).approval_changed
     decided = shown(ApprovalResolved("call-3", Decision.WITHDRAWN)).approval_changed
     assert asked.approval.mode_upgrade.reason == "to write"
@@ -172,7 +172,7 @@ def test_an_update_shows_the_conversation_as_it_is_now() -> None:
     assert shown(ModeChanged(Mode.RESTRICTED)).conversation_updated == conversation(FACTS, record())
 
 
-def test_an_update_of_a_conversation_that_is_gone_keeps_its_revision() -> None:
+def test_an_update_of_a_deleted_conversation_keeps_its_revision() -> None:
     answer = sent(MemoryStore(), ModeChanged(Mode.RESTRICTED))
     assert (answer.revision, answer.WhichOneof("event")) == (12, None)
 

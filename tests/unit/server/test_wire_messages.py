@@ -21,7 +21,7 @@ def test_an_agent_message_names_its_request_its_cycle_and_what_it_used() -> None
     assert v1.Message.FromString(shown.SerializeToString()) == shown
 
 
-def test_blocks_come_in_order_without_reasoning_that_nobody_may_read() -> None:
+def test_blocks_come_in_order_without_hidden_reasoning() -> None:
     kinds = [block.WhichOneof("block") for block in message(FACTS, "c", MESSAGE).content]
     assert kinds == ["reasoning", "text", "tool_call", "tool_call"]
 

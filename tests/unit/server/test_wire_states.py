@@ -135,7 +135,7 @@ def test_an_upgrade_without_a_readable_reason_is_still_a_question() -> None:
     assert question.mode_upgrade.reason == ""
 
 
-def test_background_jobs_are_told_only_of_a_conversation_as_it_is_now() -> None:
+def test_background_jobs_are_shown_only_for_the_present_state_of_a_conversation() -> None:
     conversion = replace(FACTS, background_jobs={"c": ("b-1", "b-3")}.__getitem__)
     row = record(Idle())
     assert list(present(conversion, row).background_jobs) == ["b-1", "b-3"]

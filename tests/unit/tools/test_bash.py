@@ -81,7 +81,7 @@ def test_a_call_of_which_something_may_still_run_is_never_a_success(call: Any) -
 
 
 @pytest.mark.parametrize(("limit", "what"), [("processes", "processes"), ("memory", "memory")])
-def test_a_call_that_had_too_much_is_told_of_what(call: Any, limit: str, what: str) -> None:
+def test_a_call_that_exceeded_a_limit_names_it(call: Any, limit: str, what: str) -> None:
     call.sandbox.ends(exit_code=None, signal=9, killed=True, limit=limit)
     assert f"more {what} than a call may have" in run(call).text
 

@@ -260,9 +260,7 @@ def test_a_cancelled_command_is_killed_and_no_job(harness: ToolHarness) -> None:
     assert display(harness.call(peek="b-1"))["error"] == "handle_not_found"
 
 
-def test_a_cancel_that_strikes_while_the_job_is_let_go_kills_it(
-    harness: ToolHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_while_the_job_is_detached_kills_it(harness: ToolHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The token is pulled after the wait was over and before the process is let go."""
 
     def track(process: RunningProcess) -> Callable[[], bool]:
@@ -281,7 +279,7 @@ def test_a_cancel_that_strikes_while_the_job_is_let_go_kills_it(
     assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_whoever_cancels_and_then_ends_the_jobs_misses_none(
+def test_a_cancel_followed_by_ending_the_jobs_misses_none(
     harness: ToolHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that is let go just before the cancel is one that `end_jobs` finds."""
@@ -427,7 +425,7 @@ def test_a_cancelled_kill_stops_waiting(harness: ToolHarness) -> None:
     process.end()
 
 
-def test_a_kill_wakes_whoever_waits(harness: ToolHarness) -> None:
+def test_a_kill_wakes_waiting_callers(harness: ToolHarness) -> None:
     process = harness.job()
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.watched(process)
@@ -524,7 +522,7 @@ def test_ending_the_jobs_gives_a_receipt_for_each(harness: ToolHarness) -> None:
     assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_ending_the_jobs_never_waits_and_leaves_the_call_under_way_alone(harness: ToolHarness) -> None:
+def test_ending_the_jobs_never_waits_and_does_not_touch_the_running_call(harness: ToolHarness) -> None:
     stubborn = harness.job()
     stubborn.dies = False
     answer = harness.begin(cmd="make", wait_seconds=900)
@@ -572,7 +570,7 @@ def test_nothing_is_left_of_a_conversation_that_is_forgotten(harness: ToolHarnes
     assert not jobs._conversations
 
 
-def test_a_job_whose_end_is_lost_still_wakes_whoever_waits(harness: ToolHarness) -> None:
+def test_a_job_whose_end_is_lost_still_wakes_waiting_callers(harness: ToolHarness) -> None:
     process = harness.job()
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.watched(process)
@@ -582,7 +580,7 @@ def test_a_job_whose_end_is_lost_still_wakes_whoever_waits(harness: ToolHarness)
     assert "not all of its processes could be confirmed dead" in output.text
 
 
-def test_a_receipt_that_cannot_be_given_harms_nobody(harness: ToolHarness) -> None:
+def test_a_receipt_that_cannot_be_delivered_breaks_nothing(harness: ToolHarness) -> None:
     def fail(receipt: KillReceipt) -> None:
         raise OSError
 

@@ -56,7 +56,7 @@ def test_a_reason_is_needed(raw: str) -> None:
         "Error: EROFS: read-only file system, open 'x'",
     ],
 )
-def test_a_command_that_the_mode_stopped_is_told_how_to_ask(output: str) -> None:
+def test_output_of_a_command_that_the_mode_stopped_says_how_to_ask(output: str) -> None:
     assert hint(Mode.RESTRICTED, end(output)) == HOW_TO_ASK
     assert hint(Mode.RESTRICTED, end("", tail=output)) == HOW_TO_ASK
     assert hint(Mode.RESTRICTED, end(output, exit_code=None)) == HOW_TO_ASK

@@ -34,7 +34,7 @@ def kept(clipboards: Clipboards) -> dict[str, str]:
     return dict(clipboards.of("c-1"))
 
 
-def test_the_worker_is_told_everything_by_stdin(call: Any, clipboards: Clipboards) -> None:
+def test_the_worker_gets_everything_by_stdin(call: Any, clipboards: Clipboards) -> None:
     call.sandbox.protected = ("/data",)
     clipboards.store("c-1", clipboards.of("c-1"), {"c": "text"})
     answers(call)
@@ -102,7 +102,7 @@ def test_clipboards_are_kept_by_conversation_and_only_if_the_worker_succeeded(
     assert clipboards.of("c-2") == {}
 
 
-def test_a_forgotten_conversation_keeps_nothing_not_even_what_was_under_way(clipboards: Clipboards) -> None:
+def test_a_forgotten_conversation_keeps_nothing_not_even_from_a_running_call(clipboards: Clipboards) -> None:
     before = clipboards.of("c-1")
     clipboards.store("c-1", before, {"c": "1"})
     under_way = clipboards.of("c-1")

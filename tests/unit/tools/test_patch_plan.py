@@ -49,7 +49,7 @@ def test_all_patches_are_found_in_the_original() -> None:
     assert "not found" in refusal(b"a", replace("a", "b"), replace("b", "c"))
 
 
-def test_appends_and_prepends_keep_their_order_whatever_stands_between() -> None:
+def test_appends_and_prepends_keep_their_order_whatever_is_between_them() -> None:
     patches = [append("1"), prepend("A"), replace("x", "y"), append("2"), prepend("B")]
     assert apply(b"x", *patches).content == b"ABy12"
     assert apply(b"", append("1"), overwrite("o"), prepend("A"), append("2")).content == b"Ao12"
@@ -129,7 +129,7 @@ def test_the_same_clipboard_for_both_copies_and_can_reindent_in_place() -> None:
     assert (moved.content, moved.clipboards) == (b"\ta\n\tb\n", {"c": "  a\n  b\n"})
 
 
-def test_what_was_found_otherwise_is_told_and_so_is_its_clipboard() -> None:
+def test_an_inexact_match_is_reported_and_so_is_its_clipboard() -> None:
     done = apply(b"\tfoo()\n", replace("    foo()\n", "    bar()\n", toClipboard="c"))
     assert done.content == b"\tbar()\n"
     assert done.clipboards == {"c": "\tfoo()\n"}
@@ -169,7 +169,7 @@ def test_mixed_line_ends_are_left_alone() -> None:
     assert apply(b"a\n", append("b\r\n")).content == b"a\nb\r\n"
 
 
-def test_a_missing_newline_at_the_end_stays_missing_and_appending_to_it_is_told() -> None:
+def test_a_missing_newline_at_the_end_stays_missing_and_appending_to_it_is_reported() -> None:
     assert apply(b"a\nb", replace("a", "x")).content == b"x\nb"
     done = apply(b"a", append("b\n"))
     assert done.content == b"ab\n"
@@ -215,7 +215,7 @@ def test_files_and_clipboards_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert apply(b"abcdef", replace("abcdef", "", toClipboard="c"), clipboards={"c": "12345"}).clipboards
 
 
-def test_names_of_clipboards_count_and_are_told_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_clipboards_count_and_are_listed_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patch_plan, "MAX_CLIPBOARDS", 10)
     assert apply(b"abc", replace("abc", "", toClipboard="1234567")).clipboards
     assert "clipboards would hold" in refusal(b"abc", replace("abc", "", toClipboard="12345678"))

@@ -244,7 +244,7 @@ def test_links_that_lead_nowhere_are_refused(here: Path, way: None) -> None:
     assert os.strerror(errno.ENOENT) in refusal("missing/../file")
 
 
-def test_what_somebody_else_has_changed_meanwhile_is_kept(here: Path) -> None:
+def test_concurrent_changes_are_kept(here: Path) -> None:
     file = here / "file"
 
     def other_writes(content: bytes | None) -> bytes:

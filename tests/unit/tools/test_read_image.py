@@ -40,7 +40,7 @@ def test_the_bytes_are_kept_and_the_result_refers_to_them(call: Any, media_type:
     assert call.sandbox.launches[0].argv[5:] == ("a.png", str(20 << 20))
 
 
-def test_what_cannot_be_used_is_told(call: Any) -> None:
+def test_what_cannot_be_used_is_reported(call: Any) -> None:
     def refuse(data: bytes) -> Image:
         raise InvalidImageError("is damaged")
 

@@ -125,7 +125,7 @@ def test_unfitting_input_is_answered_with_what_to_change(name: str, raw: str, hi
     assert len(str(refused.value)) < 1500
 
 
-def test_several_faults_are_told_at_once_and_long_ones_cut() -> None:
+def test_several_faults_are_reported_at_once_and_long_ones_truncated() -> None:
     raw = json.dumps({"cmd": ["x" * 10_000], "wait_seconds": "0", "other": 1})
     with pytest.raises(InvalidToolInputError) as refused:
         toolbox.parse("bash", raw)

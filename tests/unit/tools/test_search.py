@@ -158,7 +158,7 @@ def test_what_cannot_be_searched_is_refused(here: Path) -> None:
         ("(" * 5000 + ")" * 5000, "recursion"),
     ],
 )
-def test_a_bad_pattern_is_told_where(here: Path, pattern: str, told: str) -> None:
+def test_a_bad_pattern_is_reported_with_its_position(here: Path, pattern: str, told: str) -> None:
     with pytest.raises(UnsearchableError, match="not valid") as refused:
         find(pattern)
     assert told in str(refused.value)
@@ -167,7 +167,7 @@ def test_a_bad_pattern_is_told_where(here: Path, pattern: str, told: str) -> Non
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_is_told_only_if_there_is_more(here: Path) -> None:
+def test_the_limit_is_reported_only_if_there_is_more(here: Path) -> None:
     write("x\n" * 3)
     assert find("x", max_results=3).count("\n") == 2
     notice = "[there are more than these 2 matches; narrow the pattern or the path, or raise max_results]"
@@ -181,7 +181,7 @@ def test_all_lines_together_are_capped(here: Path) -> None:
     assert "more than these" in text.splitlines()[-1]
 
 
-def test_what_was_left_out_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_left_out_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("large").open("wb") as large:
         large.truncate(walking.MAX_FILE_BYTES + 1)
     write("x\n", "a")

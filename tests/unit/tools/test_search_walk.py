@@ -226,7 +226,7 @@ def test_a_repository_is_known_by_its_directory_or_file(tmp_path: Path) -> None:
     assert walking.enclosing_repository(here + b"/a/b") == here + b"/a"
 
 
-def test_a_repository_of_somebody_else_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ours").mkdir()
     grow(tmp_path, ".git/HEAD")
     here = os.fsencode(tmp_path.resolve())

@@ -50,7 +50,7 @@ def test_a_pattern_finds_its_library_behind_the_project() -> None:
     assert "pathspec" in python(f"sys.path += {behind!r}; {program}")
 
 
-def test_a_library_that_is_missing_is_told() -> None:
+def test_a_library_that_is_missing_is_reported() -> None:
     with pytest.raises(ToolTransientError, match="no_such_package is not installed") as failed:
         directory_of("no_such_package")
     assert not failed.value.begun

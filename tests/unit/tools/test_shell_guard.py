@@ -85,7 +85,7 @@ def test_deleting_everything_is_refused(options: str, what: str) -> None:
 
 @pytest.mark.parametrize("place", EVERYWHERE)
 @pytest.mark.parametrize("command", ["git add -A", "git push --force", "rm -rf *"])
-def test_it_is_refused_wherever_it_stands(place: str, command: str) -> None:
+def test_it_is_refused_at_any_position(place: str, command: str) -> None:
     assert refused(place.format(command))
 
 
