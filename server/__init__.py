@@ -1,1 +1,1 @@
-"""The gRPC server: the wire contract in front of the actors."""
+"""The gRPC server: translates calls of the wire contract into commands to the actors, and reads of the store."""

@@ -1,8 +1,8 @@
 """The composition root: binds adapters to ports, and starts and stops the server.
 
-Startup: data directory, store, token, models, sandbox, recovery of conversations, port, ready. Shutdown: health says
-so, new work is refused, runs get their drain time, streams end, tools are killed, the store closes. All that was opened
-is closed in reverse order, also when startup fails half-way.
+Startup: data directory, store, token, models, sandbox, recovery of conversations, port, ready. Shutdown: the health
+service reports NOT_SERVING, new work is refused, runs get their drain time, streams end, tools are killed, the store
+closes. All that was opened is closed in reverse order, also when startup fails half-way.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
-"""Seconds that a shutdown may take beyond the drain time before the process exits anyway. Nothing is lost: the next
-start recovers all conversations."""
+"""Maximum seconds of a shutdown after the drain time; then the process exits anyway. Nothing is lost: the next start
+recovers all conversations."""
 
 
 class CannotStartError(Exception):
@@ -75,7 +75,7 @@ class Wiring:
 
     services: Services
     hub: EventHub
-    """The event bus of `runtime`, as watchers see it."""
+    """The event bus that is also in `services`, with the interface for watchers."""
     supervisor: Supervisor
     housekeeper: Housekeeper
     token: str
@@ -83,7 +83,8 @@ class Wiring:
     """The address for clients on this machine."""
     engine_version: str
     exposed: tuple[str, ...] = ()
-    """The server's files in shared directories: hidden from a tool call as of its start, but visible once replaced."""
+    """The server's files in shared directories. They are hidden when a tool call starts; a file replaced during the
+    call is visible to it."""
 
 
 @contextmanager
@@ -162,7 +163,7 @@ def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
 
 
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
-    """Log the sandbox report once the server runs; a server that cannot start only says why."""
+    """Log the sandbox report once the server runs; if it cannot start, only the reason is logged."""
     log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
     if not report.hides_protected:
         log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
@@ -200,16 +201,16 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
         try:
             restored = wired.supervisor.start()
         except StoreError as error:
-            text = f"the conversations in {config.data_dir} cannot be brought to rest: {error}"
+            text = f"the conversations in {config.data_dir} cannot be recovered: {error}"
             raise CannotStartError(text) from None
         wired.housekeeper.start()
         if restored:
             what = "conversation" if len(restored) == 1 else "conversations"
-            log.info("brought %d %s to rest after a restart", len(restored), what)
+            log.info("recovered %d %s after a restart", len(restored), what)
         try:
             asyncio.run(_serve(config, wired, announce, deadline, until_eof))
         finally:
-            end_at_once()  # the loop has given SIGINT back to Python
+            end_at_once()  # closing the event loop has restored Python's SIGINT handler
     log.info("stopped")
 
 
@@ -270,12 +271,12 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, received)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup sets SIG_IGN
         loop.add_signal_handler(signal.SIGHUP, stop.set)  # a closed terminal may send more than one
 
 
 def _on_eof(stop: asyncio.Event) -> None:
-    """Stop when standard input ends. Raises CannotStartError if it is nothing whose end can be waited for."""
+    """Stop when standard input ends. Raises CannotStartError if it is neither a pipe nor a socket."""
     loop = asyncio.get_running_loop()
     source = 0
 
@@ -311,23 +312,24 @@ class Deadline:
 
 
 def _give_up(seconds: float) -> None:
-    log.error("stopping took longer than %s s: ending at once; the next start brings everything to rest", seconds)
+    log.error("stopping took longer than %s s: ending at once; the next start recovers all conversations", seconds)
     os._exit(1)
 
 
 def _ready(config: Config, where: Sequence[Listen]) -> str:
-    """Return the line that says that the server is ready, and where."""
+    """Return the line that announces that the server is ready, with its addresses."""
     targets = [f"https://{each.target}" if config.tls and not each.path else each.target for each in where]
     return f"bedrock ready on {' and '.join(targets)} (data {config.data_dir})"
 
 
 def _credentials(config: Config) -> grpc.ServerCredentials | None:
-    """TLS, if it is configured. Raises CannotStartError."""
+    """Return the TLS credentials; None if TLS is not configured. Raises CannotStartError."""
     if config.tls_certificate is None or config.tls_key is None:
         return None
     try:
         pair = (config.tls_key.read_bytes(), config.tls_certificate.read_bytes())
-        # gRPC would only say that it cannot listen. No prompt for a password: there may be no terminal.
+        # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a password
+        # prompt: there may be no terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_certificate, config.tls_key, lambda: "")
     except ssl.SSLError:
         raise CannotStartError(

@@ -34,8 +34,8 @@ _data_dir = click.option("--data-dir", type=str, help="Where conversations are k
 def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -> None:
     """Copy the database into FILE.
 
-    A server may use it meanwhile. The copy is that of one moment, and it is checked. Token, keys and settings are
-    not in it.
+    The server may be running. The copy is consistent, and it is checked. It does not contain the token, keys and
+    settings.
     """
     with ending_at_once():
         from actors.adapters.store.sqlite.files.backup import BackupError, TargetExistsError, back_up  # noqa: PLC0415 -- not for --help
@@ -54,13 +54,13 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
 @_file
 @_config
 @_data_dir
-@click.option("--force", is_flag=True, help="Also where there is a database; it is kept under another name.")
-@click.option("--accept-damage", is_flag=True, help="Also a backup in which conversations are damaged; they are named.")
+@click.option("--force", is_flag=True, help="Replace an existing database; it is kept under another name.")
+@click.option("--accept-damage", is_flag=True, help="Also restore damaged conversations; they are listed.")
 def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, accept_damage: bool) -> None:
     """Make a backup the database of a stopped server.
 
-    Every row of it is checked first. What has happened since the backup is not in it. The next start brings all
-    conversations to rest.
+    Every row of the backup is checked first. Changes since the backup are lost. The next start of the server recovers
+    all conversations: runs that were in progress are interrupted.
     """
     with ending_at_once():
         from actors.adapters.store.sqlite.files.backup import BackupError, DamagedBackupError  # noqa: PLC0415 -- not for --help
@@ -88,7 +88,7 @@ def _directory(data_dir: str | None, config: Path | None) -> Path:
     """Return the data directory that `bedrock serve` would use; one that others can write to is refused."""
     try:
         found = load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
-        with suppress(FileNotFoundError):  # which the command itself explains, or mends
+        with suppress(FileNotFoundError):  # backup reports a missing directory, restore creates it
             close_to_others(found)
     except ConfigError as error:
         fail(str(error), USAGE)

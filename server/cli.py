@@ -21,31 +21,33 @@ USAGE = 2
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 @click.option("--listen", type=str, help="host:port (0: any free one), unix:/path, or none. [127.0.0.1:7421]")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged to stderr. [info]")
-@click.option("--default-model", type=str, help="The model of conversations that name none.")
-@click.option("--small-model", type=str, help='The model for small requests beside all conversations, or "none".')
+@click.option("--default-model", type=str, help="The default model of conversations.")
+@click.option("--small-model", type=str, help='The model for side queries such as titles, or "none".')
 @click.option("--titles/--no-titles", default=None, help="Give conversations titles. [on]")
-@click.option("--drain-seconds", type=float, help="How long runs may go on after a signal to stop. [10]")
-@click.option("--idle-seconds", type=float, help="How long a conversation at rest keeps its thread. [30]")
+@click.option("--drain-seconds", type=float, help="How long runs may continue after a signal to stop. [10]")
+@click.option("--idle-seconds", type=float, help="How long an idle conversation keeps its thread. [30]")
 @click.option("--max-streams", type=int, help="Streams that may be open at the same time. [10000]")
 @click.option("--retention-events-days", type=float, help="How long events are kept; messages always are. [for ever]")
-@click.option("--retention-events-min", type=int, help="Latest events of each conversation kept anyway. [10000]")
+@click.option("--retention-events-min", type=int, help="Latest events of each conversation to keep anyway. [10000]")
 @click.option("--retention-archived-days", type=float, help="How long archived conversations are kept. [for ever]")
-@click.option("--reflection/--no-reflection", default=None, help="Describe the services to tools. [off]")
+@click.option(
+    "--reflection/--no-reflection", default=None, help="Enable gRPC reflection, for tools like grpcurl. [off]"
+)
 @click.option("--tls-certificate", type=str, help="A PEM file; needed to listen beyond this machine.")
 @click.option("--tls-key", type=str, help="The PEM file with its key.")
 @click.option(
     "--sandbox",
     type=click.Choice(SANDBOXES),
-    help="What restricts tools; the server refuses to start if the machine cannot keep it. [auto]",
+    help="What restricts tools; the server does not start if the machine cannot enforce it. [auto]",
 )
-@click.option("--until-eof", is_flag=True, help="Stop as well when standard input, a pipe, is closed at its other end.")
+@click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
 def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
-    """Run the Bedrock server until it is told to stop.
+    """Run the Bedrock server until it receives a signal to stop.
 
-    Every option is also a variable, BEDROCK_DATA_DIR and so on, and a line of the file. Clients of this user on this
-    machine need no address and no token: they find a Unix socket, and the token, in the data directory. Others connect
-    to --listen and bring the token. A first SIGTERM, SIGHUP or Ctrl-C lets runs finish for a while, a second SIGTERM
-    or Ctrl-C does not wait for them.
+    Every option can also be set by an environment variable (BEDROCK_DATA_DIR and so on) and in the file. Clients of
+    this user on this machine need no address and no token: they find a Unix socket, and the token, in the data
+    directory. Others connect to --listen and must send the token. A first SIGTERM, SIGHUP or Ctrl-C lets runs continue
+    for the drain time, a second SIGTERM or Ctrl-C does not wait for them.
     """
     try:
         config = load({name: value for name, value in options.items() if value is not None}, file=file)
@@ -71,6 +73,6 @@ def _serve(config: Config, *, until_eof: bool) -> None:
 
 
 def fail(text: str, code: int) -> NoReturn:
-    """End the program with a line on standard error."""
+    """Print an error line to standard error and exit."""
     print_text(f"bedrock: {text}", err=True)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Settings of the server: flags, then BEDROCK_* variables, then a TOML file, then what is built in."""
+"""Settings of the server: from flags, BEDROCK_* variables, a TOML file and built-in defaults, in this order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Listen:
 
     @property
     def target(self) -> str:
-        """What gRPC is given."""
+        """The address in the form that gRPC takes."""
         if self.path:
             return f"unix:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -50,47 +50,48 @@ class Listen:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything an operator can set. Complete and checked."""
+    """All settings of an operator, with defaults filled in and values checked."""
 
     data_dir: Path
     listen: Listen | None = Listen("127.0.0.1", 7421)
-    """Where the server listens besides the socket of its data directory; None: nowhere."""
+    """The address to listen on in addition to the Unix socket in the data directory; None for no other address."""
     log_level: str = "info"
     default_model: str = ""
-    """Empty: that of the first provider."""
+    """The default model of conversations; empty for that of the first provider."""
     small_model: str = ""
-    """For small requests beside all conversations; "none": they are not made; empty: that of each one's provider."""
+    """The model for side queries such as titles. "none": no such queries; empty: a small model of the same provider."""
     titles: bool = True
     """Whether conversations without a title get one from their first message."""
     drain_seconds: float = 10.0
-    """How long runs may continue during a graceful shutdown."""
+    """Seconds that runs may continue during a graceful shutdown."""
     idle_seconds: float = 30.0
-    """How long an idle conversation keeps its thread."""
+    """Seconds that an idle conversation keeps its thread."""
     max_streams: int = 10_000
-    """Of Subscribe, at the same time."""
+    """Maximum number of concurrent Subscribe streams."""
     retention_events_days: float = 0.0
-    """How long events are kept; 0: for ever. Messages are, in any case."""
+    """Days that events are kept; 0: for ever. Messages are always kept."""
     retention_events_min: int = 10_000
-    """How many of the latest events of each conversation are kept regardless of age."""
+    """How many of the latest events of each conversation are kept, regardless of their age."""
     retention_archived_days: float = 0.0
-    """How long archived conversations are kept; 0: for ever."""
+    """Days that archived conversations are kept; 0: for ever."""
     reflection: bool = False
     """Whether the server describes its services to tools like grpcurl."""
     tls_certificate: Path | None = None
-    """PEM, with its chain."""
+    """The PEM file with the certificate and its chain."""
     tls_key: Path | None = None
     sandbox: str = "auto"
-    """What keeps the restricted mode: the best that the machine can, or one tier that it must be able to keep."""
+    """The sandbox tier that enforces the restricted mode: "auto" for the best available one, or one that must be
+    available."""
     file: Path | None = None
     """The file that settings came from."""
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     """Model providers from the file, by name; may hold keys, so it is never shown."""
     models: Mapping[str, Any] = field(default_factory=dict)
-    """What the file says about models' windows and prices, by the beginnings of their names."""
+    """Context windows and prices of models from the file, by prefix of the model's name."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment in which keys of well-known providers are looked up."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """By setting, for those that were given: the flag, the variable, or the file and the key."""
+    """Where each given setting comes from: the flag, the variable, or the file and the key."""
 
     def refusal(self, text: str) -> ConfigError:
         """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
@@ -219,12 +220,12 @@ SETTINGS: dict[str, Parser] = {
     "tls_key": _path,
     "sandbox": _sandbox,
 }
-"""Every setting that a flag, a variable and the file can give. The file also has the tables `providers`
+"""Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables `providers`
 and `models`."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
-    """Put the settings together. `flags` holds only those that were given; `file` is the one that --config names.
+    """Merge the settings. `flags` holds only those that were given; `file` is the argument of --config.
 
     Raises ConfigError.
     """
@@ -304,7 +305,7 @@ def _read(path: Path | None) -> tuple[dict[str, Any], str]:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Believe a file only if no other user can write it: it names commands that print keys. Raises ConfigError."""
+    """Accept a file only if no other user can write it: it names commands that print keys. Raises ConfigError."""
     user = os.geteuid()
     if found.st_uid not in (0, user):
         raise ConfigError(f"{path} belongs to user {found.st_uid}, and this is user {user}: use a file of your own")

@@ -13,7 +13,7 @@ _TOLD = (OSError,)
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats time, level, logger and message; of exceptions their classes and stack frames."""
+    """Formats time, level, logger and message, and the classes and stack frames of exceptions."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""

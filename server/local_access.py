@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SOCKET = "bedrock.sock"
 _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
-"""Characters of a path that every gRPC library reads alike: some decode escapes that others send unchanged."""
+"""Paths that every gRPC library interprets in the same way: some decode percent escapes, others do not."""
 
 
 def claim_directory(path: Path) -> None:
@@ -58,7 +58,7 @@ def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
     name = f"{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]}.sock"
     if runtime := xdg_directory("XDG_RUNTIME_DIR", environ):
         path = runtime / "bedrock" / name
-        with suppress(NotPrivateError, OSError):  # inherited from another user, or it does not exist
+        with suppress(NotPrivateError, OSError):  # may be another user's, or missing
             if _usable(path):
                 claim_directory(path.parent)
                 return path

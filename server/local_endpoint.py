@@ -1,4 +1,4 @@
-"""Where clients on this machine find the running server: its socket and address file, restored if they are removed.
+"""The socket and the address file by which clients on this machine find the server; restored if they are removed.
 
 No client can connect to a socket whose path was removed, and gRPC cannot bind another one while it serves. So a second
 hard link to the socket is kept in a private directory, from which a missing path is linked again.
@@ -31,7 +31,7 @@ SPARE = "bedrock.sock.spare"
 
 @contextmanager
 def published(data_dir: Path, socket: Path) -> Generator[None]:
-    """Let clients of this machine find the server that listens on `socket`, as long as the block runs.
+    """Within the block, publish the address of the server that listens on `socket` to clients on this machine.
 
     Raises TokenUnusableError.
     """
@@ -53,7 +53,7 @@ def published(data_dir: Path, socket: Path) -> Generator[None]:
 
 
 class LocalSocket:
-    """The socket of a server that runs, and the file that names it. One thread at a time."""
+    """The socket of the running server, and the address file that names it. Used by one thread at a time."""
 
     def __init__(self, data_dir: Path, socket: Path) -> None:
         """Write the address file, and keep a second link to the listening socket. Raises TokenUnusableError."""
@@ -72,7 +72,7 @@ class LocalSocket:
     def look(self) -> None:
         """Restore missing files and log a warning; log once what cannot be restored."""
         if _inode(self._data_dir) != self._directory:
-            return  # the store reports that; what is at the path now belongs to another process
+            return  # the data directory was replaced, which the store reports; the files belong to another process
         self._look_at(self._socket, _inode(self._socket) == self._inode)
         self._look_at(self._address, _holds(self._address, self._line))
 
@@ -88,11 +88,12 @@ class LocalSocket:
                 log.warning("%s cannot be removed: %s", self._address, error.strerror)
 
     def _keep(self) -> Path | None:
-        """Link the socket a second time; None where the file system cannot."""
-        beside = self._socket.with_name(f"{self._socket.name}.spare")  # where another file system has the socket
+        """Create the second link to the socket; return its path, or None without hard links."""
+        # if the socket is on another file system than the data directory
+        beside = self._socket.with_name(f"{self._socket.name}.spare")
         for spare in (self._data_dir / SPARE, beside):
             with suppress(OSError):
-                spare.unlink(missing_ok=True)  # of a server that was killed
+                spare.unlink(missing_ok=True)  # may be left from a server that was killed
                 os.link(self._socket, spare, follow_symlinks=False)
                 return spare
         return None
@@ -130,7 +131,7 @@ class LocalSocket:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Device and number of what is at a path; of a link itself unless it leads to a directory. None if nothing is."""
+    """Return device and inode number of a path; None if it is missing. A link is followed only to a directory."""
     try:
         found = path.stat() if path.is_dir() else path.lstat()
     except OSError:
@@ -143,5 +144,5 @@ def _holds(path: Path, text: str) -> bool:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(4096) == text.encode()
     except OSError as error:
-        # Without a free descriptor the file cannot be read: that does not mean that it was removed.
+        # If no file descriptor is free the file cannot be read; it may still exist.
         return bool(exhausted_resource(error))

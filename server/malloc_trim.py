@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 30.0
 RISE_BYTES = 8 << 20
-"""Growth of resident memory before a trim, bytes: a trim takes some milliseconds."""
+"""Minimum growth of resident memory before a trim, in bytes: a trim takes some milliseconds."""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
 

@@ -1,4 +1,4 @@
-"""Process-wide settings, made once, most before any thread is started."""
+"""Process-wide settings, made once at start, most of them before any thread is started."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 STACK_BYTES = 1024 * 1024
-"""Of a thread's stack. Only what is used takes memory, but 256 KiB is not enough: decoding JSON that is nested as
-deep as Python allows overflows it, which would end the process."""
+"""Stack size of each thread. Only the used part takes memory. 256 KiB is too little: decoding JSON nested as deeply as
+Python allows would overflow the stack and end the process."""
 MAX_OPEN_FILES = 65_536
 FUTEX_SLOTS = 16_384
 _PR_SET_DUMPABLE = 4
@@ -61,7 +61,7 @@ def _hide_memory() -> None:
 def _spread_futexes() -> None:
     """Give this process more hash slots for waiting threads; the kernel's 16 make waking thousands slow.
 
-    Kernels that do not know this answer with an error, which is fine.
+    Older kernels return an error, which is ignored.
     """
     _libc().prctl(_PR_FUTEX_HASH, _PR_FUTEX_HASH_SET_SLOTS, FUTEX_SLOTS, 0, 0)
 

@@ -1,1 +1,1 @@
-"""Rules that every request and response keeps: validation, errors, limits, names, pages, callers."""
+"""Rules of the contract for all calls: validation, errors, limits, resource names, pagination, authentication."""

@@ -1,4 +1,4 @@
-"""Who calls: one bearer token, one principal."""
+"""Authentication: one bearer token, one principal."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ class TokenUnusableError(Exception):
 
 
 class TokenAuth:
-    """Compares what calls bring with the one token."""
+    """Compares the token of a call with that of the server."""
 
     def __init__(self, token: str) -> None:
         self._expected = token.encode()
 
     def principal_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-        """Who calls; None if the metadata holds no valid token. Takes as long for a wrong one as for the right one.
+        """Return the caller; None without a valid token.
+
+        Takes constant time, so that the token cannot be guessed by timing.
 
         The scheme may be written in any case, and be followed by more than one space (RFC 6750, RFC 9110).
         """
@@ -46,7 +48,7 @@ class TokenAuth:
 
 
 def read_or_create_token(path: Path) -> str:
-    """Return the token in `path`; it is made at the first start, readable for its owner only.
+    """Return the token in `path`; the first start creates it, readable only by its owner.
 
     Raises TokenUnusableError.
     """

@@ -1,4 +1,4 @@
-"""Exceptions as google.rpc.Status: the code, the reason, and what belongs to it. Nothing from inside gets through."""
+"""Converts exceptions to google.rpc.Status: code, reason and details. Internal details never reach clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 DOMAIN = "bedrock"
 MAX_MESSAGE_CHARS = 500
-"""A status travels in trailers, of which clients take 8 KiB."""
+"""Maximum length of a status message: it is sent in trailers, for which clients accept 8 KiB."""
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
 RETRY_SECONDS = 1
@@ -83,11 +83,11 @@ FIELDS = {
     Reason.WORKING_DIRECTORY_INVALID: "working_directory",
     Reason.IMAGE_INVALID: "images",
 }
-"""The field that is wrong, for the reasons that are INVALID_ARGUMENT."""
+"""The name of the invalid field, for each reason with the code INVALID_ARGUMENT."""
 
 
 class MalformedRequestError(Exception):
-    """Fields of the request are wrong in themselves: (field, what is wrong with it)."""
+    """Fields of the request are invalid; each violation is a pair of the field and the explanation."""
 
     reason = "INVALID_ARGUMENT"
 
@@ -105,7 +105,7 @@ class ConversationNotFoundError(Exception):
 
 
 class NestedFieldError(Exception):
-    """A refusal of something inside a field of the request."""
+    """A value within a field of the request was refused."""
 
     def __init__(self, field: str, refusal: Rejected | InvalidFieldError) -> None:
         super().__init__(str(refusal))
@@ -114,7 +114,7 @@ class NestedFieldError(Exception):
 
 
 class ImageRefusedError(MalformedRequestError):
-    """An image of a message cannot be used; `text` goes on where "the image" begins."""
+    """An image of a message cannot be used; `text` continues the sentence "the image …"."""
 
     reason = Reason.IMAGE_INVALID.value
 
@@ -137,7 +137,7 @@ class AnswerTimeoutError(Exception):
 
 
 class SlowReaderError(Exception):
-    """A reader took nothing for too long."""
+    """A client did not read its stream for too long."""
 
     def __init__(
         self, text: str = "this watcher read nothing for too long; resume after the last revision seen"
@@ -153,7 +153,7 @@ class ConnectionLostError(Exception):
 
 
 def status_of(error: BaseException) -> Status:
-    """Return the status that a client gets for `error`. Logs what the client does not get."""
+    """Return the status that a client gets for `error`, and log the details that it does not get."""
     match error:
         case Rejected(reason=reason):
             return _refusal(reason, str(error))
@@ -209,7 +209,7 @@ _TEXTS: dict[type[BaseException], str] = {
 
 
 def _plain(error: BaseException) -> Status:
-    """Return the status of an error that has no reason of its own: its reason is the name of its code."""
+    """Return the status of an error without a specific reason: the name of its code is the reason."""
     code = _PLAIN.get(type(error))
     if code is None and (lacked := exhausted_resource(error)):
         return _exhausted(lacked)
@@ -227,13 +227,13 @@ def _store_failed(error: StoreError) -> Status:
 
 
 def _exhausted(text: str) -> Status:
-    """Return the status of a call that this process lacks a resource for; `text` names it."""
+    """Return the status of a call for which this process lacks a resource; `text` names the resource."""
     log.warning("a call was refused: %s", text)
     return _refusal(Reason.SERVER_EXHAUSTED, f"{text}: try again later")
 
 
 def _internal(error: BaseException) -> Status:
-    """Return the status of an internal fault: the client gets a number, the log gets the rest."""
+    """Return the status of an internal error: the client gets a random number, under which the log has the details."""
     number = secrets.token_hex(4)
     log.error("fault %s", number, exc_info=error)
     return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})

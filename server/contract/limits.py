@@ -1,4 +1,4 @@
-"""The bounds of the contract: what a request may hold and how large an answer gets. GetServerInfo reports them."""
+"""The limits of the contract: maximum sizes of requests and responses, and times. GetServerInfo reports them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from actors.ports import images
 from actors.runtime.services import AgentLimits
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
-"""Of a request message; the transport refuses a larger one."""
+"""Maximum size of a request message; the transport refuses a larger one."""
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
 """Maximum size of a response message: the default limit of gRPC clients."""
 PAGE_BYTES = 3 * 1024 * 1024
-"""Of the items of a page, if it has more than one."""
+"""Maximum size of all items of a page; a single item may be larger."""
 ATTACHMENT_PIECE_BYTES = 256 * 1024
-"""Of an image that is read, at a time."""
+"""Size of the chunks in which an image is downloaded."""
 REPLAY_JSON_BYTES = 1024 * 1024
-"""Of the input or the state of a step that is run again; longer ones are left out."""
+"""Maximum size of the input, and of the state, of a replayed step; longer ones are omitted."""
 SNAPSHOT_MESSAGES_BYTES = 1024 * 1024
-"""Of the recent messages in a snapshot, which also holds the queue and the open questions."""
+"""Maximum size of the recent messages in a snapshot, which also holds the queue and the open approvals."""
 BATCH_BYTES = 256 * 1024
-"""Of a batch of events. Small enough that a watcher on a slow line is seen to make progress."""
+"""Maximum size of a batch of events: small enough that a watcher with a slow connection makes visible progress."""
 BATCH_EVENTS = 256
 STORE_PAGE_EVENTS = 256
 """Events that a watcher reads from the store at a time."""
 
 MAX_TEXT_BYTES = 256 * 1024
-"""Of a message's text in UTF-8. A full queue of such messages still fits into a snapshot."""
+"""Maximum size of a message's text in UTF-8. A full queue of such messages still fits into a snapshot."""
 MAX_PATH_BYTES = 4_096
 MAX_NAME_CHARS = 512
-"""Of a resource name."""
+"""Maximum length of a resource name."""
 MAX_SLUG_CHARS = 63
 MAX_TITLE_CHARS = 256
 MAX_NOTE_CHARS = 1_024
@@ -43,20 +43,20 @@ MAX_IMAGE_PIXELS = images.MAX_IMAGE_PIXELS
 MAX_IMAGES_PER_MESSAGE = 20
 
 CONVERSATIONS_PAGE = (50, 1_000)
-"""Default and greatest page size."""
+"""Default and maximum page size."""
 MESSAGES_PAGE = (100, 1_000)
 CYCLES_PAGE = (20, 100)
 QUEUE_PAGE = (100, 1_000)
 RECENT_MESSAGES = (50, 200)
 
 SUB_AGENTS = AgentLimits()
-"""Bounds of what SpawnSubAgents may ask for."""
+"""Limits of the sub-agents that SpawnSubAgents can request."""
 REPORT_CHARS = 4_096
-"""Of what a sub-agent submitted, in an event of its parent."""
+"""Characters of a sub-agent's result that are shown in an event of its parent."""
 
 HEARTBEAT_SECONDS = 15.0
-"""The longest silence on a stream."""
+"""The longest time without a message on a stream."""
 STALL_SECONDS = 60.0
-"""How long one batch may wait for a watcher that reads nothing."""
+"""How long a batch may wait for a watcher that does not read; then its stream ends."""
 ANSWER_SECONDS = 30.0
-"""What a command gets if the client names no deadline."""
+"""Time limit of a command if the client sets no deadline."""

@@ -16,7 +16,7 @@ _CHECK = 8
 
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:
-    """How many items a page has at most, given what the client wants and (default, greatest)."""
+    """Return the maximum number of items of a page: the requested one within `bounds`, (default, maximum)."""
     default, greatest = bounds
     return min(wanted or default, greatest)
 
@@ -28,7 +28,7 @@ def token_of(position: msgspec.Struct, *listing: object) -> str:
 
 
 def position_of(token: str, kind: type[Position], *listing: object) -> Position | None:
-    """Return the position in a token, None for an empty one.
+    """Return the position in a page token; None for an empty token.
 
     Raises:
         MalformedRequestError: The token was not made for this listing.
@@ -46,12 +46,15 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
 
 
 def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
-    """Ties a token to its listing; not a secret, since a token opens nothing that its owner may not see."""
+    """Return a checksum that binds a page token to its listing.
+
+    It needs no secret: a forged token shows nothing that the caller could not list anyway.
+    """
     return hashlib.sha256(repr(listing).encode() + body).digest()[:_CHECK]
 
 
 class Page:
-    """Counts what goes into a page."""
+    """Counts the items and bytes of a page."""
 
     def __init__(self, items: int, limit_bytes: int) -> None:
         self._items = items
@@ -59,7 +62,7 @@ class Page:
         self._empty = True
 
     def take(self, size: int) -> bool:
-        """Count an item of `size` bytes in; False if it does not fit any more. The first one always does."""
+        """Count an item of `size` bytes; return False if it does not fit. The first item always fits."""
         if self._items <= 0 or (size > self._bytes and not self._empty):
             return False
         self._items -= 1

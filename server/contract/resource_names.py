@@ -1,4 +1,4 @@
-"""Resource names: what the contract calls things, and what the actors do."""
+"""Conversion between the contract's resource names and the ids that the actors use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
 
 
 def conversation(conversation_id: str) -> str:
-    """`conversations/{conversation}`, or "" for none."""
+    """Return `conversations/{conversation}`; "" for an empty id."""
     return f"conversations/{conversation_id}" if conversation_id else ""
 
 
@@ -27,7 +27,7 @@ def message(conversation_id: str, message_id: str) -> str:
 
 
 def approval(conversation_id: str, tool_use_id: str) -> str:
-    """Return the name of an approval question."""
+    """Return the name of an approval."""
     return f"conversations/{conversation_id}/approvals/{tool_use_id}"
 
 
@@ -37,7 +37,7 @@ def attachment(conversation_id: str, attachment_id: str) -> str:
 
 
 def cycle(conversation_id: str, run: str) -> str:
-    """Return the name of a run, or "" for none."""
+    """Return the name of a run; "" for an empty id."""
     return f"conversations/{conversation_id}/requestCycles/{run}" if run else ""
 
 
@@ -58,7 +58,7 @@ def parse_conversation(name: str) -> str | None:
 
 
 def parse_child(name: str, kind: str) -> tuple[str, str] | None:
-    """(id or slug of the conversation, id of the child); None if it is no name of that kind."""
+    """Return the id or slug of the conversation and the id of the child; None if it is no name of that kind."""
     found = _CHILD[kind].fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return (found.group(1), found.group(2)) if found else None
 

@@ -1,6 +1,6 @@
-"""What each request must be in itself, as a table: request, field, rule. What depends on the server is judged later.
+"""Validation of requests, as a table of request, field and rule. Checks that need the server's state come later.
 
-A rule takes the field's value and says what is wrong with it, or None. All violations are reported together.
+A rule takes the field's value and returns what is wrong with it, or None. All violations are reported together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check(request: Message) -> None:
-    """Raise Malformed if the request is wrong in itself."""
+    """Raise MalformedRequestError if a field of the request is invalid."""
     violations = [
         (field, text) for field, rule in RULES.get(type(request), ()) if (text := rule(_value(request, field)))
     ]
@@ -62,7 +62,7 @@ def conversation_name(value: str) -> str | None:
 
 
 def child_name(kind: str) -> Rule:
-    """Return the rule for the required name of something in a conversation, of this kind."""
+    """Return the rule for the required name of a resource of this kind in a conversation."""
 
     def rule(value: str) -> str | None:
         if not value:
@@ -83,7 +83,7 @@ def optional(rule: Rule) -> Rule:
 
 
 def known(enum: Any, *refused: int, required: bool = False) -> Rule:
-    """Return the rule for values of `enum` that the contract names; proto3 lets any number through."""
+    """Return the rule that accepts only values of `enum` that the contract names: proto3 accepts any number."""
     allowed = [number for number in enum.values() if number not in refused and (number or not required)]
     offered = ", ".join(enum.Name(number) for number in allowed if number)
     return lambda value: None if value in allowed else f"must be one of {offered}"
@@ -316,11 +316,11 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.ListToolsRequest: (),
     v1.GetServerInfoRequest: (),
 }
-"""Every request that this version of the server takes."""
+"""The rules of every request that this version of the server accepts."""
 
 
 def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
-    """Only the fields in the mask count: a client may send back a whole conversation."""
+    """Check only the fields in the update mask: a client may send back a whole conversation."""
     paths = request.update_mask.paths
     if not paths:
         yield "update_mask", f"is required: one or more of {', '.join(_UPDATABLE)}"
@@ -333,7 +333,7 @@ def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(request: v1.SpawnSubAgentsRequest) -> Iterator[tuple[str, str]]:
-    """Every task by its position, as in `tasks[2].model`."""
+    """Check every task; violations name its position, as in `tasks[2].model`."""
     for index, task in enumerate(request.tasks):
         for field, rule in _TASK:
             if text := rule(getattr(task, field)):

@@ -1,1 +1,1 @@
-"""Reads of the store, on threads of their own."""
+"""Reads of the store, which run on a separate pool of threads."""

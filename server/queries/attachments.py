@@ -32,7 +32,7 @@ class AttachmentDownloads:
         request: v1.DownloadAttachmentRequest,
         write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
     ) -> None:
-        """Write all of it. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
+        """Write the whole image in chunks. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
         _, attachment_id = names.parse_child(request.name, "attachments") or ("", "")
         found = None
         if "." not in attachment_id:  # ids with a dot are derived views, which are not served to clients

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
 
 ROWS = 50
-"""Of the log, read and run at a time."""
+"""Rows of the log that are read and replayed at a time."""
 
 
 class StoredAudits:
@@ -91,7 +91,7 @@ class _Run:
         if self._step == 0 and rows and rows[0].step != 1:
             raise RevisionTooOldError("its beginning was pruned", oldest=rows[0].first_revision - 1)
         if rows and rows[0].step != self._step + 1:
-            # Raises the same if the rows between were pruned while those before were run; else the log has a gap.
+            # Raises RevisionTooOldError if the missing rows were pruned during the replay; otherwise the log has a gap.
             self._store.events(self._record.id, after=self._revision, limit=1)
         return [self._shown(self._replay.take(row)) for row in rows]
 

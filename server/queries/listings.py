@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 CHUNK = 100
-"""Rows read at a time; a page that is full in bytes has read no more than this in vain."""
+"""Rows read at a time; a page that reaches its limit of bytes has read at most this many rows too many."""
 
 
 class _Conversations(Struct):

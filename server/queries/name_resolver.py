@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
 
 OWNERS = 10_000
-"""Owners of conversations kept in memory, so that a command on a known id reads nothing."""
+"""Maximum number of cached owners of conversations, which save a read for each command on a known id."""
 
 
 class NameResolver:

@@ -30,10 +30,10 @@ class _Place(Struct):
     """Page token: continue after this message, in the direction of the listing."""
 
     revision: int = 0
-    """Of the end of its wait, if that has ended."""
+    """The revision at which the message left the queue; 0 while it is queued."""
     at: int = 0
     message_id: str = ""
-    """When it was accepted, and which it is, if it waits."""
+    """The id of a message that is still queued; `at` is then the time of its acceptance."""
 
 
 def withdrawn(conversation_id: str, change: QueueChanged) -> v1.WithdrawMessageResponse:
@@ -47,7 +47,7 @@ _Waiting = tuple[QueuedInput, str, str]
 def waiting(record: ConversationRecord) -> list[_Waiting]:
     """Return the waiting messages in the order of acceptance: the input, its delivery, and the run it is meant for.
 
-    Inputs of one kind are in that order even if the clock was set back; the two kinds are merged by time.
+    Steers, and likewise follow-ups, keep that order even if the clock was set back; both are merged by time.
     """
     ledger = record.state.ledger
     run = run_id(record.id, ledger.run) if ledger.live else ""

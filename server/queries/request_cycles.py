@@ -31,9 +31,9 @@ class _Place(Struct):
     """Page token: continue after this run, in the direction of the listing."""
 
     revision: int = 0
-    """Of its end."""
+    """The revision of the run's end."""
     sequence: int = 0
-    """Of its last message."""
+    """The sequence of the run's last message."""
 
 
 class _Span(Struct):
@@ -106,7 +106,7 @@ def _forwards(store: StoreReader, record: ConversationRecord, last: _Place | Non
 
 
 def _backwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:
-    before = last.revision or None if last else None  # no revision: the live run was the last one shown
+    before = last.revision or None if last else None  # without a revision the last run shown was the live one
     stopped = _stopped_backwards(store, record.id, before, chunk)
     newest = next(stopped, None)
     if last is None:

@@ -1,4 +1,4 @@
-"""The CatalogService: models, tools, limits. Everything but the models was known when the server started."""
+"""The CatalogService: models, tools, limits. All but the models is known when the server starts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CatalogService(v1.CatalogServiceServicer):
         )
 
     async def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:
-        # Not on a thread for reads, of which there are few: a provider may take seconds.
+        # Not on the small pool for reads, because a provider may take seconds to answer.
         await asyncio.to_thread(self._models.learn, "", CancelToken())
         infos = await self._reads(self._models.list)
         default = self._models.default
@@ -115,7 +115,7 @@ def model(info: ModelInfo, default: str) -> v1.Model:
 
 
 def tools(toolbox: Toolbox) -> list[v1.Tool]:
-    """All tools, ordered by name, each with whom it is offered to."""
+    """Return all tools, ordered by name, each with its audience."""
     for_people = {spec.name: spec for spec in toolbox.specs(sub_agent=False)}
     for_agents = {spec.name: spec for spec in toolbox.specs(sub_agent=True)}
     both = for_people | for_agents

@@ -1,7 +1,7 @@
-"""The ConversationService: each call is checked, asked of the conversation's actor or read from the store, answered.
+"""The ConversationService: checks each call, then asks the conversation's actor or reads the store.
 
-Calls that change something are asked of the actor and never judged against the database first: only the actor knows
-what is true when its turn comes.
+Calls that change something go to the actor without a prior check against the database: only the actor knows the state
+in which it handles them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Conversations(Protocol):
-    """Where conversations live; actors.conversation.supervisor.Supervisor is one. Never blocks."""
+    """The interface of the conversations, implemented by actors.conversation.supervisor.Supervisor. Never blocks."""
 
     def create(
         self, request: requests.CreateConversationCommand, *, deadline: float | None = None
@@ -55,12 +55,12 @@ class Conversations(Protocol):
     def ask(
         self, conversation_id: str, request: requests.ConversationCommand, *, deadline: float | None = None
     ) -> Future[Any]:
-        """Hand a command to a conversation; the future gets its result, or the refusal."""
+        """Send a command to a conversation; the future gets its result, or the refusal as an exception."""
         ...
 
 
 class ConversationService(v1.ConversationServiceServicer):
-    """Event loop only. Errors are raised and become statuses on their way out."""
+    """Event loop only. Errors are raised; the interceptor converts them to statuses."""
 
     def __init__(
         self,
@@ -200,7 +200,10 @@ class ConversationService(v1.ConversationServiceServicer):
     async def _ask_id(
         self, context: Context, name: str, conversation_id: str, request: requests.ConversationCommand
     ) -> Any:
-        """Send a command to the actor. A cancel has no deadline there: it is handled even after a timeout."""
+        """Send a command to the actor.
+
+        A cancel has no deadline in the actor: it is handled even after the call has timed out.
+        """
         seconds = _seconds(context)
         deadline = (
             None if isinstance(request, requests.CancelConversationCommand) else self._clock.monotonic() + seconds
@@ -264,7 +267,7 @@ class ConversationService(v1.ConversationServiceServicer):
         await self._exports.serve(conversation_id, request, context.write)
 
     async def Subscribe(self, request: v1.SubscribeRequest, context: Context) -> None:  # type: ignore[override]
-        """Serve a stream. It writes its responses itself: they are bytes, encoded once for all watchers."""
+        """Serve a stream of events. The responses are bytes that were encoded once for all watchers."""
         conversation_id = await self._resolver.identify(request.name)
         await self._watchers.serve(conversation_id, request, context.write)
 

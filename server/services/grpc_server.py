@@ -1,4 +1,4 @@
-"""The gRPC server: its services over the actors, where it listens, and how it ends. Event loop only."""
+"""The gRPC server: its services, its addresses and its shutdown. Event loop only."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
-"""How long streams get to send what is left when the server goes down."""
+"""How long streams may take at shutdown to send their remaining events."""
 GRACE_SECONDS = 0.5
-"""How long calls get that are still being answered then."""
+"""How long other calls may take to finish after the streams have ended."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.so_reuseport", 0),  # else a second server on the same port would take half of the calls
+    ("grpc.so_reuseport", 0),  # otherwise a second server on the same port would get half of the calls
     ("grpc.max_receive_message_length", limits.MAX_REQUEST_BYTES),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    # A burst of calls waits its turn; the defaults cancel some of it.
+    # Lets bursts of calls wait in a queue; with the defaults some would be cancelled.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
-    ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; more than any client waits for an answer
+    ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; longer than any client waits for a response
 )
 
 
@@ -65,7 +65,7 @@ class CannotListenError(Exception):
 
 
 class GrpcServer:
-    """One gRPC server. Made in a running event loop; `stop` ends everything that it started."""
+    """One gRPC server. Created in a running event loop; `stop` ends everything that it has started."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class GrpcServer:
         _probe(where)
         if where.path:
             credentials = grpc.local_server_credentials(grpc.LocalConnectionType.UDS)
-        mask = os.umask(0o177)  # not even for a moment may others connect
+        mask = os.umask(0o177)  # other users must never be able to connect
         try:
             if credentials is None:
                 port = self._server.add_insecure_port(where.target)
@@ -144,7 +144,7 @@ class GrpcServer:
         return where if where.path else Listen(where.host, port)
 
     async def start(self) -> None:
-        """Take calls, and say so."""
+        """Accept calls, and report SERVING to the health service."""
         for service in ("", *SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
@@ -177,7 +177,7 @@ def _sources(
 
 
 def conversion_context(services: Services) -> ConversionContext:
-    """Return what conversions must know of the tools, models and jobs."""
+    """Return the facts about tools, models and jobs that conversions need."""
     specs = (*services.toolbox.specs(sub_agent=False), *services.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
     return ConversionContext(groups, services.usable_window, services.limits, services.toolbox.jobs)
@@ -190,7 +190,7 @@ def _add_reflection(server: grpc.aio.Server) -> None:
 
 
 def _probe(where: Listen) -> None:
-    """Find out what is wrong with an address before gRPC does, which does not say it. Raises CannotListenError."""
+    """Check an address before gRPC uses it, because gRPC does not say what is wrong. Raises CannotListenError."""
     if where.path:
         _probe_path(where)
         return

@@ -1,4 +1,4 @@
-"""Images of a message: ingested before the message reaches the conversation, and never on the event loop."""
+"""Decode and store the images of a message before it reaches the conversation, on separate threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 THREADS = 2
-"""Messages whose images are ingested concurrently; others wait, within their deadlines."""
+"""Number of messages whose images are processed concurrently; others wait, within their deadlines."""
 
 
 class ImageUploads:
@@ -34,7 +34,7 @@ class ImageUploads:
         In the request their bytes are replaced by their names, so that its hash still identifies it.
 
         Raises:
-            ImageRefusedError: An image is wrong; the first one is named.
+            ImageRefusedError: An image is invalid; the error names the first such image.
             ConversationNotFoundError: The conversation was deleted during the upload.
             AnswerTimeoutError: It took longer than `seconds`.
             ImagesUnavailableError, StoreError: Images cannot be decoded, or not be stored, now.
@@ -51,7 +51,7 @@ class ImageUploads:
         except TimeoutError:
             raise AnswerTimeoutError from None
         finally:
-            cancel.cancel()  # the caller has timed out, or all is done
+            cancel.cancel()  # stops the work if the caller has timed out
         for picture, image in zip(pictures, images, strict=True):
             picture.CopyFrom(v1.Image(media_type=image.media_type, attachment=image.attachment))
         return images

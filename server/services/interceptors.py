@@ -1,4 +1,4 @@
-"""What every call goes through: the token, decoding, the checks of its fields, and errors made into statuses."""
+"""The interceptor of every call: checks the token, decodes and validates the request, converts errors to statuses."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ OPEN_PREFIX = "/grpc.health.v1.Health/"
 """The health service needs no token: orchestrators have none."""
 OURS = "/bedrock.v1."
 ABORT_SECONDS = 5.0
-"""How long the end of a stream may wait for a reader who takes nothing."""
+"""How long the end of a stream may wait for a client that does not read."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps the services' methods once each; runs on the event loop."""
+    """Wraps each method of the services once; runs on the event loop."""
 
     def __init__(self, auth: TokenAuth) -> None:
         self._auth = auth
@@ -75,7 +75,7 @@ async def abort(context: Context, status: Status) -> NoReturn:
 
 
 def _like(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    """Return a handler of the same arity that takes and gives plain bytes."""
+    """Return a handler of the same arity whose request and response are bytes."""
     match (handler.request_streaming, handler.response_streaming):
         case (False, False):
             return grpc.unary_unary_rpc_method_handler(behaviour, None, as_bytes)
@@ -135,6 +135,6 @@ async def _call(behaviour: Callable[..., Any], decode: Callable[[bytes], Message
 
 
 def _subject(request: Any) -> str:
-    """Return the conversation that a request is about, as the caller named it."""
+    """Return the name of the conversation that a request is about, as the caller wrote it."""
     about = getattr(request, "conversation", request)
     return getattr(about, "name", "") or getattr(about, "parent", "") or "a request about no conversation"

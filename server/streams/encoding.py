@@ -1,8 +1,8 @@
 """Encode events once for all watchers.
 
-A SubscribeResponse has one field, the events. On the wire it is therefore nothing but its events one after the
-other, each prefixed by the field's tag and its length: a *frame*. Frames are made once, kept where all watchers of a
-conversation find them, and concatenated into responses without further processing.
+A SubscribeResponse has one field, the events. On the wire it is therefore just the sequence of its events, each
+prefixed by the field's tag and its length: a *frame*. Frames are encoded once, shared by all watchers of a
+conversation, and concatenated into responses without further processing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sub-agents, as their parent's events and states show them."""
+"""Conversion of sub-agents, as events and states of their parent show them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def sub_agent(agent: AgentSummary) -> v1.SubAgent:
-    """One that is at work."""
+    """Return a running sub-agent."""
     return v1.SubAgent(
         conversation=names.conversation(agent.id),
         task=agent.heading,
@@ -28,12 +28,12 @@ def sub_agent(agent: AgentSummary) -> v1.SubAgent:
 
 
 def changed(pending: Iterable[AgentSummary], reports: Iterable[AgentReport]) -> v1.Event.SubAgentsChanged:
-    """All that were started together."""
+    """Return the event that shows all sub-agents that were started together."""
     return v1.Event.SubAgentsChanged(pending=map(sub_agent, pending), reports=map(_report, reports))
 
 
 def standing(state: AwaitingSubAgents) -> v1.Event.SubAgentsChanged:
-    """Return the same, from the state that waits for them."""
+    """Return the same as `changed`, from the state of a parent that waits for them."""
     return changed(map(summarize_agent, state.pending), state.completed_results)
 
 

@@ -1,4 +1,4 @@
-"""Requests of the contract as requests to the actors, and the actors' answers as responses."""
+"""Conversion of requests of the contract to commands for the actors, and of results to responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DELIVERY: dict[int, Delivery] = {
 
 
 def body_hash(request: Message, *apart: str) -> str:
-    """Hash a request for idempotency, without the request id and the fields `apart`, to which the id is bound."""
+    """Hash a request for idempotency, without its request id and the fields `apart`."""
     body = type(request)()
     body.CopyFrom(request)
     for field in ("request_id", *apart):
@@ -82,7 +82,7 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
 
 
 def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:
-    """`images` are those of the request, taken in: it names them, and no longer holds their bytes."""
+    """Return the command of a SendMessage request, whose `images` are stored already and only named in it."""
     return requests.SendMessageCommand(
         text=request.text,
         images=images,
@@ -128,7 +128,7 @@ def continue_(request: v1.ContinueConversationRequest) -> requests.ContinueConve
 
 
 def run_in(name: str) -> str:
-    """Return the id of a run in its name, "" for none."""
+    """Return the id in the name of a run; "" for an empty name."""
     found = names.parse_child(name, "requestCycles") if name else None
     return found[1] if found else ""
 
@@ -159,7 +159,7 @@ def sent(
 def cancelled(
     conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult, at: int
 ) -> v1.CancelConversationResponse:
-    """Return the response to a cancel; `at`: when the conversation's state was entered, as far as known."""
+    """Return the response to a cancel; `at` is when the conversation entered its state, in ms, 0 if unknown."""
     return v1.CancelConversationResponse(
         no_op=answer.no_op,
         state=states.state(conversion, conversation_id, answer.state, at),

@@ -1,4 +1,4 @@
-"""What a conversion must know that is not in the value itself."""
+"""Facts that conversions need and that are not in the value to convert."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def _no_jobs(_conversation_id: str) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class ConversionContext:
-    """Given once, when the server is wired."""
+    """Facts about tools, models and jobs for conversions. Created once, when the server starts."""
 
     groups: Mapping[str, ToolGroup]
-    """Of each tool that is offered."""
+    """The group of each tool, by the tool's name."""
     usable_window: Callable[[str], int]
-    """Tokens that a conversation with this model can use. Any thread; must not block."""
+    """Returns the tokens that a conversation with this model can use. Any thread; must not block."""
     limits: Limits
     background_jobs: Callable[[str], Sequence[str]] = _no_jobs
-    """Handles of the jobs that a conversation has running now. Any thread; must not block."""
+    """Returns the handles of a conversation's running jobs. Any thread; must not block."""
 
     def group_of(self, call: ToolUse) -> ToolGroup:
         """Return the group of the tool that is called."""

@@ -1,4 +1,4 @@
-"""States, questions and conversations."""
+"""Conversion of states, approvals and conversations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def conversation(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return a conversation as its row has it."""
+    """Return the conversation in a row of the store."""
     ledger = record.state.ledger
     summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
     return v1.Conversation(
@@ -62,7 +62,7 @@ def conversation(conversion: ConversionContext, record: ConversationRecord) -> v
 
 
 def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return a conversation as its row has it, with its background jobs of now. Any thread."""
+    """Return the conversation in a row of the store, with its present background jobs. Any thread."""
     answer = conversation(conversion, record)
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     return answer
@@ -74,7 +74,7 @@ def state_of(conversion: ConversionContext, record: ConversationRecord) -> v1.Co
 
 
 def summary_of(conversion: ConversionContext, conversation_id: str, stored: State) -> StateSummary:
-    """Return the summary of a state. Of the context it shows only the id and the limits."""
+    """Return the summary of a state; `context` is only needed for ids and limits."""
     context = ConvContext(conversation_id, working_dir="", model_id="", usable_window=0, limits=conversion.limits)
     return summarize(stored, context)
 
@@ -144,7 +144,7 @@ def _error(summary: StateSummary) -> v1.RunError:
 def pending_approvals(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary
 ) -> list[v1.PendingApproval]:
-    """Return the open approval questions of a state, in the order of the model's response."""
+    """Return the open approvals of a state, in the order of the model's response."""
     return [
         pending_approval(conversion, conversation_id, call, approval_kind(call), summary.since)
         for call in summary.undecided
@@ -154,7 +154,7 @@ def pending_approvals(
 def pending_approval(
     conversion: ConversionContext, conversation_id: str, call: ToolUse, kind: ApprovalKind, since: int
 ) -> v1.PendingApproval:
-    """One question."""
+    """Return one open approval."""
     question = v1.PendingApproval(name=names.approval(conversation_id, call.id), create_time=timestamp(since))
     if kind is ApprovalKind.MODE_UPGRADE:
         question.mode_upgrade.CopyFrom(

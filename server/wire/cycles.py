@@ -1,4 +1,4 @@
-"""Request cycles: the fold of a run's messages and its end, in its two views and as events."""
+"""Conversion of request cycles to messages of the contract: their two views, and their events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 View: TypeAlias = v1.ListRequestCyclesRequest.View.ValueType
-"""What of a cycle is wanted."""
+"""The requested view of a cycle."""
 
 _STEPS = (
     v1.ListRequestCyclesRequest.VIEW_UNSPECIFIED,
@@ -31,11 +31,12 @@ _ROUNDS = (v1.ListRequestCyclesRequest.VIEW_ROUNDS, v1.ListRequestCyclesRequest.
 _EVENTS = (v1.ListRequestCyclesRequest.VIEW_EVENTS,)
 
 SHORTENED = (16_384, 1_024, 64)
-"""Characters that the texts of an over-long cycle are cut to, until it fits."""
+"""Lengths, in characters, to which the texts of a cycle that is too large are truncated, one after the other until it
+fits."""
 
 
 def fit(cycle: v1.RequestCycle, limit_bytes: int) -> v1.RequestCycle:
-    """Cut the texts of a cycle that is too long for one answer. ListMessages has them whole."""
+    """Truncate the texts of a cycle that is too large for a response. ListMessages returns them in full."""
     for characters in SHORTENED:
         if cycle.ByteSize() <= limit_bytes:
             break
@@ -77,7 +78,7 @@ def _cut(text: str, characters: int) -> str:
 
 
 class CycleView:
-    """A request cycle, with the messages that it speaks of."""
+    """A request cycle, with the messages that it refers to."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The contract's enums and the core's, value by value; `tests/unit/server` holds the tables complete."""
+"""Tables between the contract's enums and the core's; tests in `tests/unit/server` check that they are complete."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ DELIVERY = {
     "steer": v1.DELIVERY_STEER,
     "follow_up": v1.DELIVERY_FOLLOW_UP,
 }
-"""How a stored message entered; requests have the core's `Delivery` instead."""
+"""How a stored message entered the conversation; requests use the core's `Delivery` instead."""
 
 DISPOSITION = {
     "direct": v1.DISPOSITION_DIRECT,

@@ -1,4 +1,4 @@
-"""Durable notifications as events of the contract, and the ephemeral ones."""
+"""Conversion of durable notifications and of ephemeral text to events of the contract."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 
 def needs_record(notification: Durable) -> bool:
-    """Whether the event shows the conversation as it is when it is sent."""
+    """Return whether the event includes the conversation's present record."""
     return isinstance(notification, UsageChanged | ModeChanged | ConversationUpdated)
 
 
 def event(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Return a durable event, without the record that some show; `server.streams.encoding` adds it."""
+    """Return a durable event without the conversation's record, which `server.streams.encoding` adds to some."""
     answer = v1.Event(revision=stored.revision, time=timestamp(stored.at))
     _fill(answer, conversion, conversation_id, stored)
     return answer
 
 
 def event_alone(conversion: ConversionContext, conversation_id: str, stored: StoredEvent) -> v1.Event:
-    """Return a durable event from its own data only: of an updated conversation, what was updated then."""
+    """Return a durable event from its stored data only: for an updated conversation, only the updated fields."""
     answer = event(conversion, conversation_id, stored)
     name = names.conversation(conversation_id)
     match stored.notification:
@@ -155,7 +155,7 @@ def output_delta(tool_use_id: str, attempt: int, offset: int, text: str) -> v1.E
 
 
 def _clean(text: str) -> str:
-    """Replace half a surrogate pair, which is no UTF-8: ephemeral text may be cut there, stored text never is."""
+    """Replace lone surrogates, which UTF-8 cannot encode: chunks of ephemeral text may split a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Messages and what they are made of."""
+"""Conversion of messages and their content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 STRUCT_BYTES = 4096
-"""What the input of a tool call may always take as a Struct; more only up to twice its JSON text."""
+"""Size up to which the input of a tool call is always sent as a Struct; a larger one only if it is at most twice its
+JSON text."""
 
 
 def message(conversion: ConversionContext, conversation_id: str, stored: Message) -> v1.Message:
@@ -51,7 +52,7 @@ def message(conversion: ConversionContext, conversation_id: str, stored: Message
 
 
 def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run: str = "") -> v1.Message:
-    """Return a steer or follow-up that waits, or has waited."""
+    """Return a steer or follow-up that is or was queued."""
     blocks = [v1.ContentBlock(image=image(conversation_id, picture)) for picture in queued.images]
     if queued.text:
         blocks.append(v1.ContentBlock(text=queued.text))
@@ -66,7 +67,7 @@ def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run
 
 
 def _shown(part: Content) -> bool:
-    """Whether a part is shown: reasoning that the provider hides has no text."""
+    """Return whether a part is shown: reasoning that the provider hides has no text."""
     return not isinstance(part, Reasoning) or bool(part.text)
 
 
@@ -96,9 +97,10 @@ def image(conversation_id: str, stored: Image) -> v1.Image:
 
 
 def tool_call(conversion: ConversionContext, call: ToolUse) -> v1.ToolCall:
-    """Return a tool call; an input that would grow much as a Struct stays text.
+    """Return a tool call; an input that would become much larger as a Struct is sent as text.
 
-    Numbers in lists take many times their text as a Struct, and responses would exceed what clients accept.
+    In a Struct, numbers in lists take many times the size of their text, and responses would become too large for
+    clients.
     """
     arguments = struct(call.input)
     if arguments is not None and arguments.ByteSize() > max(STRUCT_BYTES, 2 * len(call.input)):

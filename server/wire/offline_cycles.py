@@ -1,6 +1,6 @@
-"""Request cycles of a file of events, made by the same fold and shown in the same way as a conversation's.
+"""Request cycles of a file of events, derived and shown in the same way as those of a stored conversation.
 
-The client's program finds `fold` as an entry point; no server runs, and no store is there.
+The command line program finds `fold` as an entry point; it needs neither a running server nor a store.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ NOWHERE = "-"
 def fold(lines: Iterable[bytes], *, strict: bool = False) -> tuple[list[v1.RequestCycle], int]:
     """Return the cycles of an event list with both views and their events, and how many events were skipped.
 
-    Raises ValueError for a line that is no event and, if `strict`, for an event that cannot come where it is; the
-    text says which.
+    Raises ValueError for a line that is not an event and, if `strict`, for an event that cannot occur at its position;
+    the text names the line.
     """
     places: list[int] = []
     try:
@@ -89,7 +89,7 @@ def _why_not(number: int, line: bytes, error: Exception) -> str:
 
 
 def _shown(number: int, cycle: cycles.RequestCycle) -> v1.RequestCycle:
-    """Where the list names no messages, or no run, they are numbered."""
+    """Return the cycle for display; messages and runs without an id are numbered."""
     named = _with_message_ids(cycle)
     run = named.stop.run if named.stop and named.stop.run else f"{number}"
     messages = list(_messages(named, run))
@@ -158,7 +158,7 @@ def _part(
 
 
 def _result(result: cycles.ToolResult) -> tuple[Content, ...]:
-    """Return how a call ended; its output is not in the list, and a foreign status shows nothing."""
+    """Return the result of a call without its output, which the list lacks; empty for an unknown status."""
     match result.status:
         case "" | ToolOutcome.OK.value:
             return (ToolSuccess(result.tool_call_id, "", duration_ms=result.duration_ms),)

@@ -1,4 +1,4 @@
-"""Small values: times, JSON objects, usage, errors."""
+"""Conversion of small values: times, JSON objects, usage, errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from actors.core.content import Usage
 
 MAX_DEPTH = 24
-"""Of a JSON object as a Struct. Protobuf readers stop at 100 nested messages, and a level takes up to three."""
+"""Maximum nesting of a JSON object that is sent as a Struct: protobuf readers accept 100 nested messages, and a level
+of JSON takes up to three."""
 
 
 def timestamp(milliseconds: int) -> Timestamp | None:
-    """Milliseconds since the epoch; 0 is no time."""
+    """Return a time from milliseconds since the epoch; None for 0, which means "not set"."""
     if not milliseconds:
         return None
     return Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
@@ -34,7 +35,7 @@ def duration(milliseconds: int) -> Duration:
 
 
 def struct(text: str) -> Struct | None:
-    """Return a JSON object as a Struct; None if the text is none, or is nested too deeply for readers."""
+    """Return a JSON object as a Struct; None if the text is not a JSON object or is nested too deeply."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -55,7 +56,7 @@ def struct_of(value: dict[str, Any]) -> Struct | None:
 
 
 def _depth(value: Any, left: int) -> int:
-    """How many levels may still be added; negative if there are too many already."""
+    """Return how many more levels of nesting are allowed; negative if there are too many already."""
     if left < 0 or not isinstance(value, dict | list):
         return left
     inner = value.values() if isinstance(value, dict) else value
@@ -76,7 +77,7 @@ def usage(value: Usage | None) -> v1.Usage | None:
 
 
 def budget(value: Budget) -> v1.Budget | None:
-    """None if nothing is limited."""
+    """Return the budget; None if it has no limits."""
     if value == Budget():
         return None
     return v1.Budget(

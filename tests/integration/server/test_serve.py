@@ -200,7 +200,7 @@ def test_a_start_says_how_many_conversations_were_recovered(start: Callable[...,
     assert again.socket == killed.socket
     again.conversation()
     _, logged = again.end()
-    assert "brought 1 conversation to rest after a restart" in [line["message"] for line in logged]
+    assert "recovered 1 conversation after a restart" in [line["message"] for line in logged]
 
 
 def stream_under_way(server: Server, text: str = SLOW) -> Any:
@@ -419,8 +419,7 @@ def test_a_store_that_takes_nothing_at_start_is_said_in_one_line(
     with pytest.raises(CannotStartError) as told:
         run(config, pytest.fail)
     assert str(told.value) == (
-        f"the conversations in {tmp_path / 'data'} cannot be brought to rest: "
-        "nothing was written: database or disk is full"
+        f"the conversations in {tmp_path / 'data'} cannot be recovered: nothing was written: database or disk is full"
     )
 
 
