@@ -194,6 +194,10 @@ figures: $(STAMP)  ## Write docs/figures.md, and the figures of README.md, from 
 bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench $(PARTS)
 
+.PHONY: bench-peers
+bench-peers: $(STAMP)  ## Measure the same turns with LangGraph, autogen-core, OpenHands and bare asyncio; installs into .peers
+	PYTHONPATH=.:clients $(BIN)/python -m tests.bench.peers $(ARGS)
+
 PROTOC = python -m grpc_tools.protoc -Iprotos --python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) \
   --mypy_grpc_out=quiet:$(1) protos/bedrock/v1/*.proto
 

@@ -49,10 +49,11 @@ def stream(*calls: tuple[str, dict[str, Any]]) -> list[bytes]:
         ]
     stop = {"stop_reason": "tool_use" if calls else "end_turn"}
     events += [("message_delta", {"delta": stop, "usage": {"output_tokens": 60}}), ("message_stop", {})]
-    return [chunk(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()) for kind, data in events]
+    return [f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode() for kind, data in events]
 
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+PLAIN_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
 END = b"0\r\n\r\n"
 NO_LIST = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 """Answers a question for the list of models."""
@@ -92,6 +93,8 @@ class Provider:
     """Seconds between pieces of text."""
     whole: bool = False
     """Each answer in one piece, so that nothing depends on when its parts arrive."""
+    plain: bool = False
+    """Bodies of a known length, the least work for every client, instead of the chunks that real providers send."""
     asked: int = 0
     """Requests so far."""
 
@@ -103,8 +106,7 @@ class Provider:
                     writer.write(NO_LIST)
                     continue
                 self.asked += 1
-                pieces = [HEAD, *events_for(body), END]
-                for piece in [b"".join(pieces)] if self.whole else pieces:
+                for piece in self._pieces(events_for(body)):
                     if writer.is_closing():
                         break
                     writer.write(piece)
@@ -113,16 +115,23 @@ class Provider:
                 await writer.drain()
         writer.close()
 
+    def _pieces(self, events: list[bytes]) -> list[bytes]:
+        """Return an answer as it is sent, piece by piece."""
+        if self.plain:
+            return [PLAIN_HEAD % sum(map(len, events)), *events]
+        pieces = [HEAD, *map(chunk, events), END]
+        return [b"".join(pieces)] if self.whole else pieces
+
 
 async def drown(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: int) -> None:
     """One request, and an answer without an end."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
         await request(reader)
-        writer.write(HEAD + b"".join(ENDING[:2]))
+        writer.write(HEAD + b"".join(map(chunk, ENDING[:2])))
         began, sent = time.perf_counter(), 0
         while not writer.is_closing():
             due = int((time.perf_counter() - began) * rate)
-            writer.write(FLOOD * (due - sent))
+            writer.write(chunk(FLOOD) * (due - sent))
             sent = due
             await writer.drain()
             await asyncio.sleep(FLOOD_SECONDS)
@@ -134,9 +143,10 @@ async def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--pause", type=float, default=0.0, help="seconds between pieces of text")
     arguments.add_argument("--whole", action="store_true", help="each answer in one piece")
+    arguments.add_argument("--plain", action="store_true", help="bodies of a known length, not chunks")
     arguments.add_argument("--flood", type=int, default=0, help="pieces of text a second, in answers without an end")
     given = arguments.parse_args()
-    serving = Provider(given.pause, whole=given.whole)
+    serving = Provider(given.pause, whole=given.whole, plain=given.plain)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await (drown(reader, writer, given.flood) if given.flood else serving.answer(reader, writer))

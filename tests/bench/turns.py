@@ -1,42 +1,40 @@
-"""The workload: turns of two streamed answers, 50 pieces and two tools, a gRPC watcher on each conversation."""
+"""The workload: turns of two streamed answers, 50 pieces and two tools, a gRPC watcher on each conversation.
+
+Bare threads run the same turns in between, three rounds; of each figure the median counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
 
 from tests.bench.clients import Clients, Watched, on_loop
-from tests.bench.figures import ROOT, Report, cpu_seconds, rss_mib, spread
+from tests.bench.counters import ContextSwitches, reads_and_writes
+from tests.bench.figures import Report, cpu_seconds, rss_mib
+from tests.bench.results import ROUNDS, Turns, floor, middle
 from tests.bench.running_server import RunningServer, provider, running_server
 
-SIZES = ((1, 60), (10, 12), (50, 4), (100, 2))
+SIZES = ((1, 60), (10, 12), (50, 4), (100, 2), (200, 1), (500, 1))
 """Conversations, and turns of each."""
+STREAMING = 100
+"""Conversations at 20 ms a piece."""
+PAUSE = 0.02
+PIECES = 50
 
 
-def floor(url: str, conversations: int, turns: int) -> dict[str, float]:
-    """The same turns with bare threads and requests, in a process of its own."""
-    command = [sys.executable, "-m", "tests.bench.floor", "--url", f"{url}/v1/messages"]
-    command += ["--conversations", str(conversations), "--turns", str(turns)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    result: dict[str, float] = json.loads(run.stdout)
-    return result
-
-
-async def bedrock(running: RunningServer, conversations: int, turns: int) -> tuple[float, list[float], int]:
-    """Seconds for all, milliseconds of each turn, events read."""
+async def bedrock(running: RunningServer, conversations: int, turns: int) -> Turns:
+    """Take the turns in conversations of their own, all at the same time."""
+    pid = running.process.pid
     async with Clients(running) as clients:
         watched = [await clients.conversation("claude-sonnet-4-5") for _ in range(conversations)]
-        for one in watched:
-            await one.watch()
-        began = time.perf_counter()
+        await asyncio.gather(*(one.watch() for one in watched))
+        cpu, began = cpu_seconds(pid), time.perf_counter()
         took = await asyncio.gather(*(_turns(one, turns) for one in watched))
-        seconds = time.perf_counter() - began
+        seconds, cpu, memory = time.perf_counter() - began, cpu_seconds(pid) - cpu, rss_mib(pid)
         for one in watched:
             await one.close()
-        return seconds, [value for values in took for value in values], sum(one.events for one in watched)
+        every = [value for values in took for value in values]
+        return Turns(conversations * turns, seconds, cpu, every, memory, sum(one.events for one in watched))
 
 
 async def _turns(watched: Watched, turns: int) -> list[float]:
@@ -44,41 +42,61 @@ async def _turns(watched: Watched, turns: int) -> list[float]:
 
 
 def run(report: Report) -> None:
+    for conversations, turns in SIZES:
+        _size(report, conversations, turns)
+    _paced(report)
+
+
+def _size(report: Report, conversations: int, turns: int) -> None:
+    below, above, switches, io = [], [], [], []
     with provider() as url, running_server(url) as running:
         on_loop(bedrock(running, 2, 2))
-        for conversations, turns in SIZES:
-            count = conversations * turns
-            below = floor(url, conversations, turns)
-            cpu = cpu_seconds(running.process.pid)
-            seconds, took, events = on_loop(bedrock(running, conversations, turns))
-            cpu = cpu_seconds(running.process.pid) - cpu
-            ratio = below["seconds"] / seconds
-            report.add(
-                f"turns: {conversations} conversations",
-                "turns/s, ms",
-                value=round(count / seconds, 1),
-                floor=round(count / below["seconds"], 1),
-                ratio_to_floor=round(ratio, 2),
-                events_per_s=round(events / seconds),
-                **spread(took),
-            )
-            above = (cpu - below["cpu"]) / count * 1000
-            report.add(
-                f"turns: CPU per turn above floor, {conversations}",
-                "ms",
-                value=round(above, 2),
-                rss_mib=rss_mib(running.process.pid),
-            )
-    paced(report)
+        pid = running.process.pid
+        for _ in range(ROUNDS):
+            below.append(floor(url, conversations, turns))
+            counting, before = ContextSwitches(pid), reads_and_writes(pid)
+            above.append(on_loop(bedrock(running, conversations, turns)))
+            switches.append(counting.since() / above[-1].turns)
+            io.append((reads_and_writes(pid) - before) / above[-1].turns)
+    name = f"{conversations} conversation{'s' if conversations > 1 else ''}"
+    rate, bare = (middle([each.per_second for each in runs], 1) for runs in (above, below))
+    p50, p99 = middle([each.p50() for each in above]), middle([each.p99() for each in above])
+    report.add(
+        f"turns: {name}", "turns/s, ms", value=rate, floor=bare, of_floor=round(rate / bare, 2), p50=p50, p99=p99
+    )
+    cpu, bare = (middle([each.cpu_ms for each in runs]) for runs in (above, below))
+    report.add(
+        f"turns: a turn's CPU, {name}",
+        "ms",
+        value=cpu,
+        floor=bare,
+        of_floor=round(cpu / bare, 2),
+        voluntary_switches=middle([each.voluntary for each in switches], 0),
+        involuntary_switches=middle([each.involuntary for each in switches], 0),
+        reads_and_writes=middle(io, 0),
+        rss_mib=above[0].rss_mib,
+    )
 
 
-def paced(report: Report) -> None:
+def _paced(report: Report) -> None:
     """100 conversations at 20 ms a piece: how much later than ideal a turn ends."""
-    conversations, pause, pieces = 100, 0.02, 50
-    with provider(pause) as url, running_server(url) as running:
-        ideal = pause * pieces * 1000
-        below = floor(url, conversations, 2)
-        _, took, _ = on_loop(bedrock(running, conversations, 2))
-        added = [value - ideal for value in took]
-        floor_added = [value - ideal for value in below["took_ms"]]  # type: ignore[attr-defined]
-        report.add("turns: added latency, 100 streaming", "ms", floor_p50=spread(floor_added)["p50"], **spread(added))
+    below, above = [], []
+    with provider(PAUSE) as url, running_server(url) as running:
+        for _ in range(ROUNDS):
+            below.append(floor(url, STREAMING, 1))
+            above.append(on_loop(bedrock(running, STREAMING, 1)))
+    report.add(
+        f"turns: added latency, {STREAMING} streaming",
+        "ms",
+        floor_p50=middle([added(each) for each in below], 1),
+        p50=middle([added(each) for each in above], 1),
+        p99=middle([added(each, each.p99()) for each in above], 1),
+        cpu_ms=middle([each.cpu_ms for each in above]),
+        n=sum(each.turns for each in above),
+    )
+    report.add(f"resident memory, {STREAMING} conversations", "MiB", value=above[0].rss_mib)
+
+
+def added(turns: Turns, took: float | None = None) -> float:
+    """Return by how many milliseconds turns are later than the provider's pauses make them: half of them by less."""
+    return (turns.p50() if took is None else took) - PAUSE * PIECES * 1000

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +67,7 @@ def node() -> None:
 def client() -> None:
     """Install an environment for the client's wheel with each generation of what it depends on."""
     for name, packages in CLIENTS.items():
-        _python_environment(f"an environment with {name}", packages, installed.CLIENTS[name])
+        python_environment(f"an environment with {name}", packages, installed.CLIENTS[name])
 
 
 PARTS: dict[str, Callable[[], None]] = {"llama": llama, "node": node, "client": client}
@@ -99,13 +98,13 @@ def _uv() -> str | None:
     return shutil.which("uv", path=os.pathsep.join(folders))
 
 
-def _python_environment(what: str, packages: Sequence[str], target: Path) -> None:
-    """An environment of its own, with these packages and what they depend on."""
+def python_environment(what: str, packages: Sequence[str], target: Path, python: Path | str = sys.executable) -> None:
+    """An environment of its own, with these packages and what they depend on. Raises InstallError."""
     stamp, wanted = target / ".installed", "\n".join(packages)
     if _holds(stamp, wanted):
         return
     shutil.rmtree(target, ignore_errors=True)
-    venv.create(target, symlinks=True)
+    subprocess.run([python, "-m", "venv", "--without-pip", str(target)], check=True)
     _run(what, pip(target, "install", *packages), dict(os.environ), target)
     stamp.write_text(wanted)
 

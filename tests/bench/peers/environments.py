@@ -1,0 +1,72 @@
+"""The environments of the peers: for each a Python that it supports, and the versions of its requirements file."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.bench.results import driven
+from tests.peers import installed
+from tests.peers.install import InstallError, python_environment
+from tests.pythons import VERSIONS, find
+
+if TYPE_CHECKING:
+    from tests.bench.results import Turns
+
+REQUIREMENTS = Path(__file__).parent / "requirements"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A program that runs the same turns."""
+
+    label: str
+    name: str
+    """Of its driver, and of its file of requirements."""
+    oldest: tuple[int, int] = (3, 11)
+    newest: tuple[int, int] = (3, 14)
+    most: int = 1_000
+    """Conversations that it is given, at most: one that is slow would take the whole time."""
+
+    @property
+    def folder(self) -> Path:
+        return installed.PEERS / f"bench-{self.name}"
+
+    @property
+    def packages(self) -> list[str]:
+        lines = (REQUIREMENTS / f"{self.name}.txt").read_text(encoding="utf-8").splitlines()
+        return [line for line in lines if not line.startswith("#")]
+
+    @property
+    def version(self) -> str:
+        """Return the version that is measured, as the head of its requirements has it."""
+        head = (REQUIREMENTS / f"{self.name}.txt").read_text(encoding="utf-8").splitlines()[0]
+        return head.split()[1].partition("==")[2].rstrip(",")
+
+    def install(self) -> None:
+        """Make its environment, unless it is there. Raises InstallError."""
+        python = self._python()
+        if python is None:
+            supported = f"{'.'.join(map(str, self.oldest))} to {'.'.join(map(str, self.newest))}"
+            raise InstallError(f"needs Python {supported}")
+        python_environment(f"{self.label} {self.version}", self.packages, self.folder, python)
+
+    def run(self, url: str, conversations: int, turns: int) -> Turns:
+        """Return what the turns took, or for a peer that is slow fewer of them."""
+        python = self.folder / "bin" / "python"
+        return driven(python, f"tests.bench.peers.{self.name}_driver", url, min(conversations, self.most), turns)
+
+    def _python(self) -> Path | None:
+        if self.oldest <= sys.version_info[:2] <= self.newest:
+            return Path(sys.executable)
+        return next((found for each in VERSIONS if self.oldest <= each <= self.newest and (found := find(each))), None)
+
+
+PEERS = (
+    Peer("LangGraph + SQLite", "langgraph"),
+    Peer("autogen-core", "autogen"),
+    Peer("OpenHands SDK", "openhands", oldest=(3, 12), newest=(3, 13), most=4),
+    Peer("bare async, httpx", "httpx"),
+)

@@ -1,0 +1,80 @@
+"""What a run of the turns gives, from whichever program runs them, and how several runs become one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from tests.bench.figures import ROOT, percentile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROUNDS = 3
+"""Rounds of everything that is compared; of each figure the median counts."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """A run: turns that were taken, and what they cost the process that is measured."""
+
+    turns: int
+    seconds: float
+    cpu: float
+    """Seconds, user and system."""
+    took_ms: Sequence[float]
+    """Of each turn."""
+    rss_mib: float = 0.0
+    events: int = 0
+    """That watchers have read."""
+
+    @property
+    def per_second(self) -> float:
+        return self.turns / self.seconds
+
+    @property
+    def cpu_ms(self) -> float:
+        """Of a turn."""
+        return self.cpu / self.turns * 1000
+
+    def p50(self) -> float:
+        """Milliseconds of a turn."""
+        return percentile(self.took_ms, 0.5)
+
+    def p99(self) -> float:
+        return percentile(self.took_ms, 0.99)
+
+
+def driven(python: str | Path, driver: str, url: str, conversations: int, turns: int) -> Turns:
+    """Have a driver run the turns in a process of its own. Raises DriverError with what it said."""
+    command = [str(python), "-m", driver, "--url", url]
+    command += ["--conversations", str(conversations), "--turns", str(turns)]
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    # OpenHands would greet, and ask the network for prices.
+    quiet = {"OPENHANDS_SUPPRESS_BANNER": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = kept | quiet | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DriverError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}")
+    result = json.loads(done.stdout.splitlines()[-1])
+    return Turns(conversations * turns, result["seconds"], result["cpu"], result["took_ms"], result["rss_mib"])
+
+
+class DriverError(Exception):
+    """A driver has failed; the text is the end of what it said."""
+
+
+def floor(url: str, conversations: int, turns: int) -> Turns:
+    """The turns with bare threads and requests."""
+    return driven(sys.executable, "tests.bench.floor", url, conversations, turns)
+
+
+def middle(values: Sequence[float], digits: int = 2) -> float:
+    """Return the median of some rounds, rounded."""
+    return round(median(values), digits)
