@@ -28,12 +28,15 @@ from actors.conversation.deletion import Deletion, DeletionOverdue
 from actors.conversation.lifecycle import IdleCheck, Lifecycle, Shutdown
 from actors.conversation.pipeline import ConversationPipeline
 from actors.conversation.retry_queue import (
+    Prepared,
     ReloadFromStore,
     Retry,
     RetryQueue,
     Uncommitted,
     VerifyUncertainCommit,
     covers_cancel,
+    may_share_commit,
+    sharing_commit,
 )
 from actors.core.errors import Reason, Rejected
 from actors.core.events import InternalFault
@@ -69,6 +72,8 @@ from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.admission import Admission
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -97,7 +102,7 @@ class ConversationActor(Actor):
         self._pipeline = ConversationPipeline(services, self._executor, conversation_id)
         self._commands = CommandDispatch(self._pipeline, shared.titles)
         self._retry_queue: RetryQueue[Uncommitted] = RetryQueue(
-            conversation_id, self._apply, functools.partial(self._remind, Retry())
+            conversation_id, self._prepare, functools.partial(self._remind, Retry())
         )
         self._deletion = Deletion(self._commands, self._executor, self._retry_queue, self._remind)
         self._lifecycle = Lifecycle(
@@ -147,7 +152,7 @@ class ConversationActor(Actor):
             case AskEnvelope():
                 self._answer(message)
             case EffectOutcome() | TextDeltaReady():
-                self._enqueue(message)
+                self._enqueue(message, *self._following(message))
             case KillReceipt():
                 self._record_kill(message)
             case JobExited(receipt=receipt):
@@ -226,8 +231,15 @@ class ConversationActor(Actor):
 
     # --- what is committed without a caller -------------------------------------------------------------------
 
-    def _enqueue(self, entry: Uncommitted) -> None:
-        self._retry_queue.add(entry)
+    def _following(self, outcome: EffectOutcome | TextDeltaReady) -> Iterator[EffectOutcome | TextDeltaReady]:
+        """Take the outcomes that wait right behind this one, which may share its commit."""
+        if may_share_commit(outcome):
+            while (envelope := self.mailbox.get_next_if(may_share_commit)) is not None:
+                yield envelope.message
+
+    def _enqueue(self, *entries: Uncommitted) -> None:
+        for entry in entries:
+            self._retry_queue.add(entry)
         self._retry_queue.flush()
 
     def _on_job_exited(self, receipt: KillReceipt) -> None:
@@ -238,24 +250,26 @@ class ConversationActor(Actor):
         self._deletion.note_leak(receipt)
         self._enqueue(receipt)
 
-    def _apply(self, entry: Uncommitted) -> None:
-        """Commit an entry of the retry queue; only ReloadFromStore loads the conversation. Raises StoreError."""
-        match entry:
+    def _prepare(self, entries: Sequence[Uncommitted]) -> Prepared:
+        """Return the next commit of the retry queue; only ReloadFromStore loads the conversation. Raises StoreError."""
+        match first := entries[0]:
             case ReloadFromStore(epoch=epoch):
-                self._pipeline.reload(epoch)
+                return Prepared(1, functools.partial(self._pipeline.reload, epoch))
             case _ if self._pipeline.loaded is None:
-                name = type(entry).__name__
-                log.info("conversation %s is not in memory: dropped %s", self.conversation_id, name)
-            case EffectOutcome(event=event):
-                self._pipeline.advance_outcome(event)
-            case TextDeltaReady(source=source):
-                for chunk in source.take():
-                    self._pipeline.advance(chunk)
+                return Prepared(1, functools.partial(self._drop, first))
+            case EffectOutcome() | TextDeltaReady():
+                return self._pipeline.prepare(sharing_commit(entries) or (first,))
             case KillReceipt():
-                self._pipeline.record_kill(entry)
+                return Prepared(1, functools.partial(self._pipeline.record_kill, first))
             case VerifyUncertainCommit():
-                if not self._pipeline.matches_store():
-                    self._reload_from_store()
+                return Prepared(1, self._verify_commit)
+
+    def _drop(self, entry: Uncommitted) -> None:
+        log.info("conversation %s is not in memory: dropped %s", self.conversation_id, type(entry).__name__)
+
+    def _verify_commit(self) -> None:
+        if not self._pipeline.matches_store():
+            self._reload_from_store()
 
     # --- faults -----------------------------------------------------------------------------------------------
 

@@ -6,25 +6,30 @@ are durable. So a crash between two steps loses nothing that was shown, and a fa
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation.unit_of_work import UnitOfWork
-from actors.core.events import LlmAborted, LlmError, LlmResponse, Restart, SetMode, UsageReported, UserCancel
+from actors.conversation.retry_queue import Prepared
+from actors.conversation.unit_of_work import OutcomeBatch, UnitOfWork
+from actors.core.events import Restart, SetMode, UserCancel
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import QUIET, TERMINAL
 from actors.messages.log_entries import TreeReaped
 from actors.messages.refusals import UnknownConversationError
-from actors.ports import FencedError
+from actors.ports import FencedError, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.core.context import ConvContext
     from actors.core.effects import ActEffect
     from actors.core.events import Event
     from actors.core.states import State
     from actors.core.tool_run import KillReceipt
+    from actors.messages.outcomes import EffectOutcome, TextDeltaReady
     from actors.ports import CommandRecord, Commit, ConversationRecord
     from actors.runners.effect_executor import EffectExecutor
     from actors.runtime.services import Services
@@ -149,14 +154,32 @@ class ConversationPipeline:
         self.perform(loaded, unit, urgent=isinstance(event, (UserCancel, SetMode)))
         return unit
 
-    def advance_outcome(self, event: Event) -> None:
-        """Run the outcome of an effect through the pipeline. The tokens of a stale outcome are still counted.
+    def prepare(self, outcomes: Sequence[EffectOutcome | TextDeltaReady]) -> Prepared:
+        """Run outcomes as one unit of work, which has the same rows and events as one unit for each.
 
-        Raises StoreError.
+        The unit ends with the first outcome that starts something, since that must not wait, and before one that
+        raises; if that is the first, raises the same. Raises StoreError if the conversation cannot be loaded.
         """
-        ignored = self.advance(event).empty
-        if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
-            self.advance(UsageReported(event.at, event.usage, aside=False))
+        loaded = self.load()
+        batch = OutcomeBatch(loaded.begin())
+        for outcome in outcomes:
+            try:
+                batch.run(outcome)
+            except BaseException:
+                batch.put_text_back()
+                if batch.count == 0:
+                    raise
+                return self.prepare(outcomes[: batch.count])
+            if batch.unit.effects:
+                break
+        return Prepared(batch.count, functools.partial(self._commit, loaded, batch))
+
+    def _commit(self, loaded: LoadedConversation, batch: OutcomeBatch) -> None:
+        try:
+            self.perform(loaded, batch.unit, urgent=batch.urgent)
+        except StoreUnavailableError:
+            batch.put_text_back()
+            raise
 
     def record_kill(self, receipt: KillReceipt) -> None:
         """Log that the processes of a tool call have exited, or could not be confirmed dead. Raises StoreError."""

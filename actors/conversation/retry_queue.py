@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
 
-from actors.core.events import UserCancel
+from actors.core.events import InternalFault, UserCancel
 from actors.core.tool_run import KillReceipt
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -48,20 +50,33 @@ Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainComm
 """What is committed without a caller that awaits the result."""
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """The first entries of the queue, ready to be committed together."""
+
+    entries: int
+    commit: Callable[[], object]
+    """Raises StoreUnavailableError if the store does not take them now; nothing has happened then."""
+
+
 class RetryQueue(Generic[Entry]):
     """Entries to be committed, in order. Actor's thread only.
 
     Args:
         name: Id of the conversation, for the log.
-        apply: Commits one entry; raises StoreUnavailableError if the store does not take it now.
+        prepare: Returns the next commit of some entries, of which there is at least one. What it raises concerns the
+            first one: StoreUnavailableError if the store does not answer now, anything else for a fault.
         later: Schedules a call of `retry` on the actor's thread after a delay in milliseconds.
     """
 
-    def __init__(self, name: str, apply: Callable[[Entry], None], later: Callable[[int], None]) -> None:
+    def __init__(self, name: str, prepare: Callable[[Sequence[Entry]], Prepared], later: Callable[[int], None]) -> None:
         self._name = name
-        self._apply = apply
+        self._prepare = prepare
         self._later = later
         self._waiting: deque[Entry] = deque()
+        self._refused = 0
+        """How many of the first entries were in the commit that the store has refused last. It may have been carried
+        out nevertheless, and is recognised only if the very same entries are committed again."""
         self._failures = 0
         self._retry_due = False
 
@@ -79,22 +94,22 @@ class RetryQueue(Generic[Entry]):
         """Put back an entry that the store has just refused, at the end or as the `first`; no entry is queued twice."""
         if entry not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(entry)
+            self._refused = 0 if first else self._refused
         self._retry_later()
 
     def clear(self) -> None:
         self._waiting.clear()
+        self._refused = 0
 
     def flush(self) -> bool:
-        """Apply the entries in order; return False if the store refused one and the rest stays queued.
+        """Commit the entries in order; return False if the store refused some, which stay queued with all others.
 
-        Raises what applying an entry raises; that entry is dropped, the others are retried.
+        Raises what committing entries raises; those are dropped, the others are retried.
         """
         while self._waiting:
-            entry = self._waiting.popleft()
             try:
-                self._apply(entry)
+                self._commit_next()
             except StoreUnavailableError:
-                self._waiting.appendleft(entry)
                 self._retry_later()
                 return False
             except BaseException:
@@ -102,6 +117,23 @@ class RetryQueue(Generic[Entry]):
                 raise
         self._failures = 0
         return True
+
+    def _commit_next(self) -> None:
+        try:
+            prepared = self._prepare(tuple(islice(self._waiting, self._refused or None)))
+        except StoreUnavailableError:
+            raise
+        except BaseException:
+            self._waiting.popleft()
+            raise
+        entries = [self._waiting.popleft() for _ in range(prepared.entries)]
+        self._refused = 0
+        try:
+            prepared.commit()
+        except StoreUnavailableError:
+            self._waiting.extendleft(reversed(entries))
+            self._refused = len(entries)
+            raise
 
     def retry(self) -> None:
         """Flush once the pause is over."""
@@ -117,6 +149,23 @@ class RetryQueue(Generic[Entry]):
         self._failures += 1
         self._retry_due = True
         self._later(pause)
+
+
+def may_share_commit(entry: object) -> TypeGuard[EffectOutcome | TextDeltaReady]:
+    """Return whether `entry` may be committed together with others; a cancel and a fault are committed alone."""
+    if isinstance(entry, EffectOutcome):
+        return not (entry.urgent or isinstance(entry.event, (InternalFault, UserCancel)))
+    return isinstance(entry, TextDeltaReady)
+
+
+def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome | TextDeltaReady, ...]:
+    """Return the first of these entries as far as they may be committed together."""
+    shared: list[EffectOutcome | TextDeltaReady] = []
+    for entry in entries:
+        if not may_share_commit(entry):
+            break
+        shared.append(entry)
+    return tuple(shared)
 
 
 def covers_cancel(entry: object, cancel: UserCancel) -> bool:

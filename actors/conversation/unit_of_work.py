@@ -12,8 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
+from actors.core.events import LlmAborted, LlmError, LlmResponse, UsageReported, UserCancel
 from actors.core.notifications import Durable, MessageAdded, TextDelta
 from actors.core.transition import run_chain
+from actors.messages.outcomes import TextDeltaReady
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, StoredEvent
 
 if TYPE_CHECKING:
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
     from actors.core.content import Message
     from actors.core.context import ConvContext
-    from actors.core.events import Event
+    from actors.core.events import Event, LlmStreamChunk
     from actors.core.states import State
+    from actors.messages.outcomes import EffectOutcome, TextSource
 
 _encode = msgspec.json.Encoder().encode
 Found = TypeVar("Found", bound=Struct)
@@ -125,3 +128,39 @@ class UnitOfWork:
             for entry in self.entries
             for offset, notification in enumerate(entry.notifications)
         )
+
+
+class OutcomeBatch:
+    """Outcomes that were waiting together, run as one unit of work."""
+
+    def __init__(self, unit: UnitOfWork) -> None:
+        self.unit = unit
+        self.count = 0
+        """How many outcomes have been run."""
+        self.urgent = False
+        """Whether there is a cancel among them."""
+        self._texts: list[tuple[TextSource, tuple[LlmStreamChunk, ...]]] = []
+
+    def run(self, outcome: EffectOutcome | TextDeltaReady) -> None:
+        """Run the next outcome. The tokens of a stale one are still counted."""
+        if isinstance(outcome, TextDeltaReady):
+            self._run_text(outcome.source)
+        else:
+            event, entries = outcome.event, len(self.unit.entries)
+            self.urgent |= isinstance(event, UserCancel)
+            self.unit.run(event)
+            ignored = len(self.unit.entries) == entries
+            if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
+                self.unit.run(UsageReported(event.at, event.usage, aside=False))
+        self.count += 1
+
+    def _run_text(self, source: TextSource) -> None:
+        chunks = source.take()
+        self._texts.append((source, chunks))
+        for chunk in chunks:
+            self.unit.run(chunk)
+
+    def put_text_back(self) -> None:
+        """Return the text to its sources: nothing of the batch has happened."""
+        for source, chunks in self._texts:
+            source.put_back(chunks)

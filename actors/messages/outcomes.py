@@ -34,6 +34,10 @@ class TextSource(Protocol):
         """Remove and return all that waits (conversation's thread)."""
         ...
 
+    def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
+        """Undo the last `take`: another one follows without a further message (conversation's thread)."""
+        ...
+
 
 @dataclass(frozen=True)
 class TextDeltaReady:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.core.content import Text, Usage
 from actors.core.errors import ErrorKind, LlmFailure
-from actors.core.events import LlmAborted, LlmError, LlmOutcome, LlmResponse, LlmStreamChunk, LlmStreamStarted
+from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import (
     CancelToken,
@@ -27,7 +27,7 @@ from actors.ports import (
 from actors.ports.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
 from actors.runners.request_builder import RequestBuilder
-from actors.runtime.actor import Actor, tell
+from actors.runtime.actor import Actor, tell, tell_all
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -63,17 +63,33 @@ class StreamedText:
         self._request_id, self._attempt, self._clock = request_id, attempt, clock
         self._lock = threading.Lock()
         self._waiting: list[tuple[bool, str]] = []
+        self._announced = False
+        """Whether a message is on its way after which the text is taken."""
 
-    def put(self, text: str, *, reasoning: bool) -> bool:
-        """Add text; return whether a message has to be sent, since none waits."""
+    def put(self, text: str, *, reasoning: bool) -> None:
+        """Add text."""
         with self._lock:
             self._waiting.append((reasoning, text))
-            return len(self._waiting) == 1
+
+    def announce(self) -> bool:
+        """Return whether a message has to be sent now: text waits, and no message is on its way."""
+        with self._lock:
+            if self._announced or not self._waiting:
+                return False
+            self._announced = True
+            return True
+
+    def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
+        """Undo the last `take`; the message that led to it is handled once more (conversation's thread)."""
+        with self._lock:
+            self._waiting[:0] = [(chunk.reasoning, chunk.content.text) for chunk in chunks]
+            self._announced = True
 
     def take(self) -> tuple[LlmStreamChunk, ...]:
         """Remove and return all that waits, adjacent text of a kind joined (conversation's thread)."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
+            self._announced = False
         joined: list[tuple[bool, list[str]]] = []
         for reasoning, text in waiting:
             if joined and joined[-1][0] == reasoning:
@@ -101,6 +117,8 @@ class LlmRunner(Actor):
         self._ended = ended
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
+        self._start: LlmStreamStarted | None = None
+        """The start of the stream until the actor is sent it."""
 
     def on_start(self) -> None:
         """Make the request as soon as the thread runs, then stop."""
@@ -111,30 +129,41 @@ class LlmRunner(Actor):
             self.terminate()
 
     def started(self) -> None:
-        """Report that the answer's stream has begun (port ModelSink)."""
+        """Note that the answer's stream has begun (port ModelSink)."""
         if not self._streaming:
             self._streaming = True
-            self._report(LlmStreamStarted(self._clock.now_ms(), self._request.request_id, self._request.attempt))
+            request = self._request
+            self._start = LlmStreamStarted(self._clock.now_ms(), request.request_id, request.attempt)
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Pass streamed text to the actor, after the start of the stream, which is logged (port ModelSink)."""
-        if not text:
-            return
-        self.started()
-        if self._text.put(text, reasoning=reasoning):
-            tell(self._reply_to, TextDeltaReady(self._text))
+        """Keep streamed text, behind the start of the stream, which is logged (port ModelSink)."""
+        if text:
+            self.started()
+            self._text.put(text, reasoning=reasoning)
 
     def flush(self) -> None:
-        """Do nothing: each text is passed on at once (port ModelSink)."""
+        """Pass the start and the text on to the actor (port ModelSink)."""
+        if not self._request.cancel.cancelled and (received := self._received()):
+            tell_all(self._reply_to, received)
 
-    def _report(self, event: LlmOutcome) -> None:
-        if not self._request.cancel.cancelled:
-            tell(self._reply_to, EffectOutcome(event))
-        elif not isinstance(event, LlmStreamStarted):
-            usage = event.usage if isinstance(event, (LlmResponse, LlmError, LlmAborted)) else None
-            tell(self._reply_to, EffectOutcome(self._aborted(usage)))
+    def _received(self) -> list[EffectOutcome | TextDeltaReady]:
+        """Take what the actor has not been sent yet."""
+        received: list[EffectOutcome | TextDeltaReady] = []
+        if self._start is not None:
+            received.append(EffectOutcome(self._start))
+            self._start = None
+        if self._text.announce():
+            received.append(TextDeltaReady(self._text))
+        return received
 
-    def _outcome(self) -> LlmOutcome:
+    def _report(self, event: LlmResponse | LlmError | LlmAborted) -> None:
+        """Report the outcome, together with what was received just before it: they become one commit."""
+        if self._request.cancel.cancelled:
+            tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
+        else:
+            tell_all(self._reply_to, (*self._received(), EffectOutcome(event)))
+
+    def _outcome(self) -> LlmResponse | LlmError | LlmAborted:
         request = self._request
         if request.cancel.cancelled:
             return self._aborted()

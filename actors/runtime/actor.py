@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import pykka
 from pykka import ActorDeadError, ActorRef
+from pykka._envelope import Envelope
 
 from actors.runtime.mailbox import Mailbox
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from actors.runtime.thread_pool import ThreadPool
 
 log = logging.getLogger(__name__)
@@ -111,6 +114,15 @@ class Actor(pykka.ThreadingActor):
     def on_stop(self) -> None:
         """Handle pykka's stop message."""
         self.terminate()
+
+
+def tell_all(ref: ActorRef[Any], messages: Iterable[object]) -> bool:
+    """Send messages that none is put between; return whether the actor accepted them, or False if it has stopped."""
+    try:
+        cast("Mailbox", ref.actor_inbox).put_all([Envelope(message) for message in messages])
+    except ActorDeadError:
+        return False
+    return True
 
 
 def tell(ref: ActorRef[Any], message: object) -> bool:

@@ -1,50 +1,74 @@
 """A mailbox that closes, with two lanes: the urgent one is taken before the normal one, and each is FIFO.
 
-Two deques and a queue of tokens: a PriorityQueue would be slower than pykka's own queue. A closed mailbox refuses
-messages, so that no caller ever waits for a stopped actor.
+Two deques and a lock that the actor sleeps on: cheaper than a PriorityQueue, and than pykka's own queue. A closed
+mailbox refuses messages, so that no caller ever waits for a stopped actor.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from pykka import ActorDeadError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from pykka._envelope import Envelope
 
 
 class Mailbox:
-    """pykka's ActorInbox with two lanes. `put` from any thread; `get` and closing from the actor's only."""
+    """pykka's ActorInbox with two lanes. `put` and `put_all` from any thread; all else from the actor's only."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tokens: SimpleQueue[None] = SimpleQueue()
         self._urgent: deque[Envelope[Any]] = deque()
         self._normal: deque[Envelope[Any]] = deque()
         self._closed = False
+        self._asleep = False
+        """Whether the actor waits for a message; the next one to put it releases `_sleep`."""
+        self._sleep = threading.Lock()
+        self._sleep.acquire()
 
     def put(self, envelope: Envelope[Any], /) -> None:
         """Add a message, to the urgent lane if it has a true `urgent`.
 
         Once closed: raises ActorDeadError, or fails the envelope's reply if it has one.
         """
-        lane = self._urgent if getattr(envelope.message, "urgent", False) else self._normal
+        if not self._add(self._urgent if getattr(envelope.message, "urgent", False) else self._normal, (envelope,)):
+            refuse(envelope)
+
+    def put_all(self, envelopes: Iterable[Envelope[Any]]) -> None:
+        """Add messages to the normal lane at once: the actor finds all of them. Raises ActorDeadError once closed."""
+        if not self._add(self._normal, envelopes):
+            raise ActorDeadError("the actor has stopped")
+
+    def _add(self, lane: deque[Envelope[Any]], envelopes: Iterable[Envelope[Any]]) -> bool:
         with self._lock:
-            if not self._closed:
-                lane.append(envelope)
-                self._tokens.put(None)
-                return
-        refuse(envelope)
+            if self._closed:
+                return False
+            lane.extend(envelopes)
+            asleep, self._asleep = self._asleep, False
+        if asleep:  # outside of the lock, which the actor needs next
+            self._sleep.release()
+        return True
 
     def get(self) -> Envelope[Any]:
         """Take the next message; blocks."""
-        self._tokens.get()
+        while True:
+            with self._lock:
+                if lane := self._urgent or self._normal:
+                    return lane.popleft()
+                self._asleep = True
+            self._sleep.acquire()
+
+    def get_next_if(self, wanted: Callable[[Any], bool]) -> Envelope[Any] | None:
+        """Take the next message if it waits already, is not urgent, and is `wanted`; never blocks."""
         with self._lock:
-            return (self._urgent or self._normal).popleft()
+            if self._urgent or not self._normal or not wanted(self._normal[0].message):
+                return None
+            return self._normal.popleft()
 
     def empty(self) -> bool:
         with self._lock:

@@ -31,7 +31,7 @@ SOCKET = "COUNTS_SOCKET"
 SEAMS: dict[str, tuple[type, str]] = {
     "commits": (PeeweeStore, "commit"),
     "threads started": (threading.Thread, "start"),
-    "mailbox messages": (Mailbox, "put"),
+    "mailbox deliveries": (Mailbox, "_add"),
 }
 """By count: the class and its method whose calls are counted."""
 

@@ -83,6 +83,7 @@ def test_text_streams_before_the_message_and_never_after_it(world: World) -> Non
     exchange.sink.started()
     exchange.sink.text("Hel")
     exchange.sink.text("lo")
+    exchange.sink.flush()
     seen: list[str] = []
     talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
     watch = world.hub.attach(talk.id, threading.Event().set)
@@ -244,6 +245,7 @@ def test_cancel_of_a_model_request_is_idle_at_once_and_keeps_no_text(world: Worl
     exchange = talk.exchange()
     exchange.sink.started()
     exchange.sink.text("Once upon")
+    exchange.sink.flush()
     talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
     answer = talk.cancel()
     assert not answer.no_op

@@ -83,12 +83,14 @@ class Obliging:
                 raise ModelFailedError(LlmFailure(ErrorKind.SERVER_ERROR, "overloaded"))
             case "hang":
                 sink.text("Once upon")
+                sink.flush()
                 self.hangs.set()
                 assert cancel.wait(PATIENCE)
                 raise ModelAbortedError
             case _:
                 sink.started()
                 sink.text("fine")
+                sink.flush()
                 return ModelAnswer((Text("fine"),), end_turn=True)
 
 
@@ -313,6 +315,7 @@ def test_a_fault_while_text_streams_closes_its_slot_and_hangs_up(world: World) -
     talk.send("go")
     exchange = talk.exchange()
     exchange.sink.text("Once")
+    exchange.sink.flush()
     talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
     world.faults.arm("commit.before", crash)
     with pytest.raises(Crash):

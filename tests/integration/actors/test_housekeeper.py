@@ -61,6 +61,7 @@ def turn(world: World, talk: Any) -> None:
     talk.send("go on")
     exchange = talk.exchange()
     exchange.sink.started()
+    exchange.sink.flush()
     exchange.say("gone on")
     talk.rest(Idle)
 
@@ -102,6 +103,7 @@ def test_a_conversation_goes_on_while_its_events_are_pruned(home: World, monkeyp
     talk.send("and now?")
     exchange = talk.exchange()
     exchange.sink.started()
+    exchange.sink.flush()
     keeper(home, 2, events_days=1, events_min=1).sweep()
     exchange.say("now this")
     talk.until(lambda: isinstance(talk.state, Idle))

@@ -131,6 +131,7 @@ def answer(world: World) -> None:
     exchange = world.model.exchanges.get(timeout=PATIENCE)
     exchange.sink.started()
     exchange.sink.text("hi")
+    exchange.sink.flush()
     exchange.say("hi")
 
 
@@ -336,6 +337,7 @@ def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: W
         hasty.supervisor.ask(talk.id, SendMessageCommand("hello")).result(PATIENCE)
         exchange = talk.exchange()
         exchange.sink.text("partial")
+        exchange.sink.flush()
         while not (isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING):
             threading.Event().wait(0.002)
         return talk, exchange

@@ -83,6 +83,7 @@ def test_a_restart_closes_the_open_stream_returns_steers_and_drops_follow_ups(wo
     talk.send("go")
     exchange = talk.exchange()
     exchange.sink.started()
+    exchange.sink.flush()
     talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
     talk.send("steer", delivery="steer")
     talk.send("later", delivery="follow_up")

@@ -89,6 +89,7 @@ def _streaming(talk: Talk) -> None:
     talk.send("tell me a story")
     exchange = talk.exchange()
     exchange.sink.text("Once upon")
+    exchange.sink.flush()
     talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
 
 

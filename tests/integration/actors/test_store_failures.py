@@ -94,6 +94,7 @@ def test_while_an_answer_waits_commands_are_refused_at_once(shaky: World) -> Non
     shaky.store.down = True
     exchange.sink.started()
     exchange.sink.text("h")
+    exchange.sink.flush()
     exchange.say("hi")
     refusal(shaky)
     for delivery in ("reject", "steer", "follow_up"):

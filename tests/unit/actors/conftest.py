@@ -25,7 +25,7 @@ from tests.services import in_memory
 from tests.toolboxes import FunctionTool, NothingKept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from actors.runtime.services import Services
 
@@ -89,6 +89,14 @@ class Inbox:
     def __init__(self) -> None:
         self.messages: list[Any] = []
         self._news = threading.Condition()
+
+    @property
+    def actor_inbox(self) -> Inbox:
+        return self
+
+    def put_all(self, envelopes: Iterable[Any]) -> None:
+        for envelope in envelopes:
+            self.tell(envelope.message)
 
     def tell(self, message: Any) -> None:
         with self._news:

@@ -77,6 +77,8 @@ def test_the_start_is_reported_once_and_before_any_text(harness: ToolHarness) ->
     def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         sink.text("")
         sink.text("no start before it")
+        sink.flush()
+        sink.flush()
         sink.started()
         return ANSWER
 
@@ -175,13 +177,48 @@ def test_an_unrequested_abort_is_reported_too(harness: ToolHarness) -> None:
 
 def test_text_that_waits_grows_and_is_announced_once(services: Services) -> None:
     text = StreamedText("r1", 1, services.clock)
-    told = [text.put(part, reasoning=part.isupper()) for part in ("A", "B", "c", "d", "E")]
-    assert told == [True, False, False, False, False]
+    announced = []
+    for part in ("A", "B", "c", "d", "E"):
+        text.put(part, reasoning=part.isupper())
+        announced.append(text.announce())
+    assert announced == [True, False, False, False, False]
     chunks = text.take()
     assert [(chunk.content.text, chunk.reasoning) for chunk in chunks] == [("AB", True), ("cd", False), ("E", True)]
     assert {(chunk.request_id, chunk.attempt) for chunk in chunks} == {("r1", 1)}
     assert text.take() == ()
-    assert text.put("f", reasoning=False)
+    assert not text.announce()
+    text.put("f", reasoning=False)
+    assert text.announce()
+
+
+def test_text_that_is_put_back_comes_first_when_its_message_is_handled_again(services: Services) -> None:
+    text = StreamedText("r1", 1, services.clock)
+    text.put("a", reasoning=False)
+    assert text.announce()
+    taken = text.take()
+    text.put("b", reasoning=False)
+    text.put_back(taken)
+    assert not text.announce()
+    assert [chunk.content.text for chunk in text.take()] == ["ab"]
+
+
+def test_what_comes_in_one_piece_is_sent_in_one_piece_at_the_flush_or_the_end(harness: ToolHarness) -> None:
+    sent: list[int] = []
+
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        sink.started()
+        sink.text("a")
+        sink.text("b")
+        sent.append(len(harness.inbox.messages))
+        sink.flush()
+        sent.append(len(harness.inbox.messages))
+        sink.text("c")
+        sent.append(len(harness.inbox.messages))
+        return ANSWER
+
+    harness.request(respond)
+    assert sent == [0, 2, 2]
+    assert len(harness.inbox.messages) == 3, "the message on its way takes the last text along"
 
 
 def test_no_text_is_lost_between_two_threads(services: Services) -> None:
@@ -191,7 +228,8 @@ def test_no_text_is_lost_between_two_threads(services: Services) -> None:
 
     def write() -> None:
         for part in parts:
-            if text.put(part, reasoning=False):
+            text.put(part, reasoning=False)
+            if text.announce():
                 waiting.release()
 
     writer = threading.Thread(target=write)

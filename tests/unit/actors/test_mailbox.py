@@ -62,6 +62,53 @@ def test_the_stop_message_of_pykka_waits_its_turn() -> None:
     assert isinstance(mailbox.get().message, pykka.messages._ActorStop)
 
 
+def test_the_next_message_is_taken_without_waiting_if_it_is_wanted_and_nothing_urgent_waits() -> None:
+    mailbox = Mailbox()
+    assert mailbox.get_next_if(lambda letter: True) is None
+    mailbox.put_all([Envelope(Letter(1)), Envelope(Letter(2)), Envelope(Letter(3))])
+    wanted = [1, 2].__contains__
+    found = mailbox.get_next_if(lambda letter: wanted(letter.number))
+    assert found is not None
+    assert found.message == Letter(1)
+    mailbox.put(Envelope(Letter(4, urgent=True)))
+    assert mailbox.get_next_if(lambda letter: wanted(letter.number)) is None, "a cancel comes first"
+    assert mailbox.get().message == Letter(4, urgent=True)
+    assert mailbox.get_next_if(lambda letter: wanted(letter.number)) is not None
+    assert mailbox.get_next_if(lambda letter: wanted(letter.number)) is None, "not wanted"
+    assert letters(mailbox) == [Letter(3)]
+
+
+def test_a_closed_mailbox_refuses_messages_that_come_together() -> None:
+    mailbox = Mailbox()
+    mailbox.close()
+    with pytest.raises(ActorDeadError):
+        mailbox.put_all([Envelope(Letter(1)), Envelope(Letter(2))])
+    assert mailbox.empty()
+
+
+def test_a_sleeper_is_woken_by_each_message_however_puts_and_gets_interleave() -> None:
+    mailbox, count = Mailbox(), 3_000
+    taken: list[int] = []
+
+    def take() -> None:
+        while len(taken) < 2 * count:
+            taken.append(mailbox.get().message.number)
+
+    taker = threading.Thread(target=take, daemon=True)
+    taker.start()
+
+    def send() -> None:
+        for number in range(count):
+            mailbox.put(Envelope(Letter(number, urgent=number % 7 == 0)))
+
+    senders = [threading.Thread(target=send), threading.Thread(target=send)]
+    for sender in senders:
+        sender.start()
+    taker.join(PATIENCE)
+    assert not taker.is_alive()
+    assert sorted(taken) == sorted([*range(count), *range(count)])
+
+
 def test_get_blocks_until_something_is_put() -> None:
     mailbox = Mailbox()
     taken: list[object] = []

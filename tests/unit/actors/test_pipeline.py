@@ -10,7 +10,7 @@ import pytest
 
 from actors.adapters.store.memory import MemoryStore
 from actors.conversation import creation, settings
-from actors.conversation.pipeline import LoadedConversation, taken_over
+from actors.conversation.pipeline import ConversationPipeline, LoadedConversation, taken_over
 from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
@@ -25,10 +25,11 @@ from actors.core.events import (
     UserCancel,
     UserMessage,
 )
-from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged
+from actors.core.notifications import ContextWarning, MessageAdded, RunStop, StateChanged, UsageChanged
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.messages.commands import CreateConversationCommand, UpdateConversationCommand
 from actors.messages.log_entries import SettingsChanged
+from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import Commit, FencedError, ModelInfo, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -277,6 +278,91 @@ def test_it_is_rebuilt_from_its_record_in_any_state(machine: LoadedConversation,
     assert isinstance(again.state, Idle)
     assert [type(event.notification) for event in bus.published].count(RunStop) == 1
     assert store.verify("c1") == ()
+
+
+class Performed(list[Any]):
+    """In the place of the executor: the effects that it is to perform."""
+
+    def __init__(self) -> None:
+        self.rights = self
+
+    def set(self, mode: Mode) -> None:
+        pass
+
+    def perform(self, effect: Any, record: Any, context: Any) -> None:
+        self.append(effect)
+
+
+@pytest.fixture
+def pipeline(machine: LoadedConversation) -> ConversationPipeline:
+    executor: Any = Performed()
+    made = ConversationPipeline(machine._services, executor, "c1")
+    made.loaded = machine
+    return made
+
+
+class Words:
+    """Streamed text that waits."""
+
+    def __init__(self, *words: str) -> None:
+        self.chunks = tuple(LlmStreamChunk(3, "c1:r1", 1, Text(word)) for word in words)
+
+    def take(self) -> tuple[LlmStreamChunk, ...]:
+        chunks, self.chunks = self.chunks, ()
+        return chunks
+
+    def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
+        self.chunks = (*chunks, *self.chunks)
+
+
+STARTED = EffectOutcome(LlmStreamStarted(3, "c1:r1", 1))
+
+
+def test_what_arrived_together_is_one_commit_up_to_the_first_effect(
+    machine: LoadedConversation, pipeline: ConversationPipeline, store: Failing, bus: Bus
+) -> None:
+    run(machine, message())
+    before, published = machine.record.step, len(bus.published)
+    calling = EffectOutcome(answer(ToolUse("t1", "bash", "{}"), end_turn=False))
+    stale = EffectOutcome(answer())
+    prepared = pipeline.prepare((STARTED, TextDeltaReady(Words("so", "so")), calling, stale))
+    assert prepared.entries == 3, "what starts a tool does not wait for what comes behind it"
+    assert machine.record.step == before
+    prepared.commit()
+    assert [type(effect) for effect in pipeline.executor] == [ExecuteTool]  # type: ignore[attr-defined]
+    assert [row.step for row in store.transitions("c1", after_step=before, limit=9)] == [before + 1, before + 2]
+    kinds = [type(event.notification) for event in bus.published[published:]]
+    assert kinds == [StateChanged, MessageAdded, UsageChanged, StateChanged]
+    assert [delta.text for delta in bus.deltas] == ["so", "so"]
+
+
+def test_outcomes_whose_commit_fails_have_not_happened_and_keep_their_text(
+    machine: LoadedConversation, pipeline: ConversationPipeline, store: Failing, bus: Bus
+) -> None:
+    run(machine, message())
+    before, words = machine.record, Words("so")
+    for kind in ("before", "after"):
+        setattr(store, kind, 1)
+        with pytest.raises(StoreUnavailableError):
+            pipeline.prepare((STARTED, TextDeltaReady(words))).commit()
+        assert machine.record is before
+        assert (bus.deltas, [chunk.content.text for chunk in words.chunks]) == ([], ["so"])
+    pipeline.prepare((STARTED, TextDeltaReady(words))).commit()
+    assert [delta.text for delta in bus.deltas] == ["so"]
+    assert tuple(bus.published) == store.events("c1", after=0, limit=100)
+
+
+def test_an_outcome_that_raises_does_not_take_those_before_it_along(
+    machine: LoadedConversation, pipeline: ConversationPipeline, bus: Bus
+) -> None:
+    run(machine, message())
+    words, wrong = Words("so"), EffectOutcome(message("no outcome"))
+    prepared = pipeline.prepare((STARTED, TextDeltaReady(words), wrong, STARTED))
+    assert prepared.entries == 2
+    prepared.commit()
+    assert [delta.text for delta in bus.deltas] == ["so"]
+    with pytest.raises(Rejected):
+        pipeline.prepare((wrong, STARTED))
 
 
 class Trap:

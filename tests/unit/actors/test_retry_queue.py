@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from actors.conversation.retry_queue import PAUSES_MS, RetryQueue
+from actors.conversation.retry_queue import PAUSES_MS, Prepared, RetryQueue
 from actors.ports import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class ToolHarness:
@@ -15,14 +20,24 @@ class ToolHarness:
         self.open = True
         self.applied: list[str] = []
         self.pauses: list[int] = []
-        self.queue: RetryQueue[str] = RetryQueue("c1", self.apply, self.pauses.append)
+        self.together = 1
+        """How many entries share a commit."""
+        self.tried: list[tuple[str, ...]] = []
+        self.queue: RetryQueue[str] = RetryQueue("c1", self.prepare, self.pauses.append)
 
-    def apply(self, entry: str) -> None:
+    def prepare(self, entries: Sequence[str]) -> Prepared:
+        shared = tuple(entries[: self.together])
+        if shared[0] == "bug":
+            raise ZeroDivisionError if self.open else StoreUnavailableError("disk full")
+        return Prepared(len(shared), lambda: self.commit(shared))
+
+    def commit(self, entries: tuple[str, ...]) -> None:
+        self.tried.append(entries)
         if not self.open:
             raise StoreUnavailableError("disk full")
-        if entry == "bug":
+        if "late bug" in entries:
             raise ZeroDivisionError
-        self.applied.append(entry)
+        self.applied += entries
 
     def take(self, entry: str) -> bool:
         self.queue.add(entry)
@@ -104,3 +119,41 @@ def test_what_is_cleared_is_tried_no_more() -> None:
     harness.open = True
     harness.queue.retry()
     assert harness.applied == []
+
+
+def test_entries_that_share_a_commit_are_refused_together_and_committed_again_as_they_were() -> None:
+    harness = ToolHarness()
+    harness.together = 3
+    harness.open = False
+    harness.queue.add("a")
+    harness.take("b")
+    harness.take("c")
+    harness.open = True
+    harness.take("d")
+    assert harness.tried == [("a", "b"), ("a", "b"), ("a", "b"), ("c", "d")]
+    assert harness.applied == ["a", "b", "c", "d"]
+
+
+def test_what_is_put_before_refused_entries_is_committed_before_them() -> None:
+    harness = ToolHarness()
+    harness.together = 2
+    harness.open = False
+    harness.queue.add("a")
+    harness.take("b")
+    harness.queue.requeue("cancel", first=True)
+    harness.together = 1
+    harness.open = True
+    harness.queue.retry()
+    assert harness.applied == ["cancel", "a", "b"]
+
+
+def test_a_commit_that_breaks_takes_its_entries_with_it_and_no_others() -> None:
+    harness = ToolHarness()
+    harness.together = 2
+    for entry in ("late bug", "b", "c"):
+        harness.queue.add(entry)
+    with pytest.raises(ZeroDivisionError):
+        harness.queue.flush()
+    assert list(harness.queue) == ["c"]
+    harness.queue.retry()
+    assert harness.applied == ["c"]
