@@ -12,6 +12,7 @@ PARTS = (
     "store",
     "deletion",
     "turns",
+    "history",
     "fan_out",
     "cancel",
     "flood",
