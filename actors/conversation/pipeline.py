@@ -212,6 +212,7 @@ class ConversationPipeline:
         Raises StoreError, and then nothing has changed.
         """
         effects = loaded.commit(unit, *others, command=command, urgent=urgent)
+        self.executor.committed(loaded.record, unit.messages)
         self.executor.rights.set(loaded.context.mode)  # before the effects: a tool must start in the new mode
         for effect in effects:
             self.executor.perform(effect, loaded.record, loaded.context)

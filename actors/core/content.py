@@ -6,12 +6,12 @@ import hashlib
 import itertools
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Container
 
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 """Ids of tool calls that every provider accepts, so that a conversation can change its model."""
@@ -207,19 +207,22 @@ def text_of(content: tuple[Content, ...]) -> str:
     return "".join(block.text for block in content if isinstance(block, Text))
 
 
-def distinct_calls(
-    content: tuple[Content, ...], request_id: str, taken: Collection[str] = frozenset()
-) -> tuple[Content, ...]:
+def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
+    """Return whether a block answers a tool call."""
+    return isinstance(block, (ToolSuccess, ToolError, ToolCancelled, SubAgentComplete))
+
+
+def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Container[str]) -> tuple[Content, ...]:
     """Return the content with a new id for every call whose id is not usable or was used before in it or in `taken`.
 
     A call that is taken for another one would run twice, or never. Calling it again on its result changes nothing.
     """
-    seen = set(taken)
+    seen = set[str]()
     blocks: list[Content] = []
     for index, block in enumerate(content):
         if isinstance(block, ToolUse):
             identity, numbers = block.id, itertools.count(index)
-            while identity in seen or not _CALL_ID.fullmatch(identity):
+            while any(identity in ids for ids in (seen, *taken)) or not _CALL_ID.fullmatch(identity):
                 identity = call_id(request_id, next(numbers))
             seen.add(identity)
             block = block if identity == block.id else ToolUse(identity, block.name, block.input)  # noqa: PLW2901

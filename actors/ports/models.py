@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from actors.core.content import Content, Image, Usage
 from actors.core.context import ToolTraits
-from actors.core.history import Turn
+from actors.core.history import ProviderView, Turn
 from actors.ports.images import ImageView
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ class ModelRequest(Struct, frozen=True):
     system: str
     tools: tuple[ToolSpec, ...]
     """Empty for the tool-less summary request."""
-    turns: tuple[Turn, ...]
-    """From `core.history.provider_view`: alternating roles, complete tool rounds."""
+    view: ProviderView
+    """What the model sees of the conversation: alternating roles, complete tool rounds."""
     view_of: Callable[[Image], ImageView | None] = no_view
-    """Returns the view of an image in `turns`, the same bytes each time; None: a text replaces it.
+    """Returns the view of an image in the turns, the same bytes each time; None: a text replaces it.
 
     Reads the store (runner thread). Raises StoreError or ImagesUnavailableError.
     """
@@ -91,6 +91,11 @@ class ModelRequest(Struct, frozen=True):
     """Limit of the answer in tokens; 0: what the model allows."""
     purpose: Purpose = Purpose.CONVERSATION
     """Only the scripted model uses it."""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns of its view."""
+        return self.view.turns
 
 
 class SideQuery(Struct, frozen=True):

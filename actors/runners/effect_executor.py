@@ -38,10 +38,11 @@ from actors.runners.tool_runner import RunTool, StopWhenIdle, ToolRunner
 from actors.runtime.actor import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pykka import ActorRef
 
+    from actors.core.content import Message
     from actors.core.context import ConvContext, Mode
     from actors.core.tool_run import KillReceipt
     from actors.runners.sub_agents import SubAgents
@@ -157,6 +158,10 @@ class EffectExecutor:
     def read_history(self, record: ConversationRecord) -> None:
         """Read all messages now, so that a run begins only if a model can be shown them. Raises StoreError."""
         self._requests.builder.read_history(record)
+
+    def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
+        """Hand over messages that were just committed to the next model request, which need not read them."""
+        self._requests.builder.committed(record, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Kill the background jobs, or those with more rights than a mode gives; return their handles.

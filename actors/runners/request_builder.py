@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from actors.core.effects import RequestContinuation, RequestLlm
-from actors.core.history import provider_view, summary_view
-from actors.ports import ConversationReader, ModelRequest, StoreDamagedError, ToolSpec
-from actors.runners.image_budget import within_limits
+from actors.core.history import ProviderView, summary_view, within_limits
+from actors.ports import ModelRequest, ToolSpec
+from actors.runners.history_cache import HistoryCache
 
 if TYPE_CHECKING:
-    from actors.core.content import Message
+    from collections.abc import Sequence
+
+    from actors.core.content import Image, Message
     from actors.ports import CancelToken, ConversationRecord, Model
     from actors.runtime.services import Services
-
-PAGE = 1_000
-"""Messages that are read from the store at a time."""
-
-
-class HistoryCache:
-    """A conversation's messages, each read from the store once. Any thread; reads block briefly.
-
-    Messages are only ever appended, so what was read stays true.
-    """
-
-    def __init__(self, store: ConversationReader, conversation_id: str) -> None:
-        self._store = store
-        self._conversation_id = conversation_id
-        self._lock = threading.Lock()
-        """Held while reading: an abandoned request may still read while the next one begins."""
-        self._messages: list[Message] = []
-
-    def through(self, sequence: int) -> tuple[Message, ...]:
-        """Return every message up to this sequence, in order. Raises StoreError, also if one is missing."""
-        with self._lock:
-            while len(self._messages) < sequence:
-                after = len(self._messages)
-                page = self._store.messages(self._conversation_id, after=after, limit=PAGE)
-                if not page:
-                    raise StoreDamagedError(f"message {after + 1} of conversation {self._conversation_id} is missing")
-                self._messages.extend(page)
-            return tuple(self._messages[:sequence])
 
 
 class RequestBuilder:
@@ -53,7 +26,11 @@ class RequestBuilder:
 
     def read_history(self, record: ConversationRecord) -> None:
         """Read all messages now, so that a run begins only if a model can be shown them. Raises StoreError."""
-        self.history_of(record).through(record.state.ledger.seq)
+        self.history_of(record).read(record.state.ledger.seq)
+
+    def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
+        """Take over messages that were just committed, so that they are not read back (conversation's thread)."""
+        self.history_of(record).extend(messages)
 
     def history_of(self, record: ConversationRecord) -> HistoryCache:
         """Return the history of the conversation, made at its first use (conversation's thread)."""
@@ -73,23 +50,25 @@ class RequestBuilder:
 
         Raises StoreError or ImagesUnavailableError.
         """
-        messages, images = history.through(effect.through_sequence), self._services.images
+        images = self._services.images
         tools: tuple[ToolSpec, ...] = ()
+
+        def size_of(image: Image) -> int:
+            return images.view_bytes(record.id, image, cancel)
+
         if isinstance(effect, RequestContinuation):
-            turns = summary_view(messages, effect.through_sequence, effect.rejected)
+            turns = summary_view(history.through(effect.through_sequence), effect.through_sequence, effect.rejected)
+            view = ProviderView(within_limits(turns, size_of) if model.info.images else turns)
         else:
             tools = self._tools(record, model)
-            info = model.info
-            turns = provider_view(messages, effect.through_sequence, protocol=info.protocol, model=info.name)
-        if model.info.images:
-            turns = within_limits(turns, lambda image: images.view_bytes(record.id, image, cancel))
+            view = history.view(effect.through_sequence, model.info, size_of)
         return ModelRequest(
             conversation_id=record.id,
             request_id=effect.request_id,
             attempt=effect.attempt,
             system=record.system_prompt,
             tools=tools,
-            turns=turns,
+            view=view,
             view_of=lambda image: images.view(record.id, image, cancel),
         )
 

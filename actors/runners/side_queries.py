@@ -11,7 +11,7 @@ from actors.core import tags
 from actors.core.content import Text, Usage, text_of
 from actors.core.errors import ErrorKind
 from actors.core.events import UsageReported
-from actors.core.history import Turn
+from actors.core.history import ProviderView, Turn
 from actors.messages.outcomes import EffectOutcome
 from actors.ports import (
     CancelToken,
@@ -164,7 +164,7 @@ def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
         attempt=1,
         system=query.system,
         tools=(),
-        turns=(Turn("user", (Text(tags.escape(query.text)),)),),
+        view=ProviderView((Turn("user", (Text(tags.escape(query.text)),)),)),
         max_output=query.max_output,
         purpose=query.purpose,
     )

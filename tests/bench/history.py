@@ -35,7 +35,9 @@ def run(report: Report) -> None:
             resident = rss_mib(running.process.pid)
     least = first[early[0]]
     for size, cost in (first | rest).items():
-        report.add(f"history: CPU per turn after {size:,} turns", "ms", value=round(cost, 2), ratio=round(cost / least, 2))
+        report.add(
+            f"history: CPU per turn after {size:,} turns", "ms", value=round(cost, 2), ratio=round(cost / least, 2)
+        )
     report.add(f"history: first turn after loading {LOADED * 5:,} messages", "ms", **loaded)
     report.add(f"history: memory with {CONVERSATIONS} of {late[-1]:,} turns", "MiB", value=resident)
 

@@ -12,11 +12,11 @@ from actors.adapters.llm.model_limits import known_limits, operator_limits
 from actors.adapters.llm.model_list import ModelList
 from actors.adapters.llm.protocols.anthropic import request as anthropic
 from actors.adapters.llm.protocols.anthropic.response import AnthropicReader
+from actors.adapters.llm.protocols.encoded_turns import PrefixCache
 from actors.adapters.llm.protocols.openai_chat import request as openai_chat
 from actors.adapters.llm.protocols.openai_chat.response import OpenAiChatReader
 from actors.adapters.llm.protocols.openai_responses import request as openai_responses
 from actors.adapters.llm.protocols.openai_responses.response import OpenAiResponsesReader
-from actors.adapters.llm.protocols.rendering import TurnCache
 from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, PROTOCOLS, ProviderConfig
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.routing import Router, Server
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from actors.ports import CancelToken, Model, ModelInfo
 
 _WIRE_PROTOCOLS = {
-    ANTHROPIC: WireProtocol(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader),
+    ANTHROPIC: WireProtocol(anthropic.PATH, anthropic.turn_of, anthropic.body_of, AnthropicReader, anthropic.joint),
     OPENAI_CHAT: WireProtocol(openai_chat.PATH, openai_chat.turn_of, openai_chat.body_of, OpenAiChatReader),
     OPENAI_RESPONSES: WireProtocol(
         openai_responses.PATH, openai_responses.turn_of, openai_responses.body_of, OpenAiResponsesReader
@@ -66,7 +66,7 @@ class Catalog:
         clients = [ProviderClient(provider, Transport(provider)) for provider in providers]
         self._router = Router([Server(each, Discovery(each), ModelList(each)) for each in clients])
         self._operator = operator_limits(models or {})
-        self._turns = TurnCache()
+        self._prefixes = PrefixCache()
         self._demo = DemoModel(pace)
         self._find = functools.lru_cache(maxsize=256)(self._found)
         self._model = functools.lru_cache(maxsize=256)(self._made)
@@ -134,7 +134,7 @@ class Catalog:
 
     def forget(self, conversation_id: str) -> None:
         """Drop what is cached for a conversation; see ports.ModelCatalog."""
-        self._turns.forget(conversation_id)
+        self._prefixes.forget(conversation_id)
 
     def _set(self, name: str) -> bool:
         """Return whether the operator's settings name the model, so that no server needs to be asked."""
@@ -157,7 +157,7 @@ class Catalog:
     def _made(self, name: str, server: Server) -> Model:
         protocol = _WIRE_PROTOCOLS[server.provider.protocol]
         return HttpModel(
-            name, server.client, server.discovery, protocol=protocol, operator=self._operator, turns=self._turns
+            name, server.client, server.discovery, protocol=protocol, operator=self._operator, prefixes=self._prefixes
         )
 
 

@@ -8,14 +8,16 @@ from msgspec.structs import replace
 
 from actors.adapters.llm.model_limits import ModelLimits, StatedLimits, needs_discovery, resolve_limits
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
-from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink, Purpose
+from actors.adapters.llm.protocols.encoded_turns import EncodedTurns
+from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors.adapters.llm.discovery import Discovery
-    from actors.adapters.llm.protocols.rendering import TurnCache
+    from actors.adapters.llm.protocols.encoded_turns import PrefixCache
     from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
+    from actors.core.history import Turn
 
 
 class HttpModel:
@@ -29,14 +31,14 @@ class HttpModel:
         *,
         protocol: WireProtocol,
         operator: Mapping[str, StatedLimits],
-        turns: TurnCache,
+        prefixes: PrefixCache,
     ) -> None:
         self._name = name
         self._protocol = protocol
         self._client = client
         self._discovery = discovery
         self._operator = operator
-        self._turns = turns
+        self._prefixes = prefixes
         self._asks_server = needs_discovery(name, client.provider, operator)
         self._stated: StatedLimits | None = None
         self._known = self._resolve()
@@ -64,16 +66,20 @@ class HttpModel:
         return PreparedRequest(self._client.provider, info, limits, request)
 
     def _body(self, prepared: PreparedRequest) -> bytes:
-        request = prepared.request
-        if request.purpose is not Purpose.CONVERSATION:  # its turns are never sent again: caching is useless
-            return self._protocol.body_of(
-                prepared, [(turn.role, self._protocol.turn_of(turn, prepared)) for turn in request.turns]
-            )
+        request, view, protocol = prepared.request, prepared.request.view, self._protocol
+
+        def encode(turn: Turn) -> bytes:
+            return protocol.turn_of(turn, prepared)
+
         form = (self._client.provider.name, self._name, prepared.info.images)
-        turns = self._turns.rendered(
-            request.conversation_id, form, request.turns, lambda turn: self._protocol.turn_of(turn, prepared)
-        )
-        return self._protocol.body_of(prepared, turns)
+        prefix = self._prefixes.take(request.conversation_id, form, protocol.joint, view)
+        prefix.grow(view, encode)
+        tail = EncodedTurns(protocol.joint, prefix.encoded.role)
+        tail.add(view.turns[view.settled :], encode)
+        body = protocol.body_of(prepared, (prefix.encoded.text, tail.text))
+        if view.settled:
+            self._prefixes.put(request.conversation_id, prefix)
+        return body
 
     def _current(self) -> tuple[ModelInfo, ModelLimits]:
         stated = self._discovery.known(self._name)

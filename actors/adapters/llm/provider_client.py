@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
+from actors.adapters.llm.protocols.encoded_turns import Joint, comma
 from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
 from actors.adapters.llm.transport.connections import (
     LocalResourcesExhaustedError,
@@ -49,10 +50,12 @@ class WireProtocol(Struct, frozen=True):
 
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
-    """Encode a turn as elements of the body's last array; b"" for a turn that cannot be sent."""
-    body_of: Callable[[PreparedRequest, Sequence[tuple[str, bytes]]], bytes]
-    """Encode the body, given each turn's role and bytes."""
+    """Encode a turn; b"" for a turn that cannot be sent."""
+    body_of: Callable[[PreparedRequest, Sequence[bytearray]], bytes]
+    """Encode the body, given its encoded turns with their joints, in pieces."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
+    joint: Joint = comma
+    """Return what is between two encoded turns."""
 
 
 class ProviderClient:

@@ -24,7 +24,7 @@ from actors.adapters.llm.provider import provider_from_mapping
 from actors.core.content import Text, ToolSuccess, ToolUse
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
-from actors.core.history import Turn
+from actors.core.history import ProviderView, Turn
 from actors.ports import CancelToken, Model, ModelAnswer, ModelFailedError, ModelRequest, ToolSpec
 from tests.unit.llm.strict_checker import CHECKS
 
@@ -150,7 +150,9 @@ class Sink:
 
 def drive(model: Model, *turns: Turn, tools: tuple[ToolSpec, ...] = (), sink: Sink | None = None) -> ModelAnswer:
     """Ask as the conversation machine does: up to three attempts."""
-    asked = ModelRequest("c1", f"c1:r{len(turns)}", 1, "Be brief.", tools, turns or (_user("Tell me about the sea."),))
+    asked = ModelRequest(
+        "c1", f"c1:r{len(turns)}", 1, "Be brief.", tools, ProviderView(turns or (_user("Tell me about the sea."),))
+    )
     pause = threading.Event()
     for attempt in (1, 2, 3):
         try:

@@ -10,7 +10,7 @@ from actors.adapters.llm.http_model import HttpModel
 from actors.adapters.llm.provider import ProviderConfig, Secret, Timeouts
 from actors.core.content import Content, Text
 from actors.core.context import ToolGroup, ToolTraits
-from actors.core.history import Turn
+from actors.core.history import ProviderView, Turn
 from actors.ports import CancelToken, Model, ModelAbortedError, ModelAnswer, ModelFailedError, ModelRequest, ToolSpec
 
 KEY = "sk-test-0123456789abcdef"
@@ -69,7 +69,7 @@ def assistant(*blocks: Content | str) -> Turn:
 def request(
     *turns: Turn, tools: tuple[ToolSpec, ...] = (BASH,), system: str = "Be brief.", attempt: int = 1
 ) -> ModelRequest:
-    return ModelRequest("c1", "c1:r7", attempt, system, tools, turns or (user("Hello"),))
+    return ModelRequest("c1", "c1:r7", attempt, system, tools, ProviderView(turns or (user("Hello"),)))
 
 
 def body_of(config: ProviderConfig, asked: ModelRequest, name: str = "claude-sonnet-4-5") -> bytes:

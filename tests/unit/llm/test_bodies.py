@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -14,7 +12,6 @@ from msgspec.structs import replace
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
-from actors.adapters.llm.protocols.rendering import TurnCache
 from actors.core.content import (
     Content,
     Image,
@@ -27,7 +24,7 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
-from actors.core.history import Turn
+from actors.core.history import ProviderView, Turn
 from tests.unit.llm.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.unit.llm.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
@@ -399,17 +396,26 @@ def test_a_longer_conversation_begins_with_the_same_messages(turns: tuple[Turn, 
         check_growth(protocol, before, sent(protocol, request(*turns, assistant("Yes."), user("Go on."))))
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("ab"), conversations(), st.integers(1, 9)), min_size=2, max_size=6))
-def test_what_is_kept_of_former_requests_changes_no_body(asked: list[tuple[str, tuple[Turn, ...], int]]) -> None:
-    """Whatever a model was asked before: other conversations, other turns, longer ones, shorter ones."""
+@settings(max_examples=60, deadline=None)
+@given(
+    histories=st.lists(conversations(), min_size=1, max_size=3),
+    asked=st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(1, 9), st.integers(0, 9)), max_size=9
+    ),
+)
+def test_what_is_kept_of_former_requests_changes_no_body(
+    histories: list[tuple[Turn, ...]], asked: list[tuple[str, int, int, int]]
+) -> None:
+    """Whatever a model was asked before: other conversations, other views of one, longer ones, shorter ones."""
     for protocol, name in NAMES.items():
         note(protocol)
         used = model(protocol, "http://127.0.0.1:9", name)
         assert isinstance(used, HttpModel)
-        for conversation, turns, length in asked:
-            wanted = replace(request(*turns[:length]), conversation_id=conversation)
-            assert used.body_of(wanted) == sent(protocol, wanted)
+        for conversation, history, length, settled in asked:
+            turns = histories[history % len(histories)]
+            view = ProviderView(turns[:length], min(settled, length, len(turns)), turns)
+            wanted = replace(request(), conversation_id=conversation, view=view)
+            assert used.body_of(wanted) == sent(protocol, replace(wanted, view=ProviderView(view.turns)))
 
 
 def test_models_do_not_share_what_is_kept_of_a_conversation() -> None:
@@ -422,58 +428,13 @@ def test_models_do_not_share_what_is_kept_of_a_conversation() -> None:
         provider(protocol, "http://127.0.0.1:9", models=names, name=protocol) for protocol, names in served.items()
     ])  # fmt: skip
     thoughts = [Reasoning("", protocol, names[0], RAW[protocol]) for protocol, names in served.items()]
-    asked = request(user("a"), assistant(*thoughts, ToolUse("t", "bash", "{}")), user(ToolSuccess("t", "x")))
+    turns = user("a"), assistant(*thoughts, ToolUse("t", "bash", "{}")), user(ToolSuccess("t", "x"))
+    asked = replace(request(), view=ProviderView(turns, 2, object()))
     for protocol, names in [*served.items()] * 2:
         for name in names:
             used = catalog.get(name)
             assert isinstance(used, HttpModel)
             assert used.body_of(asked) == sent(protocol, asked, name)
-
-
-def test_turns_are_rendered_once_and_forgotten_when_there_are_too_many() -> None:
-    rendered: list[Turn] = []
-
-    def render(turn: Turn) -> bytes:
-        rendered.append(turn)
-        return b"x" * 4000
-
-    turns = (user("a"), assistant("b"), user("c"))
-    cache = TurnCache(max_bytes=10_000)
-    for length in (1, 3, 3):
-        assert cache.rendered("one", 0, turns[:length], render) == [(turn.role, b"x" * 4000) for turn in turns[:length]]
-    assert rendered == [*turns, *turns]  # 12,000 bytes are too many: they were not kept
-    rendered.clear()
-    cache.rendered("two", 0, turns[:1], render)
-    cache.rendered("two", 0, turns[:2], render)
-    assert rendered == [*turns[:2]]
-    cache.rendered("three", 0, turns[:1], render)
-    cache.rendered("two", 0, turns[:2], render)
-    assert rendered == [*turns[:2], turns[0], *turns[:2]]
-    cache.rendered("two", 1, turns[:1], render)
-    assert rendered[-1] == turns[0], "in another form it is another text"
-
-
-def test_what_rendered_turns_hold_is_counted_and_given_back() -> None:
-    """Both the bytes that are sent and the text that they were made from, which is as long or four times as long."""
-    cache = TurnCache()
-    long = "€" * 100_000 + "\U0001f600"
-    turns = (user(long), assistant(ToolUse("t", "bash", "{}" + " " * 50_000)), user(ToolSuccess("t", "x" * 50_000)))
-    sent = [msgspec.json.encode(turn) for turn in turns]
-    tracemalloc.start()
-    try:
-        for number in range(10):
-            copies = [msgspec.json.decode(turn, type=Turn) for turn in sent]
-            cache.rendered(f"c{number}", 0, copies, msgspec.json.encode)
-        del copies
-        really = tracemalloc.get_traced_memory()[0]
-        assert 0.75 * really < cache.held < 1.25 * really
-        for number in range(10):
-            cache.forget(f"c{number}")
-        cache.forget("unknown")
-        assert cache.held == 0
-        assert tracemalloc.get_traced_memory()[0] < 0.01 * really
-    finally:
-        tracemalloc.stop()
 
 
 # --- on the wire ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
 from actors.core.content import Content, Image, Text, ToolSuccess, ToolUse
-from actors.core.history import Turn
+from actors.core.history import ProviderView, Turn
 from actors.ports import ImagesUnavailableError, ImageView
 from tests.unit.llm.model_requests import assistant, body_of, provider, request, user
 from tests.unit.llm.strict_checker import CHECKS
@@ -99,7 +99,7 @@ def test_the_bytes_of_a_turn_are_the_same_in_every_request(protocol: str) -> Non
     found = Catalog((config,)).get("claude-sonnet-4-5")
     assert isinstance(found, HttpModel)
     first = found.body_of(asked)
-    longer = replace(asked, turns=(*asked.turns, assistant("A cat."), user("Sure?")))
+    longer = replace(asked, view=ProviderView((*asked.turns, assistant("A cat."), user("Sure?"))))
     second = found.body_of(longer)
     assert second.startswith(first[: first.rindex(b"]}")])
     assert second == body_of(config, longer)

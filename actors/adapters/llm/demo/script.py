@@ -9,8 +9,18 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from actors.adapters.llm.protocols.rendering import image_placeholder, is_failed, is_tool_result
-from actors.core.content import Content, Image, Reasoning, Text, ToolCancelled, ToolOutcome, ToolResult, ToolUse
+from actors.adapters.llm.protocols.rendering import image_placeholder, is_failed
+from actors.core.content import (
+    Content,
+    Image,
+    Reasoning,
+    Text,
+    ToolCancelled,
+    ToolOutcome,
+    ToolResult,
+    ToolUse,
+    is_tool_result,
+)
 from actors.core.history import Turn
 from actors.ports import ModelRequest
 

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from actors.adapters.llm.demo.script import Scene, bash_input, said_in, shortened, using
-from actors.adapters.llm.protocols.rendering import is_failed, is_tool_result
-from actors.core.content import ToolResult, ToolUse
+from actors.adapters.llm.protocols.rendering import is_failed
+from actors.core.content import ToolResult, ToolUse, is_tool_result
 
 if TYPE_CHECKING:
     from actors.ports import ModelRequest

@@ -22,8 +22,9 @@ def accepted(content: tuple[Content, ...], request: ModelRequest) -> tuple[Conte
 
     Their ids are unique in the conversation; their inputs hold no lone surrogates.
     """
-    taken = {block.id for turn in request.turns for block in turn.content if isinstance(block, ToolUse)}
-    return distinct_calls(tuple(map(_repaired, content)), request.request_id, taken)
+    view = request.view
+    recent = {block.id for turn in view.turns[view.settled :] for block in turn.content if isinstance(block, ToolUse)}
+    return distinct_calls(tuple(map(_repaired, content)), request.request_id, recent, view.settled_calls)
 
 
 def _repaired(block: Content) -> Content:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
@@ -14,7 +12,6 @@ from actors.adapters.llm.protocols.rendering import (
     has_visible_content,
     image_placeholder,
     is_failed,
-    is_tool_result,
     json_elements,
     object_with_array,
     result_text,
@@ -32,6 +29,7 @@ from actors.core.content import (
     ToolResult,
     ToolSuccess,
     ToolUse,
+    is_tool_result,
 )
 
 if TYPE_CHECKING:
@@ -43,11 +41,11 @@ if TYPE_CHECKING:
 
 PATH = "/v1/messages"
 
-_ROLE = operator.itemgetter(0)
 _OPENINGS = {role: b'{"role":"%s","content":[' % role.encode() for role in ("user", "assistant")}
+_END = b"]}"
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """Encode the request as JSON.
 
     The same turns always give the same bytes, so that the provider's prompt cache hits and its check of returned
@@ -68,12 +66,15 @@ def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> by
         ]
     if provider.prompt_cache:
         head["cache_control"] = {"type": "ephemeral"}
-    spoken_turns = (turn for turn in turns if turn[1])
-    messages = (
-        (_OPENINGS[role], b",".join(blocks for _, blocks in neighbours), b"]}")
-        for role, neighbours in itertools.groupby(spoken_turns, key=_ROLE)
-    )
-    return object_with_array(head | dict(provider.extra_body), "messages", messages)
+    end = _END if any(turns) else b""
+    return object_with_array(head | dict(provider.extra_body), "messages", *turns, end)
+
+
+def joint(before: str, role: str) -> bytes:
+    """Return what is between two turns' blocks: those of one role are one message."""
+    if before == role:
+        return b","
+    return (_END + b"," if before else b"") + _OPENINGS[role]
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:

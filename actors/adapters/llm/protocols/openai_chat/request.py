@@ -13,14 +13,13 @@ from actors.adapters.llm.protocols.rendering import (
     has_visible_content,
     images_caption,
     is_failed,
-    is_tool_result,
     json_elements,
     object_with_array,
     result_text,
     separate_images,
     user_parts,
 )
-from actors.core.content import Content, Text, ToolUse
+from actors.core.content import Content, Text, ToolUse, is_tool_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 PATH = "/chat/completions"
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """Encode the request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
@@ -54,8 +53,9 @@ def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> by
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
     system = {"role": provider.system_role, "content": request.system}
-    texts = [ENCODER.encode(system) if request.system else b"", *(text for _, text in turns)]
-    return object_with_array(head | dict(provider.extra_body), "messages", ((text,) for text in texts if text))
+    first = ENCODER.encode(system) if request.system else b""
+    between = b"," if first and any(turns) else b""
+    return object_with_array(head | dict(provider.extra_body), "messages", first, between, *turns)
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:

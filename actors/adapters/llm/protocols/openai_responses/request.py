@@ -16,14 +16,13 @@ from actors.adapters.llm.protocols.rendering import (
     has_visible_content,
     images_caption,
     is_failed,
-    is_tool_result,
     json_elements,
     object_with_array,
     result_text,
     separate_images,
     user_parts,
 )
-from actors.core.content import Content, Reasoning, Text, ToolUse
+from actors.core.content import Content, Reasoning, Text, ToolUse, is_tool_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +46,7 @@ class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _PHASE = msgspec.json.Decoder(Phase)
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     """Encode the request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
@@ -73,7 +72,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[tuple[str, bytes]]) -> by
         ]
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
-    return object_with_array(head | dict(provider.extra_body), "input", ((items,) for _, items in turns if items))
+    return object_with_array(head | dict(provider.extra_body), "input", *turns)
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:

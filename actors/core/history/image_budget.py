@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.core.content import Content, Image, Text, ToolSuccess
-from actors.core.history import Turn
+from actors.core.history.provider_view import Prefix, ProviderView, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +24,60 @@ def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tup
     `size_of` gives the bytes of a view. They are removed half of the limit at a time, so that the beginning of the
     requests, which providers cache, changes seldom. Which ones are removed depends on the history alone.
     """
-    images = [image for turn in turns for image in _images(turn)]
-    if not images:
-        return tuple(turns)
-    removed = max(_surplus([1] * len(images), MAX_IMAGES), _surplus([size_of(image) for image in images], MAX_BYTES))
+    removed = _to_remove(_sizes(turns, size_of))
     return tuple(_without(turns, removed)) if removed else tuple(turns)
+
+
+class ImageBudget:
+    """Applies the limits to the views of a history that grows: equal to `within_limits`, at the cost of new turns."""
+
+    def __init__(self) -> None:
+        self._seen = Prefix()
+        """The settled turns of the last view."""
+        self._sizes: list[int] = []
+        """Of the images in the settled turns."""
+        self._removed = 0
+        self._kept = _Kept()
+
+    def apply(self, view: ProviderView, size_of: Callable[[Image], int]) -> ProviderView:
+        """Return the view within the limits; its settled turns change only if more images are removed.
+
+        Raises what `size_of` raises.
+        """
+        if not view.begins_with(self._seen):
+            self._seen, self._sizes, self._removed, self._kept = Prefix(), [], 0, _Kept()
+        tail, before = view.turns[view.settled :], len(self._sizes)
+        sizes = self._sizes + _sizes(view.turns[self._seen.settled : view.settled], size_of)
+        removed = _to_remove(sizes + _sizes(tail, size_of))
+        if min(removed, before) != min(self._removed, before):
+            self._kept = _Kept()
+        self._seen, self._sizes, self._removed = view.prefix, sizes, removed
+        if not removed:
+            return view
+        kept = self._kept
+        kept.add(view.turns[len(kept.turns) : view.settled], removed)
+        turns = (*kept.turns, *_without(tail, max(0, removed - len(sizes))))
+        return ProviderView(turns, view.settled, kept.lineage, view.settled_calls)
+
+
+class _Kept:
+    """The settled turns without the images that were removed."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.lineage = object()
+        self._images = 0
+        """In the turns before the removal."""
+
+    def add(self, turns: Sequence[Turn], removed: int) -> None:
+        """Add turns; `removed` counts the images of all turns from the first on."""
+        self.turns += _without(turns, max(0, removed - self._images))
+        self._images += sum(1 for turn in turns for _ in _images(turn))
+
+
+def _to_remove(sizes: Sequence[int]) -> int:
+    """Return how many of the first images must be removed, given the sizes of all."""
+    return max(_surplus([1] * len(sizes), MAX_IMAGES), _surplus(sizes, MAX_BYTES))
 
 
 def _surplus(costs: Sequence[int], limit: int) -> int:
@@ -44,6 +93,10 @@ def _surplus(costs: Sequence[int], limit: int) -> int:
             return index
         lost += cost
     return len(costs)
+
+
+def _sizes(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> list[int]:
+    return [size_of(image) for turn in turns for image in _images(turn)]
 
 
 def _images(turn: Turn) -> Iterator[Image]:

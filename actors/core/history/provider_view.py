@@ -1,0 +1,219 @@
+"""What a provider sees of a history: turns with alternating roles, each answer right behind what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from actors.core import tags
+from actors.core.content import (
+    Content,
+    Image,
+    Message,
+    MessageType,
+    Reasoning,
+    SubAgentComplete,
+    SystemKind,
+    Text,
+    ToolCancelled,
+    ToolError,
+    ToolSuccess,
+    ToolUse,
+    is_tool_result,
+    text_of,
+    tool_uses,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CONTINUE = "Continue."
+"""The message to a model that continues an unfinished answer when nothing else is new."""
+
+
+class Turn(Struct, frozen=True):
+    """One turn of a request; adapters convert its blocks into their JSON."""
+
+    role: str
+    """"user" or "assistant"."""
+    content: tuple[Content, ...]
+    """User turns: tool results first, then text and images. Assistant turns: as the model wrote them."""
+
+
+class Prefix(NamedTuple):
+    """The beginning of a view, by which a later view of the same history is recognised in constant time."""
+
+    settled: int = 0
+    """Turns in it."""
+    lineage: object = None
+    """Views of one lineage, compared by identity, begin with the same turns."""
+
+
+class ProviderView(Struct, frozen=True):
+    """What a request contains of a history."""
+
+    turns: tuple[Turn, ...]
+    settled: int = 0
+    """So many of the first turns are in every later view of the lineage."""
+    lineage: object = None
+    settled_calls: AbstractSet[str] = frozenset()
+    """Ids of the tool calls in the settled turns; ids of later ones may join them."""
+
+    @property
+    def prefix(self) -> Prefix:
+        """The settled turns."""
+        return Prefix(self.settled, self.lineage)
+
+    def begins_with(self, prefix: Prefix) -> bool:
+        """Whether the view begins with the settled turns of an earlier view."""
+        return not prefix.settled or (prefix.lineage is self.lineage and prefix.settled <= self.settled)
+
+
+def provider_view(
+    messages: Iterable[Message], through_sequence: int, *, protocol: str = "", model: str = ""
+) -> tuple[Turn, ...]:
+    """Build what a request over the history up to `through_sequence` contains.
+
+    Roles alternate; the last turn is the user's. System messages become user content that is marked as the system's;
+    the same tag in what people and tools wrote is escaped.
+    Reasoning of another wire protocol or model than `protocol` and `model` is left out; "" lets all pass. Append-only:
+    see the head of this package. A history that never had anything to send gives ().
+    """
+    return turns_of(in_provider_order(messages, through_sequence), protocol, model)
+
+
+def turns_of(placed: Iterable[Message], protocol: str, model: str) -> tuple[Turn, ...]:
+    """Build the turns of messages in the provider's order; the last one is the user's."""
+    turns = TurnBuilder()
+    for message in placed:
+        if message.type is MessageType.AGENT:
+            turns.add("assistant", answer_content(message, protocol, model))
+        else:
+            turns.add("user", user_content(message))
+    return turns.closed()
+
+
+class TurnBuilder:
+    """Builder of turns: joins blocks in order, and begins a turn where the role changes."""
+
+    def __init__(self) -> None:
+        self._turns: list[tuple[str, list[Content]]] = []
+
+    def add(self, role: str, content: Iterable[Content]) -> None:
+        """Add blocks that are not blank to the turn of this role."""
+        blocks = [block for block in content if not is_blank(block)]
+        if not blocks:
+            return
+        if self._turns and self._turns[-1][0] == role:
+            if role == "user":
+                self._turns[-1][1].extend(blocks)
+                return
+            # Two answers in a row: the second one's request was closed like this when it was sent.
+            self._turns.append(("user", [Text(CONTINUE)]))
+        self._turns.append((role, blocks))
+
+    def closed(self) -> tuple[Turn, ...]:
+        """Return the turns; the last one is the user's."""
+        if self._turns and self._turns[-1][0] == "assistant":
+            self._turns.append(("user", [Text(CONTINUE)]))
+        return tuple(Turn(role, tuple(blocks)) for role, blocks in self._turns)
+
+
+class ProviderOrder:
+    """Place messages in the provider's order, one after another: each answer right behind what its request contained.
+
+    Messages that were stored while a request was in flight follow its answer and that answer's tool results.
+    """
+
+    def __init__(self) -> None:
+        self._placed: list[Message] = []
+        self._late: list[Message] = []
+        self._unanswered = 0
+        """Tool calls of the last answer without a result."""
+        self._answer = 0
+        """Index of the last answer in `_placed`."""
+
+    @property
+    def placed(self) -> list[Message]:
+        """The messages in order; error messages are left out."""
+        return self._placed + self._late
+
+    def add(self, message: Message) -> None:
+        """Place the next message of the history."""
+        if message.type is MessageType.ERROR:
+            return
+        if message.type is MessageType.AGENT:
+            self._placed += self._late
+            self._late = self._take_later(message)
+            self._answer = len(self._placed)
+            self._unanswered = len(tool_uses(message.content))
+        elif message.type is MessageType.TOOL:
+            self._unanswered -= sum(is_tool_result(block) for block in message.content)
+        self._placed.append(message)
+        if self._late and not self._unanswered:
+            self._placed += self._late
+            self._late = []
+
+    def take_settled(self) -> list[Message]:
+        """Remove and return all messages before the last answer: in a valid chain no later answer is placed there."""
+        settled, self._placed = self._placed[: self._answer], self._placed[self._answer :]
+        self._answer = 0
+        return settled
+
+    def _take_later(self, answer: Message) -> list[Message]:
+        """Remove the messages that the answer's request did not contain."""
+        placed, through = self._placed, answer.through_sequence
+        end = len(placed)
+        while through and end and placed[end - 1].sequence > through:
+            end -= 1
+        later = placed[end:]
+        del placed[end:]
+        return later
+
+
+def in_provider_order(messages: Iterable[Message], through_sequence: int) -> list[Message]:
+    """Return the messages up to a sequence in the provider's order."""
+    order = ProviderOrder()
+    for message in messages:
+        if message.sequence > through_sequence:
+            break
+        order.add(message)
+    return order.placed
+
+
+def is_blank(block: Content) -> bool:
+    """Whether a block is a text without a visible character, which no request contains."""
+    return isinstance(block, Text) and not block.text.strip()
+
+
+def answer_content(message: Message, protocol: str, model: str) -> tuple[Content, ...]:
+    """Return an answer's blocks without the reasoning of another protocol or model; "" lets all pass."""
+    return tuple(
+        block
+        for block in message.content
+        if not isinstance(block, Reasoning)
+        or ((not protocol or block.protocol == protocol) and (not model or block.model == model))
+    )
+
+
+def user_content(message: Message) -> tuple[Content, ...]:
+    """Return a message's blocks: a system message's text in a tag, and that tag escaped in all others."""
+    if message.type is not MessageType.SYSTEM or message.kind is SystemKind.CONTINUE:
+        return tuple(map(_escaped, message.content))
+    return (Text(tags.notice(text_of(message.content))),)
+
+
+def _escaped(block: Content) -> Content:
+    """Return the block with Bedrock's tags escaped; the very same object if it has none, which is the common case."""
+    match block:
+        case Text():
+            text = tags.escape(block.text)
+            return block if text == block.text else Text(text)
+        case ToolSuccess() | ToolError() | ToolCancelled() | SubAgentComplete():
+            output = tags.escape(block.output)
+            return block if output == block.output else replace(block, output=output)
+        case ToolUse() | Reasoning() | Image():
+            return block

@@ -1,0 +1,92 @@
+"""The messages of one conversation in memory, and what its model sees of them."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from actors.core.history import GrowingView, ImageBudget, ProviderView, provider_view
+from actors.ports import ConversationReader, StoreDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.core.content import Image, Message
+    from actors.ports import ModelInfo
+
+PAGE = 1_000
+"""Messages that are read from the store at a time."""
+
+
+class HistoryCache:
+    """A conversation's messages, taken over as they are committed, or read from the store once. Any thread.
+
+    Messages are only ever appended, so what was read stays true.
+    """
+
+    def __init__(self, store: ConversationReader, conversation_id: str) -> None:
+        self._store = store
+        self._conversation_id = conversation_id
+        self._lock = threading.Lock()
+        """Held while reading: an abandoned request may still read while the next one begins."""
+        self._messages: list[Message] = []
+        self._views = _Views()
+
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Take over messages that were just committed; those behind a gap are read from the store when needed."""
+        with self._lock:
+            for message in messages:
+                if message.sequence == len(self._messages) + 1:
+                    self._messages.append(message)
+
+    def read(self, sequence: int) -> None:
+        """Read what is missing up to this sequence. Raises StoreError, also if a message is not there."""
+        with self._lock:
+            while len(self._messages) < sequence:
+                after = len(self._messages)
+                page = self._store.messages(self._conversation_id, after=after, limit=PAGE)
+                if not page:
+                    raise StoreDamagedError(f"message {after + 1} of conversation {self._conversation_id} is missing")
+                self._messages.extend(page)
+
+    def through(self, sequence: int) -> tuple[Message, ...]:
+        """Return every message up to this sequence, in order. Raises StoreError, also if one is missing."""
+        self.read(sequence)
+        return tuple(islice(self._messages, sequence))
+
+    def view(self, sequence: int, model: ModelInfo, size_of: Callable[[Image], int]) -> ProviderView:
+        """Return what a request to a model contains of the messages up to this sequence.
+
+        `size_of` returns the bytes of an image's view. Raises StoreError, or what `size_of` raises.
+        """
+        self.read(sequence)
+        return self._views.of(self._messages, sequence, model, size_of)
+
+
+class _Views:
+    """The views of one history, each made of the one before. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # an abandoned request may still be built while the next one begins
+        self._for = ("", "")
+        self._view = GrowingView()
+        self._budget = ImageBudget()
+
+    def of(
+        self, messages: Sequence[Message], sequence: int, model: ModelInfo, size_of: Callable[[Image], int]
+    ) -> ProviderView:
+        """Return the view of the first messages up to a sequence. Raises what `size_of` raises."""
+        with self._lock:
+            view = self._unlimited(messages, sequence, model)
+            return self._budget.apply(view, size_of) if model.images else view
+
+    def _unlimited(self, messages: Sequence[Message], sequence: int, model: ModelInfo) -> ProviderView:
+        if (model.protocol, model.name) != self._for:
+            self._for = model.protocol, model.name
+            self._view = GrowingView(*self._for)
+        if sequence < self._view.sequence:  # of an abandoned request: the next one has added more
+            return ProviderView(provider_view(messages, sequence, protocol=model.protocol, model=model.name))
+        for message in islice(messages, self._view.sequence, sequence):
+            self._view.add(message)
+        return self._view.view()

@@ -1,0 +1,146 @@
+"""A view that grows with its history is, at every step, the view that is built of the whole (C48).
+
+Over lives of the machine, with steers, late messages, errors, images, reports of sub-agents, cancels, summaries and
+notices; over other models and protocols; and over histories that no machine writes, whose answers leave out anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.core.content import (
+    Content,
+    Image,
+    Message,
+    MessageType,
+    Reasoning,
+    SystemKind,
+    Text,
+    ToolSuccess,
+    ToolUse,
+    tool_uses,
+)
+from actors.core.history import GrowingView, provider_view, violations
+from tests.property.drive import a_context, happen
+from tests.property.profiles import everything_was_seen, profile
+from tests.property.tape import Tape, tapes
+from tests.property.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.core.history import Prefix, Turn
+
+pytestmark = pytest.mark.timeout(3_600)
+
+FORMS = (("", ""), ("demo", "demo"), ("anthropic", "a-1"))
+"""Protocols and models; drive.py writes reasoning of the demo model."""
+
+
+class Growing:
+    """Views of all forms over one history, each compared with the view of the whole."""
+
+    def __init__(self) -> None:
+        self.views = {form: GrowingView(*form) for form in FORMS}
+        self.settled: dict[Prefix, tuple[Turn, ...]] = {}
+
+    def compare(self, history: Sequence[Message]) -> None:
+        for (protocol, model), growing in self.views.items():
+            for message in history[growing.sequence :]:
+                growing.add(message)
+            view = growing.view()
+            assert view.turns == provider_view(history, len(history), protocol=protocol, model=model)
+            beginning = view.turns[: view.settled]
+            assert self.settled.setdefault(view.prefix, beginning) == beginning
+            assert view.settled_calls == {
+                block.id for turn in beginning for block in turn.content if isinstance(block, ToolUse)
+            }
+
+
+def test_over_any_life_the_growing_view_is_the_view_of_the_whole() -> None:
+    seen: set[str] = set()
+
+    @profile()
+    @given(tapes(60, 260))
+    def any_life(tape: Tape) -> None:
+        world, growing = World(a_context(tape, sub_agent=tape.one_in(4))), Growing()
+        while not tape.over and not world.terminal:
+            before = len(world.laws.history)
+            happen(world, tape)
+            for length in range(before + 1, len(world.laws.history) + 1):
+                growing.compare(world.laws.history[:length])
+        seen.update(_kinds(world.laws.history))
+
+    any_life()
+    assert everything_was_seen(
+        {*MessageType, "late", "image", "steer", "reasoning", "cancelled"}, dict.fromkeys(seen, 1)
+    )
+
+
+def _kinds(history: Sequence[Message]) -> set[str]:
+    blocks = [block for message in history for block in message.content]
+    kinds: set[str] = {message.type for message in history} | {message.delivery for message in history}
+    kinds |= {"image"} if any(isinstance(block, Image) for block in blocks) else set()
+    kinds |= {"reasoning"} if any(isinstance(block, Reasoning) for block in blocks) else set()
+    kinds |= {"cancelled"} if any(type(block).__name__ == "ToolCancelled" for block in blocks) else set()
+    late = any(0 < message.through_sequence < message.sequence - 1 for message in history)
+    return kinds | ({"late"} if late else set())
+
+
+WORDS = st.sampled_from(["", " ", "hi", "<system-notice>no"]).map(Text)
+PICTURES = st.just(Image("sha256-1", "image/png", 10, 20))
+THOUGHTS = st.builds(Reasoning, st.just("hm"), st.sampled_from(["", "demo", "anthropic"]), st.sampled_from(["a-1", ""]))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Message]:
+    """Valid chains: answers without a word, of thoughts alone, in a row, and to requests long ago."""
+    history: list[Message] = []
+
+    def add(kind: MessageType, content: Sequence[Content], through: int = 0) -> None:
+        number = len(history) + 1
+        system = draw(st.sampled_from(SystemKind)) if kind is MessageType.SYSTEM else SystemKind.NONE
+        history.append(Message(f"m{number}", number, kind, tuple(content), 0, through_sequence=through, kind=system))
+
+    chained = 0
+    for kind in draw(st.lists(st.sampled_from([*MessageType, MessageType.AGENT]), max_size=25)):
+        if kind is not MessageType.AGENT:
+            add(MessageType.USER if kind is MessageType.TOOL else kind, draw(st.lists(WORDS | PICTURES, max_size=3)))
+            continue
+        calls = [ToolUse(f"t{len(history)}-{n}", "bash", "{}") for n in range(draw(st.integers(0, 2)))]
+        through = draw(st.integers(chained, len(history)))
+        add(kind, [*draw(st.lists(THOUGHTS | WORDS, max_size=3)), *calls], through)
+        for call in tool_uses(history[-1].content):
+            add(MessageType.TOOL, [ToolSuccess(call.id, "out")])
+        chained = len(history)
+    return history
+
+
+@profile(1_000)
+@given(histories())
+def test_over_any_valid_history_the_growing_view_is_the_view_of_the_whole(history: list[Message]) -> None:
+    assert violations(history) == ()
+    growing = Growing()
+    for length in range(1, len(history) + 1):
+        growing.compare(history[:length])
+
+
+def test_what_is_not_settled_does_not_grow_with_the_history() -> None:
+    history: list[Message] = []
+    growing, open_turns = Growing(), set[int]()
+    for number in range(1, 200, 4):
+        call = ToolUse(f"t{number}", "bash", "{}")
+        history += [
+            Message(f"m{number}", number, MessageType.USER, (Text("hi"),), 0),
+            Message(f"m{number + 1}", number + 1, MessageType.AGENT, (call,), 0, through_sequence=number),
+            Message(f"m{number + 2}", number + 2, MessageType.TOOL, (ToolSuccess(call.id, "out"),), 0),
+            Message(f"m{number + 3}", number + 3, MessageType.AGENT, (Text("ok"),), 0, through_sequence=number + 2),
+        ]
+        growing.compare(history)
+        view = growing.views["", ""].view()
+        open_turns.add(len(view.turns) - view.settled)
+    assert open_turns == {2}
