@@ -47,7 +47,7 @@ what the machine orders (`effects.py`, `notifications.py`) and how it moves (`tr
 theory of operation). `rules/` has one module per state, `steps/` what several states do alike.
 
 Beside the machine: `retry.py`, `window.py` and `budget.py` (waits and thresholds), `fsm.py` (the path through the
-Context Manager FSM), `request_cycles/` (the Request Cycle Model), `history.py` (validity of a history, and the
+Context Manager FSM), `request_cycles/` (the Request Cycle Model), `history/` (validity of a history, and the
 provider's view of it), `invariants.py` (a check of what a log says against the rules), `tool_run.py` (the tool
 runner's own small machine), `summary.py` (a state as clients see it).
 
