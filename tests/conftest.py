@@ -1,12 +1,19 @@
-"""Every run has a directory of its own, and begins by removing what killed runs have left."""
+"""Every run has a directory of its own, and begins by removing what killed runs have left.
+
+No generated example has a deadline: on a busy machine any may take long.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import leftovers
+
+settings.register_profile("bedrock", deadline=None)
+settings.load_profile("bedrock")
 
 _RUN = pytest.StashKey[Path]()
 _PASSED = pytest.StashKey[bool]()
