@@ -29,8 +29,6 @@ SETTINGS = ("auto", "A", "B", "none")
 PROBE_SECONDS = 10.0
 """Seconds that one attempt may take."""
 
-LANDLOCK_CREATE_RULESET_VERSION = 1
-
 
 def probe(setting: str = "auto") -> SandboxReport:
     """Try the kernel's sandbox features in short-lived processes. Blocks for some hundred milliseconds.
@@ -59,7 +57,7 @@ def landlock_abi() -> int:
     """Return the ABI version of Landlock in this kernel, 0 if there is none."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        return max(0, int(libc.syscall(toolhost.NR_LANDLOCK_CREATE, None, 0, LANDLOCK_CREATE_RULESET_VERSION)))
+        return max(0, int(libc.syscall(toolhost.NR_LANDLOCK_CREATE, None, 0, toolhost.LANDLOCK_CREATE_RULESET_VERSION)))
     except (OSError, AttributeError):
         return 0
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
 import signal
 import socket
 import struct
-import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from actors.adapters.sandbox import orphans, toolhost
 from actors.adapters.sandbox.capture import Capture
+from actors.adapters.sandbox.host_process import HostProcess
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
 from actors.ports.resources import exhausted_resource
 
@@ -37,10 +38,14 @@ WALL_GRACE_SECONDS = 5.0
 CONFIRM_SECONDS = 0.5
 """Seconds for which the server itself kills and checks a tree whose host did not report."""
 
+FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
+"""Errors of a kernel, or of a filter of system calls, that does not let a process fork a child for its parent."""
+
 LIMITS = ("", "wall", "processes", "memory")
 """The names of limits by the tool host's numbers."""
 
 STAGES = {
+    "host": "the tool host could not be forked",
     "fork": "no process could be created",
     "group": "its control groups could not be joined",
     "session": "its session could not be made",
@@ -52,6 +57,14 @@ STAGES = {
     "exec": "the program cannot be executed",
 }
 """Explanations of the stages at which a start can fail, by the tool host's names."""
+
+
+class HostLostError(ProcessStartError):
+    """The fork server ended, or did not answer, before there was a host; the program did not start."""
+
+
+class ForkUnsupportedError(ProcessStartError):
+    """The kernel does not let the fork server fork hosts; the program did not start."""
 
 
 class InitProcess:
@@ -99,8 +112,8 @@ class InitProcess:
             self._pidfd = None
 
 
-OnEnd: TypeAlias = "Callable[[ProcessTree, subprocess.Popen[bytes], orphans.CallMarks | None], None]"
-"""Called at a tree's end with its host process and, if processes may have survived, their marks."""
+OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, orphans.CallMarks | None], None]"
+"""Called at a tree's end with its host process, if there was one, and, if processes may have survived, their marks."""
 
 
 class ProcessTree:
@@ -111,7 +124,7 @@ class ProcessTree:
 
     def __init__(
         self,
-        host: subprocess.Popen[bytes],
+        host: HostProcess | None,
         control: socket.socket,
         launch: Launch,
         on_output: Callable[[bytes], None],
@@ -119,7 +132,6 @@ class ProcessTree:
         on_end: OnEnd,
         trace: orphans.CallMarks,
     ) -> None:
-        self._host = host
         self._trace = trace
         self._control = control
         self._on_output: Callable[[bytes], None] | None = on_output
@@ -133,6 +145,7 @@ class ProcessTree:
         self._end: ProcessEnd | None = None
         self._changed = threading.Condition()  # notified by the reader and by kill
         # everything below is guarded by _changed
+        self._host = host
         self._init: InitProcess | None = None
         self._grouped = False
         self._started = False
@@ -161,13 +174,16 @@ class ProcessTree:
             self._control.sendall(len(description).to_bytes(4, "big"))
             for start in range(0, len(description), toolhost.CHUNK):
                 self._control.sendall(description[start : start + toolhost.CHUNK])
+        except (BrokenPipeError, ConnectionResetError):
+            return  # `await_begin` finds out why
         except OSError as error:
             raise ProcessStartError(f"the tool host did not take the launch: {error.strerror}") from error
 
     def await_begin(self) -> None:
         """Wait until the program runs.
 
-        Raises ProcessStartError or SandboxUnavailableError if it certainly did not start. A host that is lost after the
+        Raises ProcessStartError or SandboxUnavailableError if it certainly did not start, in particular HostLostError
+        and ForkUnsupportedError, after which another host may do. A host that is lost after the
         program may have started is no failure here: `wait` reports that.
         """
         with self._changed:
@@ -179,6 +195,8 @@ class ProcessTree:
         with self._changed:
             if self._refusal is not None:
                 raise self._refusal
+            if self._host is None:
+                raise HostLostError("the process that forks tool hosts ended or did not answer")
             if self._init is None:
                 raise ProcessStartError("the tool host ended before the program began")
 
@@ -196,11 +214,18 @@ class ProcessTree:
             with suppress(OSError):
                 self._control.send(toolhost.KILL, socket.MSG_DONTWAIT)
             if self._init is None:
-                self._host.kill()
+                self._kill_host()
             else:
                 self._reaped.update(toolhost.snapshot(self._init.pid))
                 self._init.kill()
             self._changed.notify_all()
+
+    def _kill_host(self) -> None:
+        """Kill a host that has not begun; one that is not forked yet ends by itself without its control socket."""
+        if self._host is not None:
+            self._host.kill()
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
 
     def signal(self, number: int) -> None:
         """Signal the program's process group. Any thread; never blocks; no effect once the program has ended."""
@@ -223,8 +248,8 @@ class ProcessTree:
         with self._changed:
             self._over = True
         self._join_reader(leaked)
-        with suppress(subprocess.TimeoutExpired):
-            self._host.wait(CONFIRM_SECONDS)
+        if self._host is not None:
+            self._host.ended_within(CONFIRM_SECONDS)
         self._control.close()
         if self._init is not None:
             self._init.close()
@@ -236,7 +261,9 @@ class ProcessTree:
 
     def _join_reader(self, leaked: bool) -> None:
         """End the reader thread, which ends with the host, unless the host keeps killing leaked processes."""
-        if self._reader.ident is None:
+        if self._reader.ident is None:  # so the host's pid is not known yet
+            self._control.settimeout(CONFIRM_SECONDS)
+            self._read()
             return
         self._reader.join(0 if leaked else CONFIRM_SECONDS)
         with suppress(OSError):
@@ -267,11 +294,11 @@ class ProcessTree:
         Without a namespace, init is not killed before the tree has exited: without its host, init kills the rest.
         If the tool has killed init, remaining processes are found by the call's marks.
         """
-        confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep())
-        if self._host.poll() is None:
-            with suppress(OSError):
-                os.killpg(self._host.pid, signal.SIGKILL)
-        init = self._init
+        host, init = self._host, self._init
+        if host is None:
+            return True
+        confirmed = self._refusal is not None or self._cleared or (not self._silent and self._sweep(host))
+        host.kill(group=True)
         if init is None:
             return True
         if init.namespace or confirmed:
@@ -282,16 +309,16 @@ class ProcessTree:
         self._reaped.update(killed)
         return init.ended_within(CONFIRM_SECONDS) and (certain or self._cleared)
 
-    def _sweep(self) -> bool:
+    def _sweep(self, host: HostProcess) -> bool:
         """Kill the descendants of a live host that does not report; return whether none is left.
 
         A host that is ending has already given up its children: then their absence would prove nothing.
         """
         deadline = time.monotonic() + CONFIRM_SECONDS
-        while self._host.poll() is None and time.monotonic() < deadline:
-            pids = toolhost.descendants(self._host.pid)
+        while not host.ended() and time.monotonic() < deadline:
+            pids = toolhost.descendants(host.pid)
             if not pids:
-                return self._host.poll() is None
+                return not host.ended()
             self._reaped.update(pids)
             for pid in pids:
                 toolhost.send_signal(pid, signal.SIGKILL)
@@ -302,7 +329,7 @@ class ProcessTree:
         unreported = (-1, int(signal.SIGKILL), 0, 0, 0, int((time.monotonic() - self._began) * 1000))
         code, number, killed, limit, _, milliseconds, *pids = self._report or unreported
         head, tail, cut = self._capture.parts()
-        infrastructure = {self._host.pid, self._init.pid if self._init else 0}
+        infrastructure = {each.pid for each in (self._host, self._init) if each}
         return ProcessEnd(
             exit_code=None if code < 0 else code,
             signal=number or None,
@@ -345,7 +372,9 @@ class ProcessTree:
             self._handle_output(content)
             return
         with self._changed:
-            if kind == toolhost.INIT:
+            if kind == toolhost.HOST:
+                self._host = HostProcess(int(content))
+            elif kind == toolhost.INIT and self._host is not None:
                 pid, namespace, grouped = _numbers(content)
                 self._grouped = bool(grouped)
                 self._init = InitProcess(pid, bool(namespace), self._host.pid)
@@ -379,6 +408,8 @@ def _refusal(content: bytes) -> Exception:
     stage, _, number = content.decode().partition(" ")
     cause = os.strerror(int(number)) if number != "0" else "internal error"
     text = f"{STAGES[stage]} ({cause})"
+    if stage == "host" and int(number) in FORK_REFUSALS:
+        return ForkUnsupportedError(text)
     return SandboxUnavailableError(text) if stage in {"restrict", "hide"} else ProcessStartError(text)
 
 

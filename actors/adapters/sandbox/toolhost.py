@@ -1,12 +1,13 @@
 """Run one program as a tool so that its whole process tree can always be stopped (REQ-BED-005).
 
-Started by `toolhost_sandbox.py` as `python -I -S toolhost.py CONTROL`, single-threaded, in a session of its own, with
-an empty environment. Self-contained and sparing with imports, because it starts once per tool call: `json`, `signal`,
-`socket` and `typing` would each cost more than everything else it does before the program runs.
+Started by `fork_server.py` as an interpreter with `-I -S`, single-threaded, in a session of its own, with an empty
+environment: as the fork server, which has everything loaded and forks a host for each call, or as a host.
+Self-contained and sparing with imports, because hosts, init and main are copies of that process.
 
 Theory of operation. Three processes, each the only child of the one before:
 
-    host   this process. Talks to the server, pumps output, keeps the wall clock, kills.
+    host   forked by the fork server as a child of the server. Talks to the server, pumps output, keeps the wall clock,
+           kills.
     init   PID 1 of a new PID namespace where one can be had. Elsewhere a subreaper like the host.
     main   the program, in a session of its own. Its descendants may do what they like: init inherits them.
 
@@ -29,10 +30,15 @@ Control socket (AF_UNIX, SOCK_SEQPACKET, so a frame is whole or absent even if i
 
     server → host   the length of the launch in 4 bytes, then the launch (marshal of a dict: both ends are the same
                     interpreter) in packets; later KILL, or SIGNAL and a number for main's process group
-    host → server   one byte of kind, then: INIT "pid namespace grouped", STARTED, FAILED "stage errno", OUTPUT bytes,
-                    END "exit signal killed limit leaked milliseconds pid…", CLEARED "pid…" (by init, host dead)
+    host → server   one byte of kind, then: HOST "pid", INIT "pid namespace grouped", STARTED, FAILED "stage errno",
+                    OUTPUT bytes, END "exit signal killed limit leaked milliseconds pid…", CLEARED "pid…" (by init, host
+                    dead)
 
-Launch: argv [bytes], cwd bytes, env {bytes: bytes}, stdin fd or -1, limits {name: number, 0 none}, namespace bool,
+The fork server gets the control socket and the stdin of each call through a SEQPACKET socket, never the launch: nothing
+of a call is in its memory, which all later hosts copy. It never runs a call, and ends when that socket does. FAILED
+"host errno" is its report that it could not fork.
+
+Launch: argv [bytes], cwd bytes, env {bytes: bytes}, limits {name: number, 0 none}, namespace bool,
 mark number or 0, groups [(path bytes, controllers text, unified bool, [(file text, content text)])], hide [path
 bytes], restrict None or {tier "A" or "B", abi number, private path bytes, protected [path bytes]}.
 
@@ -58,6 +64,7 @@ protected path has a rule. Mounts are bound to init's namespace and end with it;
 
 import ctypes
 import errno
+import gc
 import marshal
 import os
 import resource
@@ -68,13 +75,15 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    import socket
     from collections.abc import Callable, Iterator
     from typing import Any, NoReturn
 else:
     import _signal as signal
+    import _socket as socket
 
 KILL, SIGNAL = b"K", b"N"
-INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"I", b"S", b"X", b"O", b"E", b"C"
+HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O", b"E", b"C"
 
 WALL, PROCESSES, MEMORY = 1, 2, 3
 #: The limits that END can name; 0: none.
@@ -108,7 +117,7 @@ LAST_OUTPUT = 1 << 20
 SNAPSHOT = 128
 #: Processes that are listed for the receipt before a tree is killed, at most.
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS = 23, 24, 28, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
@@ -130,11 +139,14 @@ RESERVED_PIDS = 300
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 #: What the private directory and /dev/shm hold at most in tier A. In tier B only the size of each file is limited.
 
+CLONE_PARENT = 0x00008000
 CLONE_INTO_CGROUP, NR_CLONE3 = 1 << 33, 435
 NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
 #: System calls that are newer than 2019 have the same number on every architecture.
 
 libc = ctypes.CDLL(None, use_errno=True)
+forking_libc = ctypes.PyDLL(None, use_errno=True)
+#: Keeps the interpreter's lock, so that a child has it, too.
 
 
 class ServerGoneError(Exception):
@@ -311,7 +323,7 @@ class Groups:
         if self.born < 0:
             return os.fork()
         arguments = struct_of_words(CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, self.born)
-        return checked(ctypes.PyDLL(None, use_errno=True).syscall(NR_CLONE3, arguments, len(arguments)))
+        return checked(forking_libc.syscall(NR_CLONE3, arguments, len(arguments)))
 
     def join(self) -> None:
         """Join the groups of version 1, which init is not created in."""
@@ -751,7 +763,8 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) 
         return
     if section["tier"] not in {"A", "B"}:
         raise OSError(errno.ENOSYS, "no such restriction")
-    program = seccomp_program(os.uname().machine, section["tier"], section["abi"], keepers)
+    program = filters.get((section["tier"], section["abi"])) if not keepers else None
+    program = program or seccomp_program(os.uname().machine, section["tier"], section["abi"], keepers)
     drop_capabilities()
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     apply_landlock(section)
@@ -766,9 +779,10 @@ def drop_capabilities() -> None:
     if has_setpcap():
         checked(libc.prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0))
         capability = 0
-        while libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0:
-            checked(libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0))
+        while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
             capability += 1
+        if libc.prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0:
+            raise OSError(errno.EPERM, "the bounding set cannot be emptied")
     checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     checked(libc.capset(header, (ctypes.c_uint32 * 6)()))
@@ -795,6 +809,7 @@ READ = EXECUTE | READ_FILE | READ_DIR
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 #: What a rule for something that is no directory may grant.
 
+LANDLOCK_CREATE_RULESET_VERSION = 1
 LANDLOCK_ABI = 7
 #: The newest version of Landlock that is made use of.
 
@@ -941,6 +956,7 @@ AARCH64 = {
     "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "sched_setattr": 274,
     "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
 }  # fmt: skip
+NUMBERS = {"x86_64": X86_64, "aarch64": AARCH64}
 EVERYWHERE = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437,
@@ -977,7 +993,7 @@ IOCTL_KINDS = (0x5400, 0x8900)
 
 def seccomp_program(machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> bytes:
     """Return the filter for this architecture. Raises OSError for one whose system calls are not known here."""
-    table = {"x86_64": X86_64, "aarch64": AARCH64}.get(machine)
+    table = NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
         raise OSError(errno.ENOSYS, "no system call filter for this architecture")
     numbers = table | EVERYWHERE
@@ -1117,6 +1133,17 @@ def result(action: int) -> "list[bytes]":
 def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
     """Encode a struct sock_filter."""
     return operation.to_bytes(2, sys.byteorder) + bytes((yes, no)) + value.to_bytes(4, sys.byteorder)
+
+
+filters: "dict[tuple[str, int], bytes]" = {}
+#: Filters without keepers by tier and version of Landlock, as far as they are built in advance.
+
+
+def build_filters() -> None:
+    """Build the filters of this kernel's version of Landlock in advance."""
+    version = libc.syscall(NR_LANDLOCK_CREATE, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
+    for tier in "AB" if os.uname().machine in NUMBERS and version > 0 else "":
+        filters[tier, version] = seccomp_program(os.uname().machine, tier, version)
 
 
 class Program(ctypes.Structure):
@@ -1490,17 +1517,89 @@ def read_launch(control: int) -> "dict[str, Any]":
     return launch
 
 
-def serve(control: int) -> "NoReturn":
+def serve(control: int, stdin: int = -1) -> "NoReturn":
     """Run the call that the server describes on `control`, and end this process."""
     os.set_inheritable(control, False)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGTERM})
     try:
-        Host(control, read_launch(control)).run()
+        Host(control, {**read_launch(control), "stdin": stdin}).run()
     finally:
         while not clear(set(), CLEAR_SECONDS):
             pass
         os._exit(0)
+
+
+# --- fork server ------------------------------------------------------------------------------------------------------
+
+
+def serve_forks(channel: int) -> "NoReturn":
+    """Fork a host for each packet on `channel`, which passes its control socket and its stdin, until the server ends.
+
+    No other process of the same user may look into this one or change it: all later hosts are its copies.
+    """
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    build_filters()
+    gc.freeze()
+    requests = socket.socket(fileno=channel)
+    while files := received_files(requests):
+        fork_host(channel, *files)
+        close(*files)
+    os._exit(0)
+
+
+def received_files(requests: "socket.socket") -> "list[int]":
+    """Return the files of the next request; [] if the server has ended."""
+    try:
+        _, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        return []
+    return [
+        int.from_bytes(data[start : start + 4], sys.byteorder)
+        for _, _, data in ancillary
+        for start in range(0, len(data), 4)
+    ]
+
+
+def fork_host(channel: int, control: int, stdin: int = -1) -> None:
+    """Fork a host as a child of the server, which thus reaps it; it reports to the server if that fails.
+
+    The host says its pid before it leaves this process's group: one that ends earlier is reaped as of this group.
+    """
+    own = os.getpid()
+    try:
+        pid = fork_sibling()
+    except OSError as error:
+        send_failure(control, error.errno or 0)
+        return
+    if pid == 0:
+        try:
+            os.close(channel)
+            if os.getppid() == own:
+                send_failure(control, errno.ENOSYS)
+                return
+            os.write(control, HOST + str(os.getpid()).encode())
+            os.setsid()
+            libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+            serve(control, stdin)
+        finally:
+            os._exit(1)
+
+
+def fork_sibling() -> int:
+    """Fork a process with the same parent as this one. Raises OSError."""
+    number = NUMBERS.get(os.uname().machine, {}).get("clone")
+    if number is None:
+        raise OSError(errno.ENOSYS, "no number of this system call is known here")
+    return checked(forking_libc.syscall(number, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+
+
+def send_failure(control: int, error: int) -> None:
+    """Report on a control socket that no host was forked; the server may have closed it."""
+    try:
+        os.write(control, FAILED + b"host %d" % error)
+    except OSError:
+        pass
 
 
 def probe() -> None:
@@ -1548,5 +1647,7 @@ if __name__ == "__main__":
         probe()
     elif sys.argv[1] == "check":
         check(*sys.argv[2:])
+    elif sys.argv[1] == "forks":
+        serve_forks(int(sys.argv[2]))
     else:
-        serve(int(sys.argv[1]))
+        serve(*map(int, sys.argv[2:]))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import functools
 import marshal
 import os
 import socket
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from actors.adapters.sandbox import orphans, toolhost
+from actors.adapters.sandbox.fork_server import ForkServer
 from actors.adapters.sandbox.private_dirs import PrivateRoot, remove
-from actors.adapters.sandbox.process_tree import ProcessTree
+from actors.adapters.sandbox.process_tree import ForkUnsupportedError, HostLostError, ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
@@ -26,12 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
+    from actors.adapters.sandbox.host_process import HostProcess
 
 CLOSE_SECONDS = 0.5
 """Seconds at shutdown for killing the orphans of each leaked call."""
-
-START = "import marshal, posix; exec(marshal.loads(posix.pread({}, 1 << 24, 0)))"
-"""What the interpreter of a tool host runs, given the descriptor of the compiled program."""
 
 
 class ToolHostSandbox:
@@ -61,14 +55,14 @@ class ToolHostSandbox:
         self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
         self._private = PrivateRoot(self._files.real()) if report.restriction_available else None
+        self._fork_server = ForkServer()
         self._orphaned: list[orphans.CallMarks] = []
         self._directories: dict[ProcessTree, str] = {}
         # Held only to read or change the collections below, never while a process is started or waited for.
         self._lock = threading.Lock()
         self._live: set[ProcessTree] = set()
-        self._lingering: list[subprocess.Popen[bytes]] = []
+        self._lingering: list[HostProcess] = []
         self._closed = False
-        _program()  # compile now: the first call would wait for it
 
     @property
     def report(self) -> SandboxReport:
@@ -98,13 +92,24 @@ class ToolHostSandbox:
         """
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
             raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")
-        tree, description = self._spawn(launch, on_output)
+        try:
+            return self._begun(launch, on_output)
+        except (HostLostError, ForkUnsupportedError):  # nothing has begun
+            return self._begun(launch, on_output)
+
+    def _begun(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
+        """Start `launch` in a host. Raises like `start`, or like `ProcessTree.await_begin`."""
+        tree, description, number = self._spawn(launch, on_output)
         try:
             tree.begin(description)
             tree.await_begin()
-        except BaseException:
+        except BaseException as error:
             tree.kill()
             tree.wait()
+            if isinstance(error, HostLostError):
+                self._fork_server.replace(number)
+            elif isinstance(error, ForkUnsupportedError):
+                self._fork_server.stop_forking()
             raise
         return tree
 
@@ -117,6 +122,7 @@ class ToolHostSandbox:
             tree.kill()
         for tree in live:
             tree.wait()
+        self._fork_server.close()
         self._reap_lingering()
         for trace in self._orphaned:
             orphans.kill_orphans(trace, CLOSE_SECONDS, grouped=False)
@@ -126,20 +132,20 @@ class ToolHostSandbox:
         if self._groups is not None:
             self._groups.close()
 
-    def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[ProcessTree, bytes]:
-        """Start a tool host; return its tree and the launch to send to it."""
+    def _spawn(self, launch: Launch, on_output: Callable[[bytes], None]) -> tuple[ProcessTree, bytes, int]:
+        """Request a tool host; return its tree, the launch to send to it, and the number of its fork server."""
         self._reap_lingering()
         with ExitStack() as opened:
             try:
-                stdin = opened.enter_context(_memory_file(launch.stdin)).fileno() if launch.stdin else -1
+                stdin = opened.enter_context(_memory_file(launch.stdin)).fileno() if launch.stdin else None
                 unowned = opened.enter_context(ExitStack())
                 directory = self._private_directory(launch, unowned)
                 trace, groups = self._trace(launch)
-                description = self._describe(launch, stdin, directory, trace, groups)
+                description = self._describe(launch, directory, trace, groups)
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(theirs.close)
                 unowned.callback(ours.close)
-                host = _popen([theirs.fileno(), *([stdin] if launch.stdin else [])])
+                number, host = self._fork_server.request(theirs.fileno(), stdin)
                 unowned.pop_all()
             except OSError as error:
                 raise ProcessStartError(
@@ -147,7 +153,7 @@ class ToolHostSandbox:
                 ) from error
             tree = ProcessTree(host, ours, launch, on_output, on_end=self._ended, trace=trace)
             self._register(tree, directory)
-        return tree, description
+        return tree, description, number
 
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
         """Return where a restricted program may write, "" for others; `unowned` removes it. Raises OSError."""
@@ -181,9 +187,7 @@ class ToolHostSandbox:
             "protected": [os.fsencode(path) for path in protected],
         }
 
-    def _describe(
-        self, launch: Launch, stdin: int, directory: str, trace: orphans.CallMarks, groups: list[Described]
-    ) -> bytes:
+    def _describe(self, launch: Launch, directory: str, trace: orphans.CallMarks, groups: list[Described]) -> bytes:
         """Encode the launch for the tool host."""
         limits = launch.limits
         restricted = launch.mode is Mode.RESTRICTED
@@ -196,7 +200,6 @@ class ToolHostSandbox:
             "argv": [_bytes(argument) for argument in launch.argv],
             "cwd": _bytes(launch.cwd),
             "env": {_bytes(name): _bytes(value) for name, value in env.items()},
-            "stdin": stdin,
             "namespace": namespace,
             "mark": trace.number,
             "groups": groups,
@@ -216,7 +219,7 @@ class ToolHostSandbox:
         if closed:
             tree.kill()
 
-    def _ended(self, tree: ProcessTree, host: subprocess.Popen[bytes], left: orphans.CallMarks | None) -> None:
+    def _ended(self, tree: ProcessTree, host: HostProcess | None, left: orphans.CallMarks | None) -> None:
         """Release the tree's resources; `left`: the marks of its processes if some may still run."""
         with self._lock:
             directory = self._directories.pop(tree, None)
@@ -226,13 +229,13 @@ class ToolHostSandbox:
             remove(directory)
         with self._lock:
             self._live.discard(tree)
-            if host.returncode is None:
+            if host is not None and not host.ended():
                 self._lingering.append(host)
 
     def _reap_lingering(self) -> None:
         """Reap tool hosts that outlived their call because they were still killing leaked processes."""
         with self._lock:
-            self._lingering = [host for host in self._lingering if host.poll() is None]
+            self._lingering = [host for host in self._lingering if not host.ended()]
 
 
 @contextmanager
@@ -258,36 +261,3 @@ def _bytes(text: str) -> bytes:
     if b"\0" in encoded:
         raise ProcessStartError("an argument contains NUL")
     return encoded
-
-
-def _popen(inherited: list[int]) -> subprocess.Popen[bytes]:
-    """Start the host: vfork and exec, in a session of its own, with nothing of the server's environment or files.
-
-    The first of the inherited files is its control socket.
-    """
-    program = _program()
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", START.format(program), str(inherited[0])],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-        start_new_session=True,
-        pass_fds=[program, *inherited],
-    )
-
-
-@functools.cache
-def _program() -> int:
-    """Return the compiled tool host as a sealed file in memory that lives as long as this process.
-
-    Compiling takes longer than starting the interpreter, and not every machine allows storing compiled files.
-    """
-    source = Path(str(toolhost.__file__))
-    code = compile(source.read_bytes(), source.name, "exec", dont_inherit=True, optimize=2)
-    file = os.memfd_create("bedrock-toolhost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with open(file, "wb", closefd=False) as memory:
-        memory.write(marshal.dumps(code))
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
-    return file

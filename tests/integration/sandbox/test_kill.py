@@ -18,7 +18,7 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
 from tests.e2e import processes
 from tests.e2e.patience import eventually
-from tests.integration.sandbox.trees import BOUND, TREES, launch
+from tests.integration.sandbox.trees import BOUND, TREES, host_of_this_process, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,12 +38,6 @@ def grow(sandbox: ToolHostSandbox, mark: str, kind: str) -> tuple[ProcessTree, s
     tree = sandbox.start(launch(command, mark), ignore)
     eventually(lambda: len(processes.sleepers(mark)) >= size, f"{size} sleeps of {kind}")
     return tree, set(processes.sleepers(mark))
-
-
-def host_of_this_process() -> int:
-    """The one tool host that this process started."""
-    (host,) = (pid for pid in toolhost.children(os.getpid()) if toolhost.children(pid))
-    return host
 
 
 def waited(tree: ProcessTree) -> ProcessEnd:
@@ -111,6 +105,7 @@ def test_killing_everything_one_may_signal_stays_inside_the_namespace(report: Sa
     finally:
         bystander.kill()
         bystander.wait()
+        sandbox.close()
 
 
 @pytest.mark.parametrize("kind", ["deaf to TERM and INT", "double fork", "nohup setsid daemon that traps"])
@@ -274,7 +269,7 @@ def test_a_killed_server_leaves_no_process_behind(kind: str, mark: str) -> None:
     with server(kind, mark) as process:
         eventually(lambda: len(processes.sleepers(mark)) >= 9, "five trees")
         hosts = toolhost.children(process.pid)
-        assert len(hosts) == 5
+        assert len(hosts) == 6, "one of them is the fork server"
         process.send_signal(signal.SIGKILL)
         eventually(lambda: not processes.running(mark), "death of all trees")
         eventually(lambda: all(not processes.alive(host) for host in hosts), "end of all tool hosts")

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.sandbox import process_tree, toolhost
-from actors.adapters.sandbox import toolhost_sandbox as spawn
+from actors.adapters.sandbox import fork_server, process_tree, toolhost
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
 from tests.e2e import processes
 from tests.e2e.patience import eventually
-from tests.integration.sandbox.trees import BOUND, bounded, launch
+from tests.integration.sandbox.trees import BOUND, bounded, footprint, host_of_this_process, launch
 
 
 def run(sandbox: ToolHostSandbox, command: str, **changes: Any) -> ProcessEnd:
@@ -104,6 +103,7 @@ def test_a_new_namespace_shows_only_the_tool_s_processes(report: SandboxReport) 
         pytest.skip("this machine allows no PID namespace")
     sandbox = ToolHostSandbox(report)
     found = run(sandbox, "echo $$; ls /proc | grep -c '^[0-9]'; cat /proc/1/environ; cat /proc/1/comm")
+    sandbox.close()
     pid, visible, *_ = lines(found)
     assert pid == "2", "the program is not PID 1, which ignores signals"
     assert int(visible) <= 5
@@ -159,14 +159,15 @@ def test_a_program_that_cannot_start_is_reported_and_has_not_begun(
 
 
 def test_a_tool_host_that_cannot_start_is_reported(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawn, "START", "raise SystemExit({})")
+    monkeypatch.setattr(fork_server, "START", "raise SystemExit({})")
     with pytest.raises(ProcessStartError):
         run(sandbox, "true")
     assert sandbox.live == 0
 
 
 def test_a_server_out_of_threads_is_reported(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _footprint()
+    run(sandbox, "true")
+    before = footprint()
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -175,22 +176,27 @@ def test_a_server_out_of_threads_is_reported(sandbox: ToolHostSandbox, monkeypat
     with pytest.raises(ProcessStartError, match="no more thread"):
         run(sandbox, "true")
     assert sandbox.live == 0
-    assert _footprint() == before
+    assert footprint() == before
 
 
-def test_a_server_that_runs_out_of_files_starts_it_or_tells(sandbox: ToolHostSandbox) -> None:
-    before = _footprint()
+@pytest.mark.parametrize("forks_anew", [True, False])
+def test_a_server_that_runs_out_of_files_starts_it_or_reports_that(sandbox: ToolHostSandbox, forks_anew: bool) -> None:
+    run(sandbox, "true")
+    before = footprint()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     started = []
     for spare in range(14):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1 + spare, hard))
+        if forks_anew:
+            sandbox._fork_server.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before.files - 1 + spare, hard))
         try:
             started.append(run(sandbox, "cat", stdin=b"x").head == b"x")
         except ProcessStartError:
             started.append(False)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert _footprint() == before
+        run(sandbox, "true")
+        assert footprint() == before
     assert (started[0], started[-1]) == (False, True)
     assert sandbox.live == 0
 
@@ -211,7 +217,7 @@ def test_the_tool_host_is_compiled_once_and_no_other_user_can_change_it(
     monkeypatch.setattr(toolhost, "__file__", "/nowhere")
     assert run(sandbox, "echo ran").head == b"ran\n"
     with pytest.raises(PermissionError):
-        os.pwrite(spawn._program(), b"x", 0)
+        os.pwrite(fork_server._program(), b"x", 0)
 
 
 def test_a_restricted_program_is_refused_where_nothing_restricts(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
@@ -249,7 +255,7 @@ def test_unread_output_stops_the_program_not_the_memory(sandbox: ToolHostSandbox
 
     tree = sandbox.start(launch("yes | head -c 200M"), take)
     assert first.wait(BOUND)
-    (host,) = toolhost.children(os.getpid())
+    host = host_of_this_process()
     writer = toolhost.descendants(host)[-1]
     eventually(lambda: Path(f"/proc/{writer}/wchan").read_text() != "0", "a writer that waits")
     assert total <= toolhost.CHUNK
@@ -282,7 +288,7 @@ def test_the_last_words_of_a_process_substitution_are_kept(sandbox: ToolHostSand
 
 def test_twenty_calls_leave_nothing_behind(sandbox: ToolHostSandbox) -> None:
     run(sandbox, "true")
-    before = _footprint()
+    before = footprint()
     for number in range(20):
         if number % 4 == 3:
             with pytest.raises(ProcessStartError):
@@ -292,8 +298,4 @@ def test_twenty_calls_leave_nothing_behind(sandbox: ToolHostSandbox) -> None:
         if number % 4 == 2:
             tree.kill()
         tree.wait()
-    assert _footprint() == before
-
-
-def _footprint() -> tuple[int, int, list[int]]:
-    return len(os.listdir("/proc/self/fd")), threading.active_count(), toolhost.children(os.getpid())
+    assert footprint() == before

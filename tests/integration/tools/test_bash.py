@@ -171,8 +171,9 @@ def test_ending_the_jobs_leaves_no_process_and_gives_receipts(harness: BashHarne
 
 
 def test_nothing_is_left_of_a_forgotten_conversation(harness: BashHarness) -> None:
-    before, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     harness.call(cmd="true")
+    join_jobs()
+    before, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(8):
         harness.call(cmd="sleep 1000", wait_seconds=0)
     harness.toolbox.forget("c-1")

@@ -1,0 +1,146 @@
+"""Provide tool hosts as forks of one process in which everything is loaded, which is quicker than an interpreter."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import marshal
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host_process import HostProcess
+
+SEND_SECONDS = 10.0
+"""Seconds that the fork server may take to accept a request; then it is replaced."""
+
+START = "import marshal, posix; exec(marshal.loads(posix.pread({}, 1 << 24, 0)))"
+"""What the interpreter of the fork server runs, given the descriptor of the compiled program."""
+
+
+class ForkServer:
+    """Provide tool hosts: forks of a process that never runs a call, so nothing of one call reaches another one.
+
+    Any thread. The process starts with the first request, and again if it has ended. Its hosts are children of this
+    process and live on without it. Where the kernel does not allow that, each host is an interpreter started for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the rest
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._forks = True
+        self._starts = 0
+        _program()  # compile now: the first call would wait for it
+
+    def request(self, control: int, stdin: int | None) -> tuple[int, HostProcess | None]:
+        """Request a host with these files: its control socket and its stdin.
+
+        Returns the number of the process that was asked, see `replace`, and the host, if it is known: one that is
+        forked says its pid in its first frame. Raises OSError.
+        """
+        files = [control] if stdin is None else [control, stdin]
+        with self._lock:
+            if not self._forks:
+                return self._starts, _started_directly(files)
+            try:
+                socket.send_fds(self._connected(), [b"f"], files)
+            except (BrokenPipeError, ConnectionResetError, TimeoutError):
+                self._stop()
+                socket.send_fds(self._connected(), [b"f"], files)
+            return self._starts, None
+
+    def replace(self, number: int) -> None:
+        """End the process with this number, which lost a request; the next request starts another one."""
+        with self._lock:
+            if number == self._starts:
+                self._stop()
+
+    def stop_forking(self) -> None:
+        """Start every host directly from now on."""
+        with self._lock:
+            self._forks = False
+            self._stop()
+
+    def close(self) -> None:
+        """End the process; its hosts live on. Idempotent."""
+        with self._lock:
+            self._stop()
+
+    def _connected(self) -> socket.socket:
+        """Return the channel to the process; start it if there is none. Raises OSError."""
+        if self._channel is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                try:
+                    self._process = start_interpreter("forks", [theirs.fileno()])
+                except BaseException:
+                    ours.close()
+                    raise
+            ours.settimeout(SEND_SECONDS)
+            self._channel = ours
+            self._starts += 1
+        return self._channel
+
+    def _stop(self) -> None:
+        """Kill and reap the process, and reap the hosts that ended before they said their pid."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            with suppress(ChildProcessError):
+                while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
+                    pass
+            self._process = None
+
+
+def start_interpreter(role: str, inherited: list[int]) -> subprocess.Popen[bytes]:
+    """Run the compiled tool host: vfork and exec, in a session of its own. Raises OSError.
+
+    It has nothing of the server's environment or files but the `inherited` ones, whose numbers are its arguments.
+    """
+    program = _program()
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", START.format(program), role, *map(str, inherited)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+        start_new_session=True,
+        pass_fds=[program, *inherited],
+    )
+
+
+def _started_directly(files: list[int]) -> HostProcess:
+    """Start a host without a fork server. Raises OSError."""
+    process = start_interpreter("host", files)
+    process.returncode = 0  # so that Popen leaves reaping it to the owner of what is returned
+    return HostProcess(process.pid)
+
+
+@functools.cache
+def _program() -> int:
+    """Return the tool host as `compiled` does; it lives as long as this process."""
+    source = Path(str(toolhost.__file__))
+    return compiled(source.read_bytes(), source.name)
+
+
+def compiled(source: bytes, name: str) -> int:
+    """Compile a program to a sealed file in memory; return its descriptor.
+
+    Compiling takes longer than starting the interpreter, and not every machine allows storing compiled files.
+    """
+    code = compile(source, name, "exec", dont_inherit=True, optimize=2)
+    file = os.memfd_create("bedrock-toolhost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(file, "wb", closefd=False) as memory:
+        memory.write(marshal.dumps(code))
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    return file

@@ -1,0 +1,49 @@
+"""A tool host as a child process of the server that another process forked."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from contextlib import suppress
+
+
+class HostProcess:
+    """A child of this process, known by its pid. Any thread; it keeps its pid until one of these methods reaps it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._lock = threading.Lock()
+        self._reaped = False
+
+    def ended(self) -> bool:
+        """Return whether it has ended, and reap it then."""
+        with self._lock:
+            if not self._reaped:
+                try:
+                    self._reaped = os.waitpid(self.pid, os.WNOHANG)[0] != 0
+                except ChildProcessError:
+                    self._reaped = True
+            return self._reaped
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait for its end for at most `seconds`; return whether it has ended, and reap it then."""
+        if self.ended():
+            return True
+        with suppress(OSError):
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                poll.poll(seconds * 1000)
+            finally:
+                os.close(descriptor)
+        return self.ended()
+
+    def kill(self, *, group: bool = False) -> None:
+        """Send SIGKILL to it, or to its process group; no effect if it has ended."""
+        with self._lock:
+            if not self._reaped:
+                with suppress(OSError):
+                    (os.killpg if group else os.kill)(self.pid, signal.SIGKILL)
