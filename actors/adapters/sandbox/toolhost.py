@@ -111,6 +111,9 @@ BEHIND = 10
 CLEAR_SECONDS = 3.0
 #: Seconds that remaining processes may take to die before the host reports a leak (and keeps killing).
 
+PASS_SECONDS = 0.005
+#: Seconds that killed processes have to exit before those that are left are looked for again, at least.
+
 LAST_OUTPUT = 1 << 20
 #: Bytes taken from the pipe after the tree is dead, at most.
 
@@ -256,29 +259,68 @@ def childless() -> bool:
     return False
 
 
-def clear(killed: "set[int]", seconds: float) -> bool:
+def clear(killed: "set[int] | None", seconds: float) -> bool:
     """Kill and reap until no child is left; False if that took longer than `seconds`.
 
-    Adds to `killed` what it kills. Children created meanwhile are found by the next pass, wherever they are: this
-    process is their subreaper.
+    Adds to `killed` what it kills; None: that is of no interest, which is quicker. Children created meanwhile are found
+    by the next pass, wherever they are: this process is their subreaper.
     """
     deadline = time.monotonic() + seconds
     while True:
-        kill_all(walk(os.getpid()), killed)
+        began = time.monotonic()
+        if killed is None:
+            kill_all(descendants_unseen(os.getpid()))
+        else:
+            kill_all(noted(walk(os.getpid()), killed))
+        now = time.monotonic()
+        if reap_until(now + max(PASS_SECONDS, now - began)):
+            return True
+        if now > deadline:
+            return False
+
+
+def reap_until(deadline: float) -> bool:
+    """Reap until no child is left or the time has come; return whether none is left.
+
+    Another pass while killed processes are still exiting would take their processors away.
+    """
+    while True:
         for _ in reap():
             pass
         if childless():
             return True
-        if time.monotonic() > deadline:
+        left = deadline - time.monotonic()
+        if left <= 0:
             return False
-        signal.sigtimedwait({signal.SIGCHLD}, 0.005)
+        signal.sigtimedwait({signal.SIGCHLD}, left)
 
 
-def kill_all(pids: "Iterator[int]", killed: "set[int]") -> None:
+def descendants_unseen(root: int) -> "Iterator[int]":
+    """Yield processes below `root`, parents first, ended ones too, but children of a first thread only.
+
+    Those of other threads become children of a subreaper when their parent has been killed.
+    """
+    seen = [root]
+    for pid in seen:
+        try:
+            seen.extend(map(int, contents(f"/proc/{pid}/task/{pid}/children").split()))
+        except OSError:
+            pass  # ended
+        if pid != root:
+            yield pid
+
+
+def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
+    """Yield the processes, and add each to `killed`."""
+    for pid in pids:
+        killed.add(pid)
+        yield pid
+
+
+def kill_all(pids: "Iterator[int]") -> None:
     """Kill each with its whole process group: a group dies at once, however fast its members multiply."""
     groups = {os.getpgrp()}
     for pid in pids:
-        killed.add(pid)
         try:
             group = os.getpgid(pid)
             if group not in groups:
@@ -341,6 +383,21 @@ class Groups:
                 if any(line.startswith(b"oom_kill ") and not line.endswith(b" 0") for line in lines):
                     return True
         return False
+
+    def kill(self) -> None:
+        """Let no process of the groups fork any more, and kill all of them, as far as the groups allow it."""
+        for folder in self.folders:
+            for name, value in (("cgroup.kill", "1"), ("pids.max", "0")):
+                try:
+                    write_file(os.fsdecode(folder) + "/" + name, value)
+                except OSError:
+                    pass  # not in this version, or of another controller
+        for folder in self.folders[:1]:
+            try:
+                for pid in contents(folder + b"/cgroup.procs").split():
+                    send_signal(int(pid), signal.SIGKILL)
+            except OSError:
+                pass  # found among the descendants
 
     def remove(self) -> None:
         """Remove the groups, as far as they are empty."""
@@ -1301,13 +1358,16 @@ class Host:
         self.begun = self.kill_requested = False
         self.limit = 0
         self.behind = 0
-        self.killed: set[int] = set()
+        self.killed: set[int] | None = set()
 
     def run(self) -> None:
         """Run the call. Raises ServerGoneError or NotStartedError; the tree is then dead or reported as leaked."""
         try:
             self.begin()
             self.watch()
+        except ServerGoneError:
+            self.killed = None
+            raise
         finally:
             ended = time.monotonic()
             cleared = self.clear()
@@ -1464,14 +1524,16 @@ class Host:
         """
         if not self.init:
             return True
-        self.killed.update(snapshot(self.init))
+        if self.killed is not None:
+            self.killed.update(snapshot(self.init))
         send_signal(self.init, signal.SIGKILL)
+        if not self.namespace and (self.killed is None or len(self.killed) >= SNAPSHOT):
+            self.groups.kill()
         if self.namespace:  # the kernel kills the others; looking at them as they die would hold it up
             signal.sigtimedwait({signal.SIGCHLD}, CLEAR_SECONDS)
         cleared = clear(self.killed, CLEAR_SECONDS)
         while self.kill_requested and not cleared:
             cleared = clear(self.killed, CLEAR_SECONDS)
-        self.killed.discard(self.init)
         if not self.limit and self.groups.starved():
             self.limit = MEMORY
         self.groups.remove()
@@ -1498,7 +1560,7 @@ class Host:
         code = os.waitstatus_to_exitcode(status)
         milliseconds = int((ended - self.began) * 1000)
         flags = [int(self.kill_requested or self.limit > 0), self.limit, int(not cleared), milliseconds]
-        return [max(code, -1), max(-code, 0), *flags, *sorted(self.killed)]
+        return [max(code, -1), max(-code, 0), *flags, *sorted((self.killed or set()) - {self.init})]
 
 
 def read_launch(control: int) -> "dict[str, Any]":
@@ -1525,7 +1587,7 @@ def serve(control: int, stdin: int = -1) -> "NoReturn":
     try:
         Host(control, {**read_launch(control), "stdin": stdin}).run()
     finally:
-        while not clear(set(), CLEAR_SECONDS):
+        while not clear(None, CLEAR_SECONDS):
             pass
         os._exit(0)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -10,6 +13,9 @@ from hypothesis import strategies as st
 
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.toolhost import SNAPSHOT, descendants, snapshot, walk
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Tree = Mapping[int, list[int]]
 
@@ -75,3 +81,58 @@ def test_whatever_its_form_a_tree_is_taken_down_parents_first_once_each(drawn: l
     for pid in everything:
         assert parent_of[pid] in seen
         seen.add(pid)
+
+
+@given(parents)
+def test_what_no_receipt_names_is_killed_parents_first_at_one_read_each(drawn: list[int]) -> None:
+    tree: dict[int, list[int]] = {}
+    for number, parent in enumerate(drawn, 1):
+        tree.setdefault(min(parent, number - 1), []).append(number)
+    reads: list[int] = []
+
+    def contents(path: str) -> bytes:
+        pid = int(path.split("/")[2])
+        assert path == f"/proc/{pid}/task/{pid}/children"
+        reads.append(pid)
+        if pid % 7 == 6:
+            raise FileNotFoundError(path)
+        return " ".join(map(str, tree.get(pid, []))).encode()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(toolhost, "contents", contents)
+        found = list(toolhost.descendants_unseen(0))
+    assert reads == [0, *found]
+    assert set(found) == {child for pid in reads if pid % 7 != 6 for child in tree.get(pid, [])}
+
+
+def test_the_groups_of_a_call_let_it_fork_no_more_and_are_killed_at_once(tmp_path: Path) -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    for name, content in (("pids.max", "9"), ("cgroup.kill", ""), ("cgroup.procs", f"{child.pid}\n999999999\n")):
+        (tmp_path / name).write_text(content)
+    groups = toolhost.Groups([])
+    groups.folders = [bytes(tmp_path), b"/nowhere"]
+    groups.kill()
+    assert child.wait() == -signal.SIGKILL
+    assert ((tmp_path / "pids.max").read_text(), (tmp_path / "cgroup.kill").read_text()) == ("0", "1")
+
+
+@pytest.mark.parametrize("server", ["lives", "has ended"])
+def test_nothing_is_looked_at_for_a_server_that_has_ended(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def cleared(killed: set[int] | None, seconds: float) -> bool:
+        done.append("no receipt" if killed is None else f"receipt of {sorted(killed)}")
+        return True
+
+    def looked(root: int) -> list[int]:
+        done.append("looked")
+        return [root + 1]
+
+    monkeypatch.setattr(toolhost, "snapshot", looked)
+    monkeypatch.setattr(toolhost, "send_signal", lambda pid, number: None)
+    monkeypatch.setattr(toolhost, "clear", cleared)
+    host = object.__new__(toolhost.Host)
+    host.init, host.namespace, host.groups, host.limit, host.kill_requested = 50, False, toolhost.Groups([]), 0, False
+    host.killed = set() if server == "lives" else None
+    assert host.clear()
+    assert done == (["looked", "receipt of [51]"] if server == "lives" else ["no receipt"])
