@@ -187,11 +187,11 @@ reliability: $(STAMP)  ## Write docs/reliability.md with the figures of reports/
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.reliability
 
 .PHONY: figures
-figures: $(STAMP)  ## Write docs/figures.md, and the figures of README.md, from reports/bench.json
+figures: $(STAMP)  ## Write docs/figures.json, docs/figures.md and the figures of README.md from the reports of bench and bench-peers
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.figures
 
 .PHONY: bench
-bench: $(STAMP)  ## Measure everything that is published: a line each, and reports/bench.json (PARTS="core store" for some)
+bench: $(STAMP)  ## Measure everything that is published beside its goals; writes reports/bench.json (PARTS="core store" for some)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench $(PARTS)
 
 .PHONY: bench-peers

@@ -33,12 +33,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 class Report:
-    """Collects the figures of one run."""
+    """Collects the figures of one run, and beside them the machine as it was before."""
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.started = time.monotonic()
+        self.machine = machine()
         self.figures: list[dict[str, Any]] = []
+        print("machine: " + ", ".join(f"{key} {value}" for key, value in self.machine.items()))
 
     def add(self, name: str, unit: str, **values: Any) -> None:
         """Print one figure and keep it."""
@@ -48,12 +50,17 @@ class Report:
         )
         print(f"{name:<44} {unit:<16} {shown}", flush=True)
 
-    def write(self) -> Path:
-        """reports/<target>.json with the machine, the commit and the time it took."""
+    @property
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        return {figure["name"]: figure for figure in self.figures}
+
+    def write(self, **more: Any) -> Path:
+        """Write reports/<target>.json: the machine, the date, the commit, the time it took, the figures, and `more`."""
         path = ROOT / "reports" / f"{self.target}.json"
         path.parent.mkdir(exist_ok=True)
         seconds = round(time.monotonic() - self.started, 1)
-        path.write_text(json.dumps({**machine(), "seconds": seconds, "figures": self.figures}, indent=1) + "\n")
+        whole = {**self.machine, "seconds": seconds, "figures": self.figures, **more}
+        path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
         return path
 
 
@@ -66,6 +73,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load_before": round(os.getloadavg()[0], 2),
         "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
     }
 
 

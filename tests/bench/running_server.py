@@ -56,7 +56,7 @@ def running_server(base_url: str = "", data: Path | None = None, **settings: str
     with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
         data = data or Path(folder) / "data"
         models = {"ANTHROPIC_API_KEY": "bench", "ANTHROPIC_BASE_URL": base_url} if base_url else {}
-        environment = {**_clean_environment(), **models, **settings, "BEDROCK_DATA_DIR": str(data)}
+        environment = {**clean_environment(), **models, **settings, "BEDROCK_DATA_DIR": str(data)}
         began = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-m", "server", "--listen", "127.0.0.1:0"],
@@ -80,7 +80,8 @@ def running_server(base_url: str = "", data: Path | None = None, **settings: str
             process.stdout.close()
 
 
-def _clean_environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
+    """Return what a process needs to run from this checkout."""
     kept = ("PATH", "HOME", "LANG", "TMPDIR")
     paths = os.pathsep.join([str(ROOT), str(ROOT / "clients")])
     return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": paths}

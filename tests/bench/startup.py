@@ -1,16 +1,44 @@
-"""Start to ready, and the memory of a server that does nothing."""
+"""Start to ready, the memory of a server that does nothing, and what the program itself takes to start."""
 
 from __future__ import annotations
 
-from tests.bench.figures import Report, rss_mib, spread
-from tests.bench.running_server import running_server
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.bench.figures import ROOT, Report, rss_mib, spread
+from tests.bench.running_server import clean_environment, running_server
+
+TIMES = 5
+COMMANDS = {"--help": ("--help",), "list": ("list",)}
+"""Of the program: one that needs no server, and one that asks it."""
 
 
 def run(report: Report) -> None:
     seconds, memory = [], []
-    for _ in range(5):
+    commands: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for _ in range(TIMES):
         with running_server() as running:
             seconds.append(running.ready_seconds)
             memory.append(rss_mib(running.process.pid))
+            for name, arguments in COMMANDS.items():
+                commands[name].append(_program(arguments, running.data))
     report.add("start to ready", "s", **spread(seconds))
     report.add("resident memory, idle", "MiB", **spread(memory))
+    for name, took in commands.items():
+        report.add(f"bedrock {name}", "ms", **spread(took))
+
+
+def _program(arguments: tuple[str, ...], data: Path) -> float:
+    """Return how many milliseconds the program takes from its start to its end."""
+    began = time.perf_counter()
+    subprocess.run(
+        [Path(sys.executable).with_name("bedrock"), *arguments],
+        cwd=ROOT,
+        env=clean_environment() | {"BEDROCK_DATA_DIR": str(data)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+    )
+    return (time.perf_counter() - began) * 1000

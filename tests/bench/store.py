@@ -1,4 +1,7 @@
-"""Durable transitions: all rows of a tool transition, FULL, from 1 and from 64 conversations at once."""
+"""Durable transitions: all rows of a tool transition, FULL, from 1 and from 64 conversations at once.
+
+Beside them, in the same file and at the same time of the day, a bare group commit of the same rows.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,10 @@ from actors.core.states import Idle, Ledger
 from actors.core.summary import StateSummary
 from actors.ports import Commit, ConversationRecord, LogEntry
 from tests.bench.figures import Report, spread
+from tests.bench.group_commit import committed
+from tests.bench.results import ROUNDS, middle
 
-SECONDS = 4.0
+SECONDS = 2.0
 EVENT = (
     b'{"type":"tool_complete","at":1,"tool_use_id":"toolu_01","execution_id":1,"result":{"output":"'
     + b"x" * 300
@@ -67,17 +72,34 @@ def writer(store: PeeweeStore, name: str, until: float, took: list[float]) -> No
 
 def run(report: Report) -> None:
     for conversations in (1, 64):
-        with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
-            store = open_store(Path(folder) / "data")
-            took: list[float] = []
-            until = time.perf_counter() + SECONDS
-            threads = [
-                threading.Thread(target=writer, args=(store, f"c{n}", until, took)) for n in range(conversations)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            store.close()
-        name = f"store: durable transitions, {conversations} conversations"
-        report.add(name, "1/s, ms", value=round(len(took) / SECONDS), **spread(took))
+        took: list[float] = []
+        rates, bare = [], []
+        for _ in range(ROUNDS):
+            with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
+                names = [f"c{number}" for number in range(conversations)]
+                found = _committed(Path(folder) / "data", names)
+                rates.append(len(found) / SECONDS)
+                bare.append(committed(Path(folder) / "data", names, SECONDS) / SECONDS)
+                took += found
+        report.add(
+            f"store: durable transitions, {conversations} conversation{'s' if conversations > 1 else ''}",
+            "1/s, ms",
+            value=round(middle(rates)),
+            bare=round(middle(bare)),
+            of_bare=middle([one / other for one, other in zip(rates, bare, strict=True)]),
+            **spread(took),
+        )
+
+
+def _committed(data: Path, names: list[str]) -> list[float]:
+    """Return the milliseconds of each transition of some conversations, one on each thread."""
+    store = open_store(data)
+    took: list[float] = []
+    until = time.perf_counter() + SECONDS
+    threads = [threading.Thread(target=writer, args=(store, name, until, took)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.close()
+    return took

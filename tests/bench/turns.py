@@ -83,8 +83,8 @@ def _paced(report: Report) -> None:
     below, above = [], []
     with provider(PAUSE) as url, running_server(url) as running:
         for _ in range(ROUNDS):
-            below.append(floor(url, STREAMING, 1))
-            above.append(on_loop(bedrock(running, STREAMING, 1)))
+            below.append(floor(url, STREAMING, 2))
+            above.append(on_loop(bedrock(running, STREAMING, 2)))
     report.add(
         f"turns: added latency, {STREAMING} streaming",
         "ms",

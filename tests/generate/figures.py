@@ -1,212 +1,161 @@
-"""Write docs/figures.md, and the figures of README.md, from reports/bench.json: `make figures`.
+"""Write docs/figures.json from reports/bench.json and reports/peers.json, and from that docs/figures.md and the figures
+of README.md: `make figures`.
 
-A figure that the report lacks keeps what the page says of it, with the machine it was measured on.
+A figure that the reports lack keeps what docs/figures.json says of it, with the machine it was measured on.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tests.documents.pages import README, ROOT, section, table
+from tests.bench.goals import GOALS, judged
+from tests.documents.pages import README, ROOT, section
+from tests.generate.figure_rows import FIGURES
 
-TARGET = ROOT / "docs" / "figures.md"
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DATA = ROOT / "docs" / "figures.json"
+PAGE = ROOT / "docs" / "figures.md"
+REPORTS = ROOT / "reports"
 HEADING = "## Figures"
 HEAD = """\
 # Figures
 
-`make bench` measures all of this on your machine in about ten minutes, clients and a model provider on the same cores,
-prints a line each with its percentiles, and writes `reports/bench.json`. `make figures` writes this page and the
-figures of the [README](../README.md) from that. A row says which machine and commit it is of.
+`make bench` measures all of this on your machine in about twelve minutes, clients and a model provider on the same
+cores, prints a line each with its percentiles, and writes `reports/bench.json`; `make bench-peers` writes
+`reports/peers.json`. `make figures` writes `figures.json` from these, and from that this page and the figures of the
+[README](../README.md). A row says which machine and commit it is of. What is compared is measured in three interleaved
+rounds, of which the medians count.
 
 | figure | measured | on |
 |---|---|---|
 """
+GOALS_HEAD = """
+## Goals
 
-WAYS = {
-    "PID namespace": "unrestricted",
-    "subreaper": "unrestricted",
-    "Tier A": "restricted by namespaces",
-    "Tier B": "restricted by Landlock and seccomp",
-}
-"""The ways to run a tool: as reports name them, and in words."""
+| goal | wanted | measured | reached | on |
+|---|---|---|---|---|
+"""
+PEERS_HEAD = """
+## Other programs
 
-Reported = Mapping[str, Mapping[str, Any]]
-"""The figures of a report by their names."""
+The same turns (two streamed answers, two tools) by other programs, and by bare threads and bare asyncio, which keep
+nothing, stream to nobody and cannot be cancelled. Bodies have a length instead of chunks, which is least work for all.
 
+| program | turns/s | of bare threads | CPU of a turn | memory | added p50 at 20 ms a piece | on |
+|---|---|---|---|---|---|---|
+"""
 
-class Figure(NamedTuple):
-    """A row of the page."""
-
-    label: str
-    say: Callable[[Reported], str]
-    """What was measured, in words. Raises KeyError where the report lacks it."""
-    in_readme: bool = False
+Document = dict[str, Any]
+"""What docs/figures.json holds: figures and goals by their labels, other programs by their names."""
 
 
-def _spread(figure: Mapping[str, Any]) -> str:
-    return f"p50 {figure['p50']:,.3g} ms, p99 {figure['p99']:,.3g} ms"
+def collected(document: Document, report: Mapping[str, Any], peers: Mapping[str, Any]) -> Document:
+    """Return the document with what the two reports hold; either may be empty."""
+    return {
+        "figures": {**document.get("figures", {}), **_figures(report)},
+        "goals": {**document.get("goals", {}), **_goals(report, peers)},
+        "peers": _peers(peers) or document.get("peers", {}),
+    }
 
 
-def _store(reported: Reported) -> str:
-    one, many = (reported[f"store: durable transitions, {count} conversations"] for count in (1, 64))
-    return f"1 conversation: {one['value']:,}/s, {_spread(one)}; 64: {many['value']:,}/s, {_spread(many)}"
+def _named(*reports: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {row["name"]: row for report in reports for row in report.get("figures", ())}
 
 
-def _turns(reported: Reported) -> str:
-    turns = reported["turns: 50 conversations"]
-    above = reported["turns: CPU per turn above floor, 50"]["value"]
-    return f"{turns['value']}/s, {turns['ratio_to_floor']} of bare threads and requests; {above} ms CPU above them"
+def _where(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a figure depends on."""
+    return {name: report.get(name) for name in ("cpu", "cores", "load_before", "date", "commit")}
 
 
-def _added(reported: Reported) -> str:
-    added = reported["turns: added latency, 100 streaming"]
-    return f"p50 {added['p50'] / 1000:.2f} s (bare threads: {added['floor_p50'] / 1000:.2f} s)"
-
-
-def _killed(*ways: str) -> Callable[[Reported], str]:
-    def say(reported: Reported) -> str:
-        rows = ((way, reported[f"tool killed → tree verified dead, {way}"]) for way in ways)
-        return "; ".join(
-            f"{WAYS[way]}: {_spread(row)}, {row['survivors']} survivors of {row['n']:,}" for way, row in rows
-        )
-
-    return say
-
-
-def _started(reported: Reported) -> str:
-    ways = ("PID namespace", "Tier A", "Tier B")
-    return "; ".join(f"{WAYS[way]} {_spread(reported[f'tool start to end, {way}'])}" for way in ways)
-
-
-def _aborts(reported: Reported) -> str:
-    rows = [row for name, row in reported.items() if name.startswith("abort of a model request")]
-    if not rows:
-        raise KeyError("abort")
-    slowest, hangs, times = (
-        max(row["max"] for row in rows),
-        sum(row["hangs"] for row in rows),
-        sum(r["n"] for r in rows),
-    )
-    return f"p50 ≤ {max(row['p50'] for row in rows):.2g} ms, slowest {slowest:.3g} ms, {hangs} hangs of {times:,}"
-
-
-def _flood(reported: Reported) -> str:
-    cancel, memory = (
-        reported["flood: cancel → idle seen, 100 watchers"],
-        reported["flood: memory while three read nothing"],
-    )
-    return f"cancel → idle seen {_spread(cancel)}; {memory['most']:.3g} MiB more memory"
-
-
-def _stored(reported: Reported) -> str:
-    name = "100,000 stored"
-    memory = reported[f"{name}: start to ready"]["rss_mib"]
-    parked, awake = (reported[f"{name}: a change of {which}"]["p50"] for which in ("a parked one", "one that is awake"))
-    return f"{memory:.0f} MiB; a change of a parked one p50 {parked:.2g} ms, of one that is awake {awake:.2g} ms"
-
-
-def _memory(reported: Reported) -> str:
-    name, row = next(((name, row) for name, row in reported.items() if name.startswith("memory after")), ("", {}))
-    return f"{row['at_first']:.0f} MiB at first, {row['value']:.0f} MiB after {name.split()[2]}"
-
-
-FIGURES = (
-    Figure(
-        "the pure core",
-        lambda of: (
-            f"{of['core: transitions']['value']:,} transitions/s of CPU; "
-            f"{of['core: CPU per turn with two tools']['value']:.0f} µs for a turn with two tools"
-        ),
-    ),
-    Figure("durable transitions, `synchronous=FULL`", _store, in_readme=True),
-    Figure("turns (two streamed answers, two tools, a watcher on each), 50 conversations", _turns),
-    Figure("added latency per turn, 100 conversations at 20 ms a chunk", _added),
-    Figure(
-        "one conversation's events to 100 watchers",
-        lambda of: (
-            f"live {of['fan-out: live, 100 watchers']['value']:,}/s, "
-            f"from the log {of['fan-out: replay, 100 watchers']['value']:,}/s"
-        ),
-    ),
-    Figure("a change → 100 watchers, ten a second", lambda of: _spread(of["fan-out: paced, change → watcher"])),
-    Figure(
-        "cancel → idle seen by a watcher",
-        lambda of: (
-            f"model streaming: {_spread(of['cancel → idle seen, model streaming'])}; "
-            f"tool running: {_spread(of['cancel → idle seen, tool running'])}"
-        ),
-        in_readme=True,
-    ),
-    Figure("the same behind 500 waiting messages", lambda of: _spread(of["cancel → idle seen, 500 messages waiting"])),
-    Figure(
-        "tool killed → whole tree verified dead, fork storms and daemons included",
-        _killed("PID namespace", "Tier A"),
-        in_readme=True,
-    ),
-    Figure("the same where namespaces are forbidden", _killed("subreaper", "Tier B")),
-    Figure("tool start to end, `bash -c :`", _started),
-    Figure("abort of a model request in any phase, plain and TLS", _aborts, in_readme=True),
-    Figure(
-        "ten sub-agents at the same time, against one",
-        lambda of: (
-            f"{of['agents: ten at the same time, 20 ms a piece']['longer_percent']:.0f} % longer "
-            "at 20 ms a chunk of text"
-        ),
-    ),
-    Figure("5,000 text deltas a second to 100 watchers, 3 of them not reading", _flood),
-    Figure("5,000 idle watchers", lambda of: f"{of['watchers: memory of one of 5,000']['value']:.0f} KiB each"),
-    Figure("100,000 stored conversations", _stored, in_readme=True),
-    Figure("memory after many short conversations", _memory),
-    Figure(
-        "start to ready; memory at rest",
-        lambda of: f"{of['start to ready']['p50']:.2f} s; {of['resident memory, idle']['p50']:.0f} MiB",
-        in_readme=True,
-    ),
-)
-
-Cells = Mapping[str, tuple[str, str]]
-"""Of each figure by its label: what was measured, and where."""
-
-
-def stored(page: str) -> Cells:
-    """Return the figures that the page has."""
-    return {label: (measured, where) for label, measured, where in table(page)}
-
-
-def reported(report: Mapping[str, Any]) -> Cells:
-    """Return those figures that a report of `make bench` holds."""
-    named = {each["name"]: each for each in report["figures"]}
-    where = f"{report['cores']} cores of {report['cpu']}, {report['commit']}"
-    found: dict[str, tuple[str, str]] = {}
+def _figures(report: Mapping[str, Any]) -> Document:
+    found: Document = {}
     for figure in FIGURES:
         try:
-            found[figure.label] = (figure.say(named), where)
+            found[figure.label] = {"measured": figure.say(_named(report)), **_where(report)}
         except KeyError:
             continue
     return found
 
 
-def render(cells: Cells) -> str:
+def _goals(report: Mapping[str, Any], peers: Mapping[str, Any]) -> Document:
+    if not report:
+        return {}
+    return {label: row | _where(report) for label, row in judged(_named(report, peers)).items()}
+
+
+def _peers(peers: Mapping[str, Any]) -> Document:
+    rows = {name.removeprefix("peers: "): row for name, row in _named(peers).items()}
+    return {name: {**row, **_where(peers)} for name, row in rows.items()}
+
+
+def render(document: Document) -> str:
     """Return the whole page."""
-    return HEAD + "".join(f"| {figure.label} | {' | '.join(cells[figure.label])} |\n" for figure in FIGURES)
+    figures, goals, peers = document["figures"], document["goals"], document["peers"]
+    page = HEAD + _table([each.label for each in FIGURES], figures, "measured")
+    if goals:
+        page += GOALS_HEAD + _table([each.label for each in GOALS], goals, "wanted", "measured", "reached")
+    if peers:
+        shown = {name: _peer(row) for name, row in peers.items()}
+        page += PEERS_HEAD + _table(list(shown), shown, "rate", "share", "turn", "memory", "added")
+    return page
 
 
-def render_readme(readme: str, cells: Cells) -> str:
-    """Return the README with its figures as `cells` say."""
+def _table(labels: list[str], rows: Mapping[str, Mapping[str, Any]], *fields: str) -> str:
+    """Return the rows that there are, in the order of the labels, each with the machine that it is of."""
+    return "".join(
+        f"| {' | '.join([label, *(_cell(rows[label][field]) for field in fields), _on(rows[label])])} |\n"
+        for label in labels
+        if label in rows
+    )
+
+
+def _cell(value: object) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
+def _on(row: Mapping[str, Any]) -> str:
+    """Return the machine, commit, date and load that a row has."""
+    load = row.get("load_before")
+    rest = [row.get("commit"), row.get("date"), None if load is None else f"load {load}"]
+    return ", ".join([f"{row['cores']} cores of {row['cpu']}", *(each for each in rest if each)])
+
+
+def _peer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of another program."""
+    if "not_run" in row:
+        return {"rate": f"not run: {row['not_run']}", **dict.fromkeys(("share", "turn", "memory", "added"), ""), **row}
+    return {
+        "rate": f"{row['value']:,}",
+        "share": row["of_threads"],
+        "turn": f"{row['cpu_ms']:.3g} ms ({row['cpu_of_threads']:g} times)",
+        "memory": f"{row['rss_mib']:.0f} MiB",
+        "added": f"{row['added_p50_s']:.2f} s",
+        **row,
+    }
+
+
+def render_readme(readme: str, document: Document) -> str:
+    """Return the README with the figures of the document."""
     old = "".join(line for line in section(readme, HEADING).splitlines(keepends=True) if line.startswith("|"))
-    rows = (f"| {each.label} | {cells[each.label][0]} |\n" for each in FIGURES if each.in_readme)
+    figures = document["figures"]
+    rows = (f"| {each.label} | {figures[each.label]['measured']} |\n" for each in FIGURES if each.in_readme)
     return readme.replace(old, "| figure | measured |\n|---|---|\n" + "".join(rows))
 
 
+def _report(name: str) -> dict[str, Any]:
+    path = REPORTS / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
 def main() -> None:
-    cells = dict(stored(TARGET.read_text(encoding="utf-8")))
-    report = ROOT / "reports" / "bench.json"
-    if report.exists():
-        cells |= reported(json.loads(report.read_text(encoding="utf-8")))
-    TARGET.write_text(render(cells), encoding="utf-8")
-    README.write_text(render_readme(README.read_text(encoding="utf-8"), cells), encoding="utf-8")
+    document = collected(json.loads(DATA.read_text(encoding="utf-8")), _report("bench"), _report("peers"))
+    DATA.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(render(document), encoding="utf-8")
+    README.write_text(render_readme(README.read_text(encoding="utf-8"), document), encoding="utf-8")
 
 
 if __name__ == "__main__":

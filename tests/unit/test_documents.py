@@ -25,7 +25,6 @@ from server import cli
 from server.config import SETTINGS, Config, Listen, load
 from tests.bench.__main__ import PARTS
 from tests.documents.pages import PAGES, README, ROOT, anchors, fenced, links, named_tests, section, table
-from tests.generate import figures
 
 PAGE = README.read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -90,31 +89,6 @@ def test_the_models_by_default_are_those_of_the_environment() -> None:
 
 def test_readme_is_short_enough_to_be_read() -> None:
     assert len(PAGE.splitlines()) <= README_LINES
-
-
-def test_the_figures_are_those_of_the_page_of_figures() -> None:
-    page = figures.TARGET.read_text(encoding="utf-8")
-    cells = figures.stored(page)
-    assert figures.render(cells) == page, "if this is meant: make figures"
-    assert figures.render_readme(PAGE, cells) == PAGE, "if this is meant: make figures"
-
-
-def test_a_report_changes_the_figures_that_it_holds_and_no_others() -> None:
-    before = figures.stored(figures.TARGET.read_text(encoding="utf-8"))
-    report = {
-        "cpu": "a processor",
-        "cores": 3,
-        "commit": "abc",
-        "figures": [
-            {"name": "start to ready", "unit": "s", "p50": 0.5, "p99": 0.6, "max": 0.6, "n": 5},
-            {"name": "resident memory, idle", "unit": "MiB", "p50": 60, "p99": 60, "max": 60, "n": 5},
-        ],
-    }
-    assert figures.reported(report) == {
-        "start to ready; memory at rest": ("0.50 s; 60 MiB", "3 cores of a processor, abc")
-    }
-    after = {**before, **figures.reported(report)}
-    assert [label for label in before if before[label] != after[label]] == ["start to ready; memory at rest"]
 
 
 def test_every_measurement_is_named_where_measuring_is_explained() -> None:

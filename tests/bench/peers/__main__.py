@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tests.bench.clients import on_loop
-from tests.bench.figures import Report, machine
+from tests.bench.figures import Report
 from tests.bench.peers.environments import PEERS
 from tests.bench.results import ROUNDS, DriverError, Turns, floor, middle
 from tests.bench.running_server import provider, running_server
@@ -41,7 +41,6 @@ def main() -> None:
     arguments.add_argument("--streaming", type=int, default=100, help="conversations at 20 ms a piece")
     given = arguments.parse_args()
     report = Report("peers")
-    print("machine: " + ", ".join(f"{key} {value}" for key, value in machine().items()))
     programs, missing = _programs()
     fast = _interleaved(programs, missing, given.rounds, Load(given.conversations, turns=4))
     paced = _interleaved(programs, missing, given.rounds, Load(given.streaming, turns=1, pause=PAUSE))

@@ -1,0 +1,125 @@
+"""What the figures are to be: a table of goals, and what a report has reached of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Reported: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The figures of a report by their names."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure, and what it is to be."""
+
+    label: str
+    measured: Callable[[Reported], float]
+    """Raises KeyError where the report lacks it."""
+    least: float | None = None
+    most: float | None = None
+    unit: str = ""
+
+    @property
+    def wanted(self) -> str:
+        return f"≥ {self.least:,g}{self.unit}" if self.least is not None else f"≤ {self.most:,g}{self.unit}"
+
+    def reached(self, measured: float) -> bool:
+        return measured >= self.least if self.least is not None else self.most is None or measured <= self.most
+
+
+def of(name: str, field: str = "value", scale: float = 1.0) -> Callable[[Reported], float]:
+    """Read a field of a figure."""
+    return lambda reported: float(reported[name][field]) * scale
+
+
+def _against_langgraph(reported: Reported) -> float:
+    name = next((name for name in reported if name.startswith("peers: LangGraph")), "peers: LangGraph")
+    return float(reported["peers: Bedrock"]["value"]) / float(reported[name]["value"])
+
+
+def _aborts(field: str) -> Callable[[Reported], float]:
+    def worst(reported: Reported) -> float:
+        values = [float(row[field]) for name, row in reported.items() if name.startswith("abort of a model request")]
+        if not values:
+            raise KeyError(field)
+        return max(values)
+
+    return worst
+
+
+GOALS = (
+    Goal("turns a second of 50 conversations, of bare threads", of("turns: 50 conversations", "of_floor"), least=0.6),
+    Goal("the same, times LangGraph with SQLite", _against_langgraph, least=3),
+    Goal("CPU of such a turn, times bare threads", of("turns: a turn's CPU, 50 conversations", "of_floor"), most=1.65),
+    Goal(
+        "latency added to 100 streams, p50",
+        of("turns: added latency, 100 streaming", "p50", 0.001),
+        most=0.12,
+        unit=" s",
+    ),
+    Goal("pieces of text a second before that exceeds 0.5 s", of("pieces: most a second"), least=7_000),
+    Goal(
+        "CPU of a turn with 1,000 turns of history, times 10",
+        of("history: CPU per turn after 1,000 turns", "ratio"),
+        most=1.3,
+    ),
+    Goal(
+        "first turn after loading 5,000 messages",
+        of("history: first turn after loading 5,000 messages", "value", 0.001),
+        most=0.1,
+        unit=" s",
+    ),
+    Goal(
+        "durable transitions a second, 64 conversations",
+        of("store: durable transitions, 64 conversations"),
+        least=10_000,
+    ),
+    Goal("the same, of a bare group commit", of("store: durable transitions, 64 conversations", "of_bare"), least=0.7),
+    Goal(
+        "cancel → idle seen, behind 500 messages, p99",
+        of("cancel → idle seen, 500 messages waiting", "p99"),
+        most=20,
+        unit=" ms",
+    ),
+    Goal("live events a second to 100 watchers", of("fan-out: live, 100 watchers"), least=90_000),
+    Goal("a change → 100 watchers, p99", of("fan-out: paced, change → watcher", "p99"), most=8, unit=" ms"),
+    Goal("abort of a model request, p99 of the slowest phase", _aborts("p99"), most=3, unit=" ms"),
+    Goal("aborts that hang", _aborts("hangs"), most=0),
+    Goal(
+        "tool start to end, restricted by namespaces, p50", of("tool start to end, Tier A", "p50"), most=9, unit=" ms"
+    ),
+    Goal("server killed → no process left, p99", of("server killed → no process left", "p99"), most=150, unit=" ms"),
+    Goal("memory with 100 conversations", of("resident memory, 100 conversations"), most=90, unit=" MiB"),
+    Goal("memory at rest", of("resident memory, idle", "p50"), most=60, unit=" MiB"),
+    Goal("start to ready", of("start to ready", "p50"), most=0.4, unit=" s"),
+)
+
+
+def judged(reported: Reported) -> dict[str, dict[str, Any]]:
+    """Return by label what is wanted, what was measured and whether that is enough, for what a report holds."""
+    found: dict[str, dict[str, Any]] = {}
+    for goal in GOALS:
+        try:
+            measured = goal.measured(reported)
+        except KeyError:
+            continue
+        shown = f"{measured:,.3g}" if abs(measured) < 1_000 else f"{measured:,.0f}"
+        found[goal.label] = {
+            "wanted": goal.wanted,
+            "measured": f"{shown}{goal.unit}",
+            "reached": goal.reached(measured),
+        }
+    return found
+
+
+def table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what a report has reached, as lines for a terminal."""
+    lines = [
+        f"{goal.label:<60} {goal.wanted:>12}  {row['measured']:>12}  {'reached' if row['reached'] else 'missed'}"
+        if (row := found.get(goal.label))
+        else f"{goal.label:<60} {goal.wanted:>12}  {'not measured':>12}"
+        for goal in GOALS
+    ]
+    return "\n".join([f"{'goal':<60} {'wanted':>12}  {'measured':>12}", *lines])
