@@ -97,7 +97,10 @@ def wire(config: Config) -> Generator[Wiring]:
     """
     with ExitStack() as opened:
         clock = SystemClock()
-        models = _models(config)
+        timers = Timers(clock)
+        opened.callback(timers.close)
+        models = _models(config, timers)
+        opened.callback(models.close)
         try:
             claim_directory(config.data_dir)
             store = open_store(config.data_dir, clock=clock)
@@ -110,8 +113,6 @@ def wire(config: Config) -> Generator[Wiring]:
             raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
         sandbox = _sandbox(config, socket)
         opened.callback(sandbox.close)
-        timers = Timers(clock)
-        opened.callback(timers.close)
         threads = ThreadPool()
         opened.callback(threads.close)
         hub = EventHub()
@@ -176,10 +177,16 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
         )
 
 
-def _models(config: Config) -> Catalog:
+def _models(config: Config, timers: Timers) -> Catalog:
     """Return the catalog of the configured models. Raises ConfigError."""
     try:
-        return Catalog(_providers(config), default=config.default_model, small=config.small_model, models=config.models)
+        return Catalog(
+            _providers(config),
+            default=config.default_model,
+            small=config.small_model,
+            models=config.models,
+            later=timers.after,
+        )
     except ValueError as error:
         raise config.refusal(str(error)) from None
 

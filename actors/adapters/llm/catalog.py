@@ -20,12 +20,13 @@ from actors.adapters.llm.protocols.openai_responses.response import OpenAiRespon
 from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, PROTOCOLS, ProviderConfig
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
 from actors.adapters.llm.routing import Router, Server
-from actors.adapters.llm.transport.http import Transport
+from actors.adapters.llm.transport.http import Transport, never
 from actors.core.errors import ErrorKind, LlmFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from actors.adapters.llm.transport.connection_pool import Later
     from actors.ports import CancelToken, Model, ModelInfo
 
 _WIRE_PROTOCOLS = {
@@ -45,7 +46,8 @@ class Catalog:
     `default` names a served model. Empty: the first provider's default, else the demo model; no default at all where
     servers list models other than the presumed one. `small` names the model for all small requests (titles, excerpts),
     or is "none". Empty: the small model of the provider that the conversation uses anyway, so that no third party reads
-    it. `models` holds the operator's limits and prices by model name prefix.
+    it. `models` holds the operator's limits and prices by model name prefix. `later` runs a callback after so many
+    milliseconds, by which idle connections are closed.
 
     Raises ValueError, beginning with the name of the setting, for a default or small model that no provider serves and
     for invalid limits; also for two providers of one name.
@@ -59,11 +61,12 @@ class Catalog:
         small: str = "",
         models: Mapping[str, Any] | None = None,
         pace: float = 0.03,
+        later: Later = never,
     ) -> None:
         names = [provider.name for provider in providers]
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
-        clients = [ProviderClient(provider, Transport(provider)) for provider in providers]
+        clients = [ProviderClient(provider, Transport(provider, later)) for provider in providers]
         self._router = Router([Server(each, Discovery(each), ModelList(each)) for each in clients])
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()
@@ -131,6 +134,11 @@ class Catalog:
         server = self._router.presumed(name)
         chosen = server.provider.small_model if server else ""
         return self._model(chosen, server) if server and chosen else None
+
+    def close(self) -> None:
+        """Close the idle connections to providers; a running request closes its own. Idempotent."""
+        for server in self._router.servers:
+            server.client.transport.close()
 
     def forget(self, conversation_id: str) -> None:
         """Drop what is cached for a conversation; see ports.ModelCatalog."""

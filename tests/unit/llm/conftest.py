@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.llm.model_requests import close_models
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -45,6 +47,7 @@ def no_leaked_fds() -> Iterator[None]:
     """Fail if more file descriptors are open after the test than before."""
     before = open_fds()
     yield
+    close_models()
     pause = threading.Event()
     for _ in range(200):
         if open_fds() <= before:

@@ -44,10 +44,22 @@ def provider(protocol: str, url: str, **settings: Any) -> ProviderConfig:
     return ProviderConfig(protocol=protocol, base_url=url, **settings)
 
 
+_catalogs: list[Catalog] = []
+
+
 def model(protocol: str, url: str, name: str = "claude-sonnet-4-5", **settings: Any) -> Model:
-    found = Catalog((provider(protocol, url, **settings),)).get(name)
+    """Return a model of a provider of its own, whose connections `close_models` closes."""
+    catalog = Catalog((provider(protocol, url, **settings),))
+    _catalogs.append(catalog)
+    found = catalog.get(name)
     assert found is not None
     return found
+
+
+def close_models() -> None:
+    """Close the kept connections of all models that tests have made."""
+    while _catalogs:
+        _catalogs.pop().close()
 
 
 def tool(name: str, **properties: str) -> ToolSpec:

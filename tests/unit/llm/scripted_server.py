@@ -131,6 +131,7 @@ class ScriptedServer:
 def whole(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> bytes:
     """A whole answer with a length."""
     lines = [f"HTTP/1.1 {status} Fake", f"content-type: {content_type}", f"content-length: {len(body)}"]
+    headers.setdefault("connection", "close")  # a script ends with its connection
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
@@ -161,7 +162,8 @@ def stream(pieces: Iterable[bytes], then: Script | None = None) -> Script:
     return play
 
 
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+KEPT_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+STREAM_HEAD = KEPT_STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
 
 
 def chunked(piece: bytes) -> bytes:

@@ -1,8 +1,7 @@
-"""Connections whose socket a cancel can shut down, from before the first packet on.
+"""A connection to a model's server, whose socket a cancel can shut down from before the first packet on.
 
 Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing the socket from another
-thread does not. So each socket is duplicated and the duplicate published before it connects: a duplicate stays valid
-when TLS takes the original over, and its descriptor cannot be reused for another file by a close.
+thread does not. So each socket is published to an abort handle before it connects.
 """
 
 from __future__ import annotations
@@ -17,9 +16,6 @@ import threading
 import time
 from typing import Any
 
-from urllib3.connection import HTTPConnection, HTTPSConnection
-
-from actors.adapters.llm.transport.header_deadline import HeaderDeadlineResponse
 from actors.core.errors import ErrorKind
 from actors.ports.resources import file_descriptor_limit_text, out_of_file_descriptors
 
@@ -48,14 +44,12 @@ class LocalResourcesExhaustedError(TransportError):
 
 
 class AbortHandle:
-    """The handle through which a cancel reaches the socket of one request."""
+    """The owner of one connection's socket, through which a cancel reaches it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # a cancel must not shut down a descriptor that was closed and reused
-        self._handle: socket.socket | None = None
+        self._socket: socket.socket | None = None
         self._aborted = False
-        self.stream: socket.socket | None = None
-        """The socket to read from; after a TLS handshake the wrapped one."""
 
     def abort(self) -> None:
         """Shut the socket down, and every socket published later. Any thread; never blocks, never raises."""
@@ -64,17 +58,18 @@ class AbortHandle:
             self._shutdown()
 
     def _shutdown(self) -> None:
-        if self._handle is not None:
-            # Fails if not connected: the connecting thread checks `is_aborted` once the connect has begun.
+        if self._socket is not None:
+            # Fails if not connected: the connecting thread checks `is_aborted` once the connect has begun. The method
+            # of ssl.SSLSocket would take the TLS state from under the thread that reads.
             with contextlib.suppress(OSError):
-                self._handle.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def publish(self, sock: socket.socket) -> None:
-        """Make `sock` the socket that `abort` shuts down."""
-        handle = sock.dup()
+        """Own `sock`, which `abort` shuts down from now on, in place of the former one, which is closed."""
         with self._lock:
-            former, self._handle = self._handle, handle
-        self.stream = sock
+            former, self._socket = self._socket, sock
+            if self._aborted:
+                self._shutdown()
         if former is not None:
             former.close()
 
@@ -85,11 +80,9 @@ class AbortHandle:
             return self._aborted
 
     def close(self) -> None:
-        """Close all sockets. Called by the request's own thread."""
+        """Close the socket; idempotent. Called by the request's own thread, or while no request uses it."""
         with self._lock:
-            handle, self._handle = self._handle, None
-        stream, self.stream = self.stream, None
-        for sock in (handle, stream):
+            sock, self._socket = self._socket, None
             if sock is not None:
                 sock.close()
 
@@ -110,19 +103,14 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
     failure = TransportError(ErrorKind.NETWORK, f"{host} has no address")
     for left, (family, kind, protocol, _, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A peer that vanished without a FIN would otherwise be noticed only by the idle time limit.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            abort_handle.publish(sock)
-            error = _connect(sock, address, (deadline - time.monotonic()) / left, abort_handle)
-            if not error:
-                return sock
-            failure = _not_connected(host, port, error, timeout)
-        except BaseException:
-            sock.close()
-            raise
-        sock.close()
+        abort_handle.publish(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A peer that vanished without a FIN would otherwise be noticed only by the idle time limit.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        error = _connect(sock, address, (deadline - time.monotonic()) / left, abort_handle)
+        if not error:
+            return sock
+        failure = _not_connected(host, port, error, timeout)
     raise failure
 
 
@@ -155,69 +143,21 @@ def _begin_connect(sock: socket.socket, address: Any) -> int:
     return sock.connect_ex(address)
 
 
-class AbortableConnection(HTTPConnection):
-    """An HTTP connection with an abort handle."""
-
-    response_class = HeaderDeadlineResponse
-
-    def __init__(self, *args: Any, abort_handle: AbortHandle, send_timeout: float, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._abort_handle = abort_handle
-        self._send_timeout = send_timeout
-
-    def _new_conn(self) -> socket.socket:
-        seconds = float(self.timeout or 0)
-        sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._abort_handle)
-        sock.settimeout(seconds)
-        return sock
-
-    def connect(self) -> None:
-        """Connect, then allow the longer time limit of sending: a large body takes longer than a handshake."""
-        super().connect()
-        self.timeout = self._send_timeout
-        self.sock.settimeout(self._send_timeout)
-
-
-class AbortableTlsConnection(HTTPSConnection):
-    """An HTTPS connection with an abort handle.
-
-    It wraps the socket itself: urllib3 would change the shared context for each connection, which is not thread-safe,
-    or load the authorities for each connection, which takes 20 ms.
-    """
-
-    response_class = HeaderDeadlineResponse
-
-    def __init__(
-        self, *args: Any, abort_handle: AbortHandle, send_timeout: float, tls: ssl.SSLContext, **options: Any
-    ) -> None:
-        super().__init__(*args, **options)
-        self._abort_handle = abort_handle
-        self._send_timeout = send_timeout
-        self._tls = tls
-
-    def connect(self) -> None:
-        """Connect, through the proxy if there is one, and do the TLS handshake. Raises TransportError."""
-        seconds = float(self.timeout or 0)
-        sock = open_socket(self._dns_host.strip("[]"), self.port, seconds, self._abort_handle)
-        sock.settimeout(seconds)
-        self.sock = sock
-        name = self.host
-        if self._tunnel_host:
-            self._has_connected_to_proxy = True
-            self._tunnel()
-            sock.settimeout(seconds)
-            name = self._tunnel_host
-        try:
-            tls = self._tls.wrap_socket(sock, server_hostname=name.strip("[]").rstrip("."))
-        except ssl.SSLCertVerificationError as error:
-            text = f"the certificate of {name} is not trusted ({error.verify_message}); set ca_bundle if it should be"
-            raise TransportError(ErrorKind.NETWORK, text) from None
-        except TimeoutError:
-            raise TransportTimeoutError(f"the TLS handshake with {name} took longer than {seconds:g} s") from None
-        except OSError as error:
-            reason = getattr(error, "reason", None) or type(error).__name__
-            raise TransportError(ErrorKind.NETWORK, f"the TLS handshake with {name} failed: {reason}") from None
-        self.sock = self._abort_handle.stream = tls
-        self.is_verified = True
-        self.timeout = self._send_timeout
-        tls.settimeout(self._send_timeout)
+def start_tls(
+    sock: socket.socket, host: str, context: ssl.SSLContext, seconds: float, abort_handle: AbortHandle
+) -> ssl.SSLSocket:
+    """Return `sock` with TLS on it, its peer's certificate verified for `host`. Raises TransportError."""
+    sock.settimeout(seconds)
+    try:
+        tls = context.wrap_socket(sock, server_hostname=host.rstrip("."), do_handshake_on_connect=False)
+        abort_handle.publish(tls)
+        tls.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        text = f"the certificate of {host} is not trusted ({error.verify_message}); set ca_bundle if it should be"
+        raise TransportError(ErrorKind.NETWORK, text) from None
+    except TimeoutError:
+        raise TransportTimeoutError(f"the TLS handshake with {host} took longer than {seconds:g} s") from None
+    except OSError as error:
+        reason = getattr(error, "reason", None) or type(error).__name__
+        raise TransportError(ErrorKind.NETWORK, f"the TLS handshake with {host} failed: {reason}") from None
+    return tls

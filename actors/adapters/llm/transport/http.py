@@ -1,85 +1,110 @@
-"""One streaming HTTP request over `requests`, sent once, that a cancel aborts in any phase."""
+"""One streaming HTTP request, sent once, that a cancel aborts in any phase, on a kept connection where there is one."""
 
 from __future__ import annotations
 
 import functools
 import ssl
 import time
+import zlib
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import requests
-import urllib3.exceptions
-from requests.adapters import HTTPAdapter
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
+import certifi
 
+from actors.adapters.llm.transport.connection_pool import ConnectionPool
 from actors.adapters.llm.transport.connections import (
-    AbortableConnection,
-    AbortableTlsConnection,
     AbortHandle,
     LocalResourcesExhaustedError,
     TransportError,
     TransportTimeoutError,
+    open_socket,
+    start_tls,
 )
+from actors.adapters.llm.transport.endpoint import Endpoint, Proxy, encode_head, endpoint_of, proxy_of
+from actors.adapters.llm.transport.http_connection import ConnectionLostError, HttpConnection, NotDeliveredError
+from actors.adapters.llm.transport.response_parser import MalformedResponseError, ResponseParser
 from actors.core.errors import ErrorKind
 from actors.ports.resources import exhausted_resource
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Generator, Mapping
 
     from actors.adapters.llm.provider import ProviderConfig, Timeouts
+    from actors.adapters.llm.transport.connection_pool import Later
     from actors.ports import CancelToken
 
 #: Bytes of one decoded answer, at most.
 MAX_ANSWER_BYTES = 64 << 20
 
-_PIECE_BYTES = 65536
+#: Of zlib: recognise gzip and deflate by their first bytes.
+_ANY_FORMAT = 47
+_COMPRESSED = frozenset({"gzip", "x-gzip", "deflate"})
+
+
+def never(_milliseconds: int, _callback: object) -> None:
+    """Run no callback: idle connections are closed with their pool, or when another request finds them too old."""
 
 
 class Reply:
     """A response whose headers have arrived. Not thread-safe."""
 
-    def __init__(self, response: requests.Response, abort_handle: AbortHandle, timeouts: Timeouts) -> None:
-        self.status = response.status_code
+    def __init__(self, connection: HttpConnection, response: ResponseParser, timeouts: Timeouts) -> None:
+        self.status = response.status
         self.headers: Mapping[str, str] = response.headers
-        """Case-insensitive."""
+        """By name in lower case."""
         self.idle = timeouts.idle
         """Seconds that the next chunk may take; may be changed between reads."""
-        self._raw = response.raw
-        self._abort_handle = abort_handle
+        self._connection = connection
+        self._response = response
+        compressed = self.headers.get("content-encoding", "").strip().lower() in _COMPRESSED
+        self._decompressor = zlib.decompressobj(_ANY_FORMAT) if compressed else None
         self._total = timeouts.total
         self._deadline = time.monotonic() + timeouts.total if timeouts.total else float("inf")
-        self._limit = 0.0
         self._received = 0
 
     def read(self) -> bytes:
-        """Return the next chunk as soon as it arrives; b"" at the end.
+        """Return what has arrived of the answer, as soon as something has; b"" at the end.
 
         Raises TransportError for a broken connection, an exceeded time limit, or an oversized answer.
         """
-        left = self._deadline - time.monotonic()
-        seconds = min(self.idle, left)
-        if seconds <= 0:
-            raise self._overdue()
-        stream = self._abort_handle.stream
-        if seconds != self._limit and stream is not None and stream.fileno() >= 0:
-            stream.settimeout(seconds)
-            self._limit = seconds
         try:
-            piece: bytes = self._raw.read1(_PIECE_BYTES, decode_content=True)
-        except (urllib3.exceptions.ReadTimeoutError, TimeoutError):
-            if left < self.idle:
-                raise self._overdue() from None
-            raise TransportTimeoutError(f"nothing arrived for {seconds:g} s") from None
-        except (urllib3.exceptions.HTTPError, OSError):
+            piece = self._next_piece()
+        except TransportError:
+            self._response.keeps_alive = False  # also where the caller does without the rest
+            raise
+        except (OSError, MalformedResponseError, zlib.error):
+            self._response.keeps_alive = False
             raise TransportError(ErrorKind.NETWORK, "the connection broke off in the middle of the answer") from None
+        return piece
+
+    def _next_piece(self) -> bytes:
+        while not (piece := self._decoded(self._response.take())) and not self._response.complete:
+            self._receive()
         self._received += len(piece)
         if self._received > MAX_ANSWER_BYTES:
             raise TransportError(ErrorKind.RESPONSE_TOO_LARGE, f"the answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
         return piece
 
-    def _overdue(self) -> TransportTimeoutError:
-        return TransportTimeoutError(f"the answer was not complete within its total time limit of {self._total:g} s")
+    def _receive(self) -> None:
+        left = self._deadline - time.monotonic()
+        seconds = min(self.idle, left)
+        try:
+            data = self._connection.receive(seconds)
+        except TimeoutError:
+            if left < self.idle:
+                text = f"the answer was not complete within its total time limit of {self._total:g} s"
+                raise TransportTimeoutError(text) from None
+            raise TransportTimeoutError(f"nothing arrived for {seconds:g} s") from None
+        if data:
+            self._response.feed(data)
+        else:
+            self._response.end()
+
+    def _decoded(self, content: bytes) -> bytes:
+        if self._decompressor is None:
+            return content
+        return self._decompressor.decompress(content)
 
     def read_all(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
         """Return the rest of the answer, or its first `limit` bytes."""
@@ -91,16 +116,25 @@ class Reply:
 
 
 class Transport:
-    """Send requests to one provider. Any thread; every request has its own connection."""
+    """Send requests to one provider. Any thread; a connection serves one request at a time.
 
-    def __init__(self, provider: ProviderConfig) -> None:
+    `later` is used to close idle connections.
+    """
+
+    def __init__(self, provider: ProviderConfig, later: Later = never) -> None:
         self._provider = provider
+        self._proxy = proxy_of(provider.proxy.reveal())
+        self._pool = ConnectionPool(later)
+
+    def close(self) -> None:
+        """Close idle connections; a running request closes its own when it ends. Idempotent."""
+        self._pool.close()
 
     @functools.cached_property
     def _tls(self) -> ssl.SSLContext:
         """Return the TLS context: shared by all requests and never changed."""
         try:
-            return ssl.create_default_context(cafile=self._provider.ca_bundle or DEFAULT_CA_BUNDLE_PATH)
+            return ssl.create_default_context(cafile=self._provider.ca_bundle or certifi.where())
         except OSError as error:
             if text := exhausted_resource(error):
                 raise LocalResourcesExhaustedError(text) from None
@@ -125,77 +159,126 @@ class Transport:
     ) -> Generator[Reply]:
         """Send a request and yield the reply once its headers have arrived, whatever its status.
 
-        Redirects, cookies, and proxies or credentials from the environment are ignored, since the adapter of `requests`
-        is used without a session. Leaving the block closes everything.
+        Redirects, cookies, and proxies or credentials from the environment are ignored. Leaving the block keeps the
+        connection for another request, or closes it.
 
         A cancel shuts the socket down at once in every phase but name resolution; the exception raised then is
         arbitrary, so the caller must check the token. Raises TransportError.
         """
-        tls = self._tls if url.lower().startswith("https:") else None
-        abort_handle = AbortHandle()
-        adapter = _Adapter(abort_handle, tls, timeouts)
-        cancel.on_cancel(abort_handle.abort)
+        endpoint = endpoint_of(url)
+        request = self._encoded(method, endpoint, headers, body)
+        connection, response = self._begin(endpoint, request, cancel, timeouts)
+        read = False
         try:
-            request = requests.Request(method, url, headers={**headers, "accept-encoding": "identity"}, data=body)
-            with self._send(adapter, request, timeouts) as response:
-                yield Reply(response, abort_handle, timeouts)
+            yield Reply(connection, response, timeouts)
+            read = True
         finally:
-            cancel.forget(abort_handle.abort)
-            adapter.close()
-            abort_handle.close()
+            # A cancel that can no longer be withdrawn may shut the socket down at any time.
+            withdrawn = cancel.forget(connection.abort)
+            if withdrawn and (read or response.complete):
+                self._pool.put(endpoint.origin, connection)
+            else:
+                connection.close()
 
-    def _send(self, adapter: _Adapter, request: requests.Request, timeouts: Timeouts) -> requests.Response:
-        proxy = self._provider.proxy.reveal()
+    def _encoded(self, method: str, endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> bytes:
+        """Return head and body of a request. Raises TransportError."""
+        target = endpoint.path
+        if self._proxy is not None and not endpoint.secure:
+            target = endpoint.url
+            if self._proxy.authorization:
+                headers = {**headers, "proxy-authorization": self._proxy.authorization}
+        length = len(body) if body or method == "POST" else None
+        return encode_head(method, target, endpoint.authority, headers, length) + body
+
+    def _begin(
+        self, endpoint: Endpoint, request: bytes, cancel: CancelToken, timeouts: Timeouts
+    ) -> tuple[HttpConnection, ResponseParser]:
+        """Send a request; return its connection, which `cancel` reaches, and its response up to the head.
+
+        A server may close an idle connection just when it is used again. Only a request of which it has provably seen
+        nothing is sent once more: a model request that is sent twice may be paid for twice.
+        """
+        kept = self._pool.take(endpoint.origin)
+        if kept is not None:
+            cancel.on_cancel(kept.abort)
+            try:
+                return kept, self._exchange(kept, request, cancel, timeouts)
+            except NotDeliveredError:
+                pass
+        fresh = self._connect(endpoint, cancel, timeouts)
         try:
-            return adapter.send(
-                request.prepare(),
-                stream=True,
-                timeout=(timeouts.connect, timeouts.first_byte),
-                verify=True,
-                proxies={"http": proxy, "https": proxy} if proxy else {},
-            )
-        except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
-            text = "the base_url, the api_key or a header contains characters that cannot be sent"
-            raise TransportError(ErrorKind.INVALID_REQUEST, text) from None
-        except requests.exceptions.ProxyError:
-            raise TransportError(ErrorKind.NETWORK, "the proxy refused or broke the connection") from None
-        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            if text := exhausted_resource(error):
-                raise LocalResourcesExhaustedError(text) from None
-            if _timed_out(error):
-                text = f"no answer began within {timeouts.first_byte:g} s"
-                raise TransportTimeoutError(text) from None
-            raise TransportError(ErrorKind.NETWORK, "the connection was closed before an answer began") from None
+            return fresh, self._exchange(fresh, request, cancel, timeouts)
+        except NotDeliveredError:
+            raise _not_begun() from None
+
+    def _exchange(
+        self, connection: HttpConnection, request: bytes, cancel: CancelToken, timeouts: Timeouts
+    ) -> ResponseParser:
+        """Send a request and read the head of its response. Raises TransportError or NotDeliveredError."""
+        try:
+            with _translated(timeouts):
+                return connection.request(request, timeouts.first_byte)
+        except BaseException:
+            cancel.forget(connection.abort)
+            connection.close()
+            raise
+
+    def _connect(self, endpoint: Endpoint, cancel: CancelToken, timeouts: Timeouts) -> HttpConnection:
+        """Return a new connection, which `cancel` reaches. Raises TransportError."""
+        tls = self._tls if endpoint.secure else None
+        handle = AbortHandle()
+        cancel.on_cancel(handle.abort)
+        try:
+            with _translated(timeouts):
+                return HttpConnection(self._open(endpoint, tls, timeouts.connect, handle), handle)
+        except BaseException:
+            cancel.forget(handle.abort)
+            handle.close()
+            raise
+
+    def _open(
+        self, endpoint: Endpoint, tls: ssl.SSLContext | None, seconds: float, handle: AbortHandle
+    ) -> socket.socket:
+        """Return a socket to the server, or to the proxy for requests that it forwards."""
+        peer = self._proxy or endpoint
+        sock = open_socket(peer.host, peer.port, seconds, handle)
+        if tls is None:
+            return sock
+        if self._proxy is not None:
+            _open_tunnel(HttpConnection(sock, handle), self._proxy, endpoint, seconds)
+        return start_tls(sock, endpoint.host, tls, seconds, handle)
 
 
-def _timed_out(error: BaseException | None) -> bool:
-    """Return whether a socket timeout caused `error`; `requests` reports one in sending as a broken connection."""
-    while error is not None:
-        if isinstance(error, TimeoutError):
-            return True
-        error = error.__context__
-    return False
+def _open_tunnel(connection: HttpConnection, proxy: Proxy, endpoint: Endpoint, seconds: float) -> None:
+    """Make the proxy connect to the server. Raises TransportError."""
+    headers = {"proxy-authorization": proxy.authorization} if proxy.authorization else {}
+    request = encode_head("CONNECT", endpoint.origin_authority, endpoint.origin_authority, headers, None)
+    try:
+        status = connection.request(request, seconds).status
+    except TimeoutError:
+        raise TransportTimeoutError(f"the proxy did not connect within {seconds:g} s") from None
+    except (OSError, ConnectionLostError, MalformedResponseError):
+        status = 0
+    if not 200 <= status < 300:
+        raise TransportError(ErrorKind.NETWORK, "the proxy refused or broke the connection")
 
 
-class _Adapter(HTTPAdapter):
-    """Make one connection, with an abort handle."""
+@contextmanager
+def _translated(timeouts: Timeouts) -> Generator[None]:
+    """Raise TransportError for what may happen before an answer begins."""
+    try:
+        yield
+    except NotDeliveredError:
+        raise
+    except TimeoutError:
+        raise TransportTimeoutError(f"no answer began within {timeouts.first_byte:g} s") from None
+    except MalformedResponseError:
+        raise TransportError(ErrorKind.NETWORK, "something that is not HTTP came before an answer began") from None
+    except (OSError, ConnectionLostError) as error:
+        if text := exhausted_resource(error):
+            raise LocalResourcesExhaustedError(text) from None
+        raise _not_begun() from None
 
-    def __init__(self, abort_handle: AbortHandle, tls: ssl.SSLContext | None, timeouts: Timeouts) -> None:
-        super().__init__(pool_connections=1, pool_maxsize=1, max_retries=0)
-        self._abort_handle = abort_handle
-        self._tls = tls
-        self._send_timeout = timeouts.first_byte
 
-    def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
-        """Return a pool whose connections can be aborted."""
-        pool: Any = super().get_connection_with_tls_context(*args, **options)
-        pool.conn_kw.update(abort_handle=self._abort_handle, send_timeout=self._send_timeout)
-        if self._tls is None:
-            pool.ConnectionCls = AbortableConnection
-        else:
-            pool.ConnectionCls = AbortableTlsConnection
-            pool.conn_kw["tls"] = self._tls
-        return pool
-
-    def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Do nothing: AbortableTlsConnection has its own context, which always verifies."""
+def _not_begun() -> TransportError:
+    return TransportError(ErrorKind.NETWORK, "the connection was closed before an answer began")

@@ -1,0 +1,99 @@
+"""Idle connections of one provider, kept for the next request."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from actors.adapters.llm.transport.http_connection import IDLE_SECONDS
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.transport.http_connection import HttpConnection
+
+#: Runs a callback once, so many milliseconds from now.
+Later: TypeAlias = Callable[[int, Callable[[], object]], None]
+
+#: Scheme, host and port of a server. The proxy and the TLS settings are the provider's, and so is the pool.
+Origin: TypeAlias = tuple[bool, str, int]
+
+#: Idle connections, at most; beyond them the one that was used longest ago is closed.
+MAX_IDLE = 100
+
+
+class ConnectionPool:
+    """Keep idle connections, the one used last on top. Any thread; nothing blocks.
+
+    Each is closed when its time is over, on `close`, and when the pool itself is dropped.
+    """
+
+    def __init__(self, later: Later) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[tuple[Origin, HttpConnection]] = []
+        self._later = later
+        self._sweeping = False
+        self._closed = False
+        weakref.finalize(self, _close_all, self._idle)
+
+    def take(self, origin: Origin) -> HttpConnection | None:
+        """Return a connection to `origin` on which a request can be sent now; None if there is none."""
+        while (connection := self._pop(origin)) is not None:
+            if time.monotonic() < connection.idle_until and connection.is_reusable():
+                return connection
+            connection.close()
+        return None
+
+    def put(self, origin: Origin, connection: HttpConnection) -> None:
+        """Keep a connection whose request has ended, or close it if it cannot carry another one.
+
+        The end of its response may arrive later: it is read when the connection is taken.
+        """
+        if self._closed or not connection.release():
+            connection.close()
+            return
+        with self._lock:
+            self._idle.append((origin, connection))
+            surplus = self._idle[:-MAX_IDLE] if not self._closed else self._idle[:]
+            del self._idle[: len(surplus)]
+            schedule = not (self._sweeping or self._closed)
+            self._sweeping = self._sweeping or schedule
+        _close_all(surplus)
+        if schedule:
+            self._schedule_sweep()
+
+    def close(self) -> None:
+        """Close all idle connections, and those that are put later; idempotent."""
+        with self._lock:
+            self._closed = True
+            idle = self._idle.copy()
+            self._idle.clear()
+        _close_all(idle)
+
+    def _pop(self, origin: Origin) -> HttpConnection | None:
+        with self._lock:
+            for index in range(len(self._idle) - 1, -1, -1):
+                if self._idle[index][0] == origin:
+                    return self._idle.pop(index)[1]
+        return None
+
+    def _schedule_sweep(self) -> None:
+        sweep = weakref.WeakMethod(self._sweep)
+        self._later(int(IDLE_SECONDS * 1000), lambda: (found := sweep()) and found())
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long (timer thread); once more later if others remain."""
+        now = time.monotonic()
+        with self._lock:
+            expired = [kept for kept in self._idle if kept[1].idle_until <= now]
+            self._idle[:] = [kept for kept in self._idle if kept[1].idle_until > now]
+            again = self._sweeping = bool(self._idle)
+        _close_all(expired)
+        if again:
+            self._schedule_sweep()
+
+
+def _close_all(idle: list[tuple[Origin, HttpConnection]]) -> None:
+    for _, connection in idle:
+        connection.close()

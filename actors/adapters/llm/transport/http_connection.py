@@ -1,0 +1,184 @@
+"""One HTTP/1.1 connection: a request goes out in one piece, and what has arrived of its response is read in one."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import socket
+import ssl
+import struct
+import termios
+import time
+from typing import TYPE_CHECKING
+
+from actors.adapters.llm.transport.response_parser import MalformedResponseError, ResponseParser
+
+if TYPE_CHECKING:
+    from actors.adapters.llm.transport.connections import AbortHandle
+
+#: Seconds that an idle connection is kept, at most. Less than servers keep theirs.
+IDLE_SECONDS = 15.0
+#: Seconds before the end that a server announces for an idle connection, in which it is no longer used.
+_MARGIN_SECONDS = 1.0
+_ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
+#: Bytes of one read, at most.
+_READ_BYTES = 65536
+
+
+class ConnectionLostError(Exception):
+    """The connection ended before a response began."""
+
+
+class NotDeliveredError(ConnectionLostError):
+    """It ended before the server had any byte of the request, which therefore can be sent again."""
+
+
+class HttpConnection:
+    """An open connection. One request at a time, and only its thread; `abort`: any thread."""
+
+    def __init__(self, sock: socket.socket, abort_handle: AbortHandle) -> None:
+        self.abort = abort_handle.abort
+        self.idle_until = 0.0
+        """The monotonic time until which it can be used again."""
+        self._sock = sock
+        self._handle = abort_handle
+        self._plain = not isinstance(sock, ssl.SSLSocket)
+        self._limit = -1.0
+        self._response = ResponseParser()
+        if self._plain:
+            sock.settimeout(None)
+
+    def request(self, data: bytes, seconds: float) -> ResponseParser:
+        """Send a request and read the head of its response, each within `seconds`.
+
+        Raises ConnectionLostError, MalformedResponseError, TimeoutError or another OSError.
+        """
+        sent = self._send(data, seconds)
+        deadline = time.monotonic() + seconds
+        response = self._response = ResponseParser()
+        response.feed(self._first_bytes(sent, seconds))
+        while not response.head_complete:
+            piece = self.receive(deadline - time.monotonic())
+            if not piece:
+                raise ConnectionLostError
+            response.feed(piece)
+        return response
+
+    def receive(self, seconds: float) -> bytes:
+        """Return what has arrived, as soon as something has; b"" at the end. Raises TimeoutError or another OSError."""
+        self._limit_to(seconds)
+        try:
+            return self._sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def release(self) -> bool:
+        """End the request; return whether the connection can be kept. The end of the response may yet arrive."""
+        announced = _ANNOUNCED.search(self._response.headers.get("keep-alive", ""))
+        seconds = min(IDLE_SECONDS, int(announced[1]) - _MARGIN_SECONDS) if announced else IDLE_SECONDS
+        self.idle_until = time.monotonic() + seconds
+        return self._keeps_alive and (self._response.complete or self._catch_up())
+
+    def is_reusable(self) -> bool:
+        """Return whether a request can be sent now: the last response has ended, and nothing follows it."""
+        return self._catch_up() and self._response.complete
+
+    @property
+    def _keeps_alive(self) -> bool:
+        return self._response.keeps_alive and not self._handle.is_aborted
+
+    def _catch_up(self) -> bool:
+        """Read what has arrived, never blocking; return whether it is nothing, or no more than the response's end."""
+        response = self._response
+        try:
+            while piece := self._receive_now():
+                if response.complete:
+                    return False
+                response.feed(piece)
+                if response.take():
+                    return False
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return self._keeps_alive
+        except (OSError, MalformedResponseError):
+            pass
+        return False
+
+    def close(self) -> None:
+        """Close the socket; idempotent."""
+        self._handle.close()
+
+    def _send(self, data: bytes, seconds: float) -> int:
+        """Send `data` and return how many bytes of it the kernel took: fewer than all if the server closed.
+
+        In that case the response may have arrived before, e.g. to a body that is too large. Raises TimeoutError.
+        """
+        deadline = time.monotonic() + seconds
+        sent = 0
+        while sent < len(data):
+            self._limit_to(seconds)
+            try:
+                sent += self._sock.send(memoryview(data)[sent:])
+            except (BlockingIOError, TimeoutError):
+                raise TimeoutError from None
+            except OSError:
+                break
+            seconds = deadline - time.monotonic()
+        return sent
+
+    def _first_bytes(self, sent: int, seconds: float) -> bytes:
+        try:
+            piece = self.receive(seconds)
+        except TimeoutError:
+            raise
+        except OSError:
+            raise self._lost(sent, orderly=False) from None
+        if not piece:
+            raise self._lost(sent, orderly=True)
+        return piece
+
+    def _lost(self, sent: int, *, orderly: bool) -> ConnectionLostError:
+        """Return the error for a connection that ended, by the end of the stream (`orderly`) or a reset.
+
+        The request is undelivered if the server's kernel acknowledged none of its bytes before it ended the stream: no
+        program can have read them. A reset proves nothing, since it may follow bytes that were read and were not
+        acknowledged yet; the end of the stream carries the acknowledgement of all that was received before it.
+        """
+        if self._handle.is_aborted:
+            return ConnectionLostError()
+        if sent == 0 or (orderly and self._unacknowledged() >= sent):
+            return NotDeliveredError()
+        return ConnectionLostError()
+
+    def _unacknowledged(self) -> int:
+        """Return how many bytes that were sent the peer's kernel has not acknowledged; 0 if this one does not say."""
+        try:
+            count: int = struct.unpack("i", fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)))[0]
+        except OSError:
+            return 0
+        return count
+
+    def _receive_now(self) -> bytes:
+        """Return what has arrived, b"" at the end. Raises BlockingIOError or ssl.SSLWantReadError if nothing has."""
+        if self._plain:
+            return self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+        self._limit = 0.0
+        self._sock.settimeout(0)
+        return self._sock.recv(_READ_BYTES)
+
+    def _limit_to(self, seconds: float) -> None:
+        """Limit the time of each send and receive. Raises TimeoutError if none is left.
+
+        On a plain socket by the kernel: with a time limit of Python's each read would be two system calls, and wait for
+        the interpreter's lock twice.
+        """
+        if seconds == self._limit:
+            return
+        if seconds <= 0:
+            raise TimeoutError
+        self._limit = seconds
+        if self._plain:
+            limit = struct.pack("ll", *divmod(max(int(seconds * 1e6), 1), 10**6))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        else:
+            self._sock.settimeout(seconds)

@@ -1,0 +1,100 @@
+"""Incremental parser of one HTTP response, on llhttp: its head, its content with the framing removed, its end."""
+
+from __future__ import annotations
+
+import httptools
+
+#: Bytes of a response's head, and of framing without content in between, at most.
+MAX_OVERHEAD_BYTES = 256 << 10
+
+#: What other clients accept from servers that are written by hand: folded headers, LF alone as the end of a line, a
+#: length beside chunks, a chunk's length padded with spaces. They are dangerous where messages are forwarded.
+_LENIENCIES = {
+    "lenient_headers": True,
+    "lenient_optional_cr_before_lf": True,
+    "lenient_chunked_length": True,
+    "lenient_spaces_after_chunk_size": True,
+}
+
+
+class MalformedResponseError(Exception):
+    """What arrived is not HTTP, or ended too early."""
+
+
+class ResponseParser:
+    """Parse one response. Not thread-safe.
+
+    Interim responses (1xx) are skipped, trailers ignored. Header names are in lower case; the values of a header that
+    occurs more than once are joined by ", ".
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.head_complete = False
+        self.complete = False
+        self.keeps_alive = False
+        """Whether the connection can carry another request once the response is complete."""
+        self.until_close = False
+        """Whether the end of the connection is the end of the response."""
+        self._content: list[bytes] = []
+        self._overhead = 0
+        self.on_body = self._content.append  # called by llhttp with each piece of content
+        self._parser = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(**_LENIENCIES)
+
+    def feed(self, data: bytes) -> None:
+        """Parse the next bytes. Raises MalformedResponseError."""
+        if self.complete:
+            self.keeps_alive = False  # what follows a complete response is none to our requests
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.keeps_alive = False
+            if not self.complete:
+                raise MalformedResponseError from None
+        if self.complete:
+            del self._parser  # it refers to this object: without a cycle both are freed at once
+        self._overhead = 0 if self._content else self._overhead + len(data)
+        if self._overhead > MAX_OVERHEAD_BYTES:
+            raise MalformedResponseError
+
+    def take(self) -> bytes:
+        """Remove and return the content that has arrived; b"" if none has."""
+        content = self._content[0] if len(self._content) == 1 else b"".join(self._content)
+        self._content.clear()
+        return content
+
+    def end(self) -> None:
+        """Note the end of the connection. Raises MalformedResponseError if the response is not complete with it."""
+        if not (self.complete or self.until_close):
+            raise MalformedResponseError
+        self.complete = True
+        self.keeps_alive = False
+
+    def on_message_begin(self) -> None:
+        """Begin a response (llhttp): the first, the next one after an interim one, or one too many."""
+        if self.complete:
+            raise MalformedResponseError
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header (llhttp)."""
+        if not self.head_complete:
+            key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+            self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+
+    def on_headers_complete(self) -> None:
+        """Take the end of the head (llhttp)."""
+        self.status = self._parser.get_status_code()
+        if self.status < 200:
+            self.headers.clear()
+            return
+        self.head_complete = True
+        self.keeps_alive = self._parser.should_keep_alive()
+        framed = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
+        self.until_close = not framed
+
+    def on_message_complete(self) -> None:
+        """Take the end of a response (llhttp)."""
+        self.complete = self.head_complete
