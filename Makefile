@@ -123,7 +123,7 @@ readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from 
 # Notes in reports/fault.json what a part has done.
 RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
 
-FAULTS := machine sandbox kill races watch agents suite
+FAULTS := machine sandbox kill races watch agents aborts suite
 EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
@@ -132,10 +132,11 @@ RESUMES ?= 10000
 COMMIT_RACES ?= 1000
 CANCELS ?= 2000
 FAMILIES ?= 100
+ABORTS ?= 2000
 SUITE_KILLS ?= 10
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, SUITE_KILLS)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, ABORTS, SUITE_KILLS)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -157,6 +158,11 @@ fault-kill: $(STAMP)
 fault-races: $(STAMP)
 	BEDROCK_RACES=$(RACES) $(BIN)/python -m pytest --timeout 0 tests/integration/tools/test_patch_race.py
 	$(RECORD) races RACES=$(RACES)
+
+# ABORTS of model requests on kept connections, plain, TLS and through proxies: none hangs, none spoils the next request.
+fault-aborts: $(STAMP)
+	BEDROCK_ABORTS=$(ABORTS) $(BIN)/python -m pytest --timeout 0 tests/unit/llm/test_abort.py
+	$(RECORD) aborts ABORTS=$(ABORTS)
 
 # RESUMES streams, cut, slow, over killed servers and pruned logs, and COMMIT_RACES that begin at the moment of a commit:
 # no law of a watch is broken.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FILES_PER_TOOL = 6
 """What a tool call opens here while its process starts and runs: sockets, pipes, a handle to kill it by."""
 FILES_PER_REQUEST = 2
-"""A model request's socket, and the duplicate by which a cancel reaches it."""
+"""A model request's socket, and what the name resolution before it opens."""
 COUNT_SECONDS = 0.05
 """How old a count of open files may be: counting thousands takes a millisecond."""
 

@@ -81,6 +81,8 @@ class ScriptedServer:
         self._tls = tls
         self.reached = threading.Event()
         self.received: list[Received] = []
+        self.accepted = 0
+        """How many connections it has accepted."""
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -112,6 +114,7 @@ class ScriptedServer:
                 sock, _ = self._listener.accept()
             except OSError:
                 return
+            self.accepted += 1
             script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
             self._sockets.append(sock)
             self._start(self._play, sock, script)
@@ -142,6 +145,37 @@ def answer(status: int, body: bytes, content_type: str = "application/json", **h
     def play(connection: Connection) -> None:
         connection.read_request()
         connection.send(whole(status, body, content_type, **headers))
+
+    return play
+
+
+def kept(body: bytes, **headers: str) -> Script:
+    """Read a request and give a whole answer after which the connection can be used again."""
+    return answer(200, body, connection="keep-alive", **headers)
+
+
+def in_turn(*scripts: Script) -> Script:
+    """Play scripts one after the other on one connection, and wait for its end."""
+
+    def play(connection: Connection) -> None:
+        for script in scripts:
+            script(connection)
+        connection.wait_for_close()
+
+    return play
+
+
+def tunnelling(tls: ssl.SSLContext, script: Script) -> Script:
+    """A proxy that connects as it is asked to: to a server in itself that speaks TLS and plays `script`."""
+
+    def play(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.1 200 Connected\r\n\r\n")
+        connection.sock = tls.wrap_socket(connection.sock, server_side=True)
+        try:
+            script(connection)
+        finally:
+            connection.sock.close()
 
     return play
 

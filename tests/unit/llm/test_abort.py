@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
 import threading
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.llm.provider import Timeouts
+from actors.adapters.llm.provider import Secret, Timeouts
 from actors.adapters.llm.transport import connections
 from actors.adapters.llm.transport.connections import AbortHandle
-from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
-from tests.unit.llm.model_requests import RequestThread, model
+from actors.core.content import Text
+from actors.ports import CancelToken, Model, ModelAbortedError, ModelAnswer, ModelFailedError
+from tests.unit.llm.model_requests import RequestThread, ask, close_models, model
 from tests.unit.llm.scripted_server import (
     STREAM_HEAD,
     Connection,
     Script,
     ScriptedServer,
     chunked,
+    in_turn,
+    kept,
     named,
     plain,
     stream,
+    tunnelling,
 )
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
+
+#: Cancels of each test of many; a long search for faults sets more.
+ABORTS = int(os.environ.get("BEDROCK_ABORTS", "200"))
 
 #: So long that only a cancel can end a request in time.
 PATIENT = Timeouts(connect=120, first_byte=120, idle=120)
@@ -124,6 +134,125 @@ def test_a_cancel_ends_a_request_that_has_been_sent(
         if phase not in {"before_headers", "inside_headers"}:
             assert asking.sink.heard.wait(10)
         assert asking.cancelled(), asking.outcome
+
+
+ANSWER = b'{"content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn"}'
+
+#: How a request gets to its server.
+ROUTES = ("plain", "TLS", "proxy", "tunnel")
+
+
+@contextmanager
+def served(
+    route: str, script: Script, tls: ssl.SSLContext, certificate: Path
+) -> Iterator[tuple[ScriptedServer, Model]]:
+    """A server that is reached by `route` and plays `script`, and a model there."""
+    played = tunnelling(tls, script) if route == "tunnel" else script
+    with ScriptedServer(played, tls=tls if route == "TLS" else None) as server:
+        proxy = Secret(server.url if route in ("proxy", "tunnel") else "")
+        url = {"proxy": "http://models.invalid", "tunnel": "https://127.0.0.1:9"}.get(route, server.url)
+        yield server, model("anthropic", url, timeouts=PATIENT, ca_bundle=str(certificate), proxy=proxy)
+        close_models()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("route", ["proxy", "tunnel"])
+def test_a_cancel_ends_a_request_through_a_proxy(
+    phase: str, route: str, server_tls: ssl.SSLContext, certificate: Path
+) -> None:
+    with served(route, PHASES[phase], server_tls, certificate) as (server, asked):
+        asking = RequestThread(asked)
+        assert server.reached.wait(10)
+        assert asking.cancelled(), asking.outcome
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_cancel_ends_a_request_on_a_connection_that_was_kept(
+    phase: str, route: str, server_tls: ssl.SSLContext, certificate: Path
+) -> None:
+    """And the next request has a connection of its own, since the aborted one is closed."""
+    script = in_turn(kept(ANSWER), kept(ANSWER), PHASES[phase])
+    with served(route, script, server_tls, certificate) as (server, asked):
+        assert ask(asked) == ask(asked)
+        asking = RequestThread(asked)
+        assert server.reached.wait(10)
+        assert asking.cancelled(), asking.outcome
+        assert server.accepted == 1
+        assert ask(asked).content == (Text("hi"),)
+        assert server.accepted == 2
+
+
+def test_a_cancel_ends_the_wait_for_a_proxys_answer(server_tls: ssl.SSLContext, certificate: Path) -> None:
+    with ScriptedServer(_before_headers) as proxy:
+        asking = RequestThread(model("anthropic", "https://127.0.0.1:9", timeouts=PATIENT, proxy=Secret(proxy.url)))
+        assert proxy.reached.wait(10)
+        assert asking.cancelled(), asking.outcome
+
+
+def test_a_cancel_ends_a_tls_handshake_through_a_proxy(certificate: Path) -> None:
+    def play(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.1 200 Connected\r\n\r\n")
+        handshaking(connection)
+
+    with ScriptedServer(play) as proxy:
+        asking = RequestThread(model("anthropic", "https://127.0.0.1:9", timeouts=PATIENT, proxy=Secret(proxy.url)))
+        assert proxy.reached.wait(10)
+        assert asking.cancelled(), asking.outcome
+
+
+def test_a_cancel_ends_a_connect_to_a_proxy() -> None:
+    with ExitStack() as stack:
+        port, waiting = full_backlog(stack)
+        proxy = Secret(f"http://127.0.0.1:{port}")
+        asking = RequestThread(model("anthropic", "https://models.invalid", timeouts=PATIENT, proxy=proxy))
+        assert until(lambda: connecting_to(port) > waiting)
+        assert asking.cancelled(), asking.outcome
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_many_cancels_on_kept_connections(route: str, server_tls: ssl.SSLContext, certificate: Path) -> None:
+    """Every second request is aborted, on a connection that carried another: none hangs, none spoils the next one."""
+    phases = [PHASES[name] for name in ("before_headers", "inside_headers", "stalled", "flooding")]
+    played = itertools.count()
+
+    def script(connection: Connection) -> None:
+        kept(ANSWER)(connection)
+        phases[next(played) % len(phases)](connection)
+
+    with served(route, script, server_tls, certificate) as (server, asked):
+        for _ in range(ABORTS // len(ROUTES)):
+            assert ask(asked).content == (Text("hi"),)
+            server.reached.clear()
+            asking = RequestThread(asked)
+            assert server.reached.wait(10)
+            assert asking.cancelled(), asking.outcome
+        assert server.accepted == ABORTS // len(ROUTES)
+
+
+def test_cancels_that_race_with_the_end_of_the_answer() -> None:
+    """Either the answer counts or the cancel; the connection is used again only if it cannot be shut down any more."""
+
+    def script(connection: Connection) -> None:
+        while True:
+            kept(ANSWER)(connection)
+
+    with ScriptedServer(script) as server:
+        asked = model("anthropic", server.url, timeouts=PATIENT)
+        outcomes = Counter[type]()
+        for _ in range(ABORTS):
+            before = len(server.received)
+            asking = RequestThread(asked)
+            while len(server.received) == before and asking.is_alive():
+                pass  # the answer is on its way: the cancel meets it anywhere
+            asking.cancel.cancel()
+            asking.join(10)
+            assert not asking.is_alive()
+            outcomes[type(asking.outcome)] += 1
+            assert ask(asked).content == (Text("hi"),)
+        assert outcomes.keys() <= {ModelAnswer, ModelAbortedError}
+        assert server.accepted <= 1 + outcomes[ModelAbortedError]
 
 
 def handshaking(connection: Connection) -> None:

@@ -91,16 +91,15 @@ class HttpConnection:
         """Read what has arrived, never blocking; return whether it is nothing, or no more than the response's end."""
         response = self._response
         try:
-            while piece := self._receive_now():
-                if response.complete:
-                    return False
+            while (piece := self._receive_now()) and not response.complete:
                 response.feed(piece)
                 if response.take():
-                    return False
+                    break
         except (BlockingIOError, ssl.SSLWantReadError):
             return self._keeps_alive
         except (OSError, MalformedResponseError):
             pass
+        response.keeps_alive = False
         return False
 
     def close(self) -> None:

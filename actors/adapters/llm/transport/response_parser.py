@@ -39,12 +39,13 @@ class ResponseParser:
         """Whether the end of the connection is the end of the response."""
         self._content: list[bytes] = []
         self._overhead = 0
+        self._malformed = False
         self.on_body = self._content.append  # called by llhttp with each piece of content
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(**_LENIENCIES)
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes. Raises MalformedResponseError."""
+        """Parse the next bytes. Raises MalformedResponseError if the head is malformed; see `take`."""
         if self.complete:
             self.keeps_alive = False  # what follows a complete response is none to our requests
             return
@@ -52,16 +53,21 @@ class ResponseParser:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.keeps_alive = False
-            if not self.complete:
-                raise MalformedResponseError from None
+            self._malformed = not self.complete
         if self.complete:
             del self._parser  # it refers to this object: without a cycle both are freed at once
         self._overhead = 0 if self._content else self._overhead + len(data)
-        if self._overhead > MAX_OVERHEAD_BYTES:
+        self._malformed = self._malformed or self._overhead > MAX_OVERHEAD_BYTES
+        if self._malformed and not self.head_complete:
             raise MalformedResponseError
 
     def take(self) -> bytes:
-        """Remove and return the content that has arrived; b"" if none has."""
+        """Remove and return the content that has arrived; b"" if none has.
+
+        Raises MalformedResponseError for what follows the content that was taken before.
+        """
+        if self._malformed and not self._content:
+            raise MalformedResponseError
         content = self._content[0] if len(self._content) == 1 else b"".join(self._content)
         self._content.clear()
         return content

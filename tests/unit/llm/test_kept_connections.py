@@ -1,0 +1,360 @@
+"""A connection that a server keeps open carries the next request; one that may not be used again never does."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.adapters.llm.provider import Secret
+from actors.adapters.llm.transport import connection_pool, http_connection
+from actors.adapters.llm.transport.connections import TransportError
+from actors.adapters.llm.transport.http import Transport
+from actors.adapters.llm.transport.http_connection import HttpConnection
+from actors.core.errors import ErrorKind
+from actors.ports import CancelToken
+from tests.unit.llm.model_requests import provider
+from tests.unit.llm.scripted_server import (
+    KEPT_STREAM_HEAD,
+    Connection,
+    Script,
+    ScriptedServer,
+    answer,
+    chunked,
+    in_turn,
+    kept,
+    tunnelling,
+)
+from tests.unit.llm.test_abort import until
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("no_leaked_fds")
+
+
+@contextmanager
+def transport_to(server: ScriptedServer, **settings: Any) -> Iterator[Transport]:
+    with closing(Transport(provider("openai-chat", server.url, **settings))) as transport:
+        yield transport
+
+
+def post(transport: Transport, server: ScriptedServer, body: bytes = b"{}", cancel: CancelToken | None = None) -> bytes:
+    with transport.post(server.url + "/v1", {}, body, cancel or CancelToken()) as reply:
+        return reply.read_all()
+
+
+def idle(transport: Transport) -> list[HttpConnection]:
+    return [connection for _, connection in transport._pool._idle]
+
+
+def until_closed(transport: Transport) -> None:
+    """Wait until the server's end of the only idle connection has arrived."""
+    (connection,) = idle(transport)
+    assert until(lambda: not connection.is_reusable())
+
+
+def streamed(connection: Connection) -> None:
+    """A chunked answer whose end comes with it."""
+    connection.read_request()
+    connection.send(KEPT_STREAM_HEAD + chunked(b"one") + chunked(b"two") + b"0\r\n\r\n")
+
+
+def bodiless(connection: Connection) -> None:
+    connection.read_request()
+    connection.send(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+
+@pytest.mark.parametrize("first", [kept(b"onetwo"), streamed, bodiless])
+def test_the_next_request_uses_the_same_connection(first: Script) -> None:
+    with ScriptedServer(in_turn(first, kept(b"next"), kept(b"last"))) as server, transport_to(server) as transport:
+        assert post(transport, server, b"a" * 100_000) in (b"onetwo", b"")
+        assert post(transport, server) == b"next"
+        assert post(transport, server) == b"last"
+        assert (server.accepted, len(server.received)) == (1, 3)
+
+
+def test_over_tls_through_a_proxy_and_through_a_tunnel(server_tls: ssl.SSLContext, certificate: Path) -> None:
+    script = in_turn(kept(b"one"), streamed)
+    with (
+        ScriptedServer(script, tls=server_tls) as server,
+        transport_to(server, ca_bundle=str(certificate)) as transport,
+    ):
+        assert [post(transport, server) for _ in range(2)] == [b"one", b"onetwo"]
+        assert server.accepted == 1
+    with ScriptedServer(script) as proxy, transport_to(proxy, proxy=Secret(proxy.url)) as transport:
+        assert [post(transport, proxy) for _ in range(2)] == [b"one", b"onetwo"]
+        assert proxy.accepted == 1
+    with ScriptedServer(tunnelling(server_tls, script)) as proxy:
+        settings = {"proxy": Secret(proxy.url), "ca_bundle": str(certificate)}
+        with closing(Transport(provider("openai-chat", "https://127.0.0.1:9", **settings))) as transport:
+            for expected in (b"one", b"onetwo"):
+                with transport.post("https://127.0.0.1:9/v1", {}, b"{}", CancelToken()) as reply:
+                    assert reply.read_all() == expected
+        assert proxy.accepted == 1
+
+
+def refused(transport: Transport, server: ScriptedServer) -> None:
+    """Read an error and raise, as the provider's client does."""
+    with transport.post(server.url, {}, b"", CancelToken()) as reply:
+        assert (reply.status, reply.read_all()) == (429, b"slow down")
+        raise ZeroDivisionError
+
+
+def test_an_error_whose_body_was_read_keeps_the_connection() -> None:
+    with (
+        ScriptedServer(in_turn(answer(429, b"slow down", connection="keep-alive"), kept(b"yes"))) as server,
+        transport_to(server) as transport,
+    ):
+        with pytest.raises(ZeroDivisionError):
+            refused(transport, server)
+        assert post(transport, server) == b"yes"
+        assert server.accepted == 1
+
+
+def _http_1_0(connection: Connection) -> None:
+    connection.read_request()
+    connection.send(b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nyes")
+    connection.wait_for_close()
+
+
+def _surplus(connection: Connection) -> None:
+    kept(b"yes")(connection)
+    connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
+    connection.wait_for_close()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        in_turn(answer(200, b"yes", connection="close")),
+        in_turn(kept(b"yes", keep_alive="timeout=1, max=100")),
+        _http_1_0,
+        _surplus,
+    ],
+)
+def test_a_connection_that_the_server_will_not_keep_is_closed(script: Script) -> None:
+    with ScriptedServer(script, kept(b"next")) as server, transport_to(server) as transport:
+        assert post(transport, server) == b"yes"
+        for connection in idle(transport):
+            assert until(lambda: connection.idle_until < time.monotonic() or not connection.is_reusable())  # noqa: B023
+        assert post(transport, server) == b"next"
+        assert server.accepted == 2
+
+
+def test_a_part_of_an_answer_that_nobody_read_closes_the_connection() -> None:
+    def chatty(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(KEPT_STREAM_HEAD + chunked(b"one"))
+        connection.reached.wait(10)
+        connection.send(chunked(b"two") + b"0\r\n\r\n")
+        connection.wait_for_close()
+
+    with ScriptedServer(chatty, kept(b"next")) as server, transport_to(server) as transport:
+        with transport.post(server.url, {}, b"", CancelToken()) as reply:
+            assert reply.read() == b"one"
+        server.reached.set()
+        until_closed(transport)
+        assert post(transport, server) == b"next"
+        assert server.accepted == 2
+
+
+def test_an_answer_whose_end_comes_late_keeps_the_connection() -> None:
+    def late(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(KEPT_STREAM_HEAD + chunked(b"one"))
+        connection.reached.wait(10)
+        connection.send(b"0\r\n\r\n")
+
+    with ScriptedServer(in_turn(late, kept(b"next"))) as server, transport_to(server) as transport:
+        with transport.post(server.url, {}, b"", CancelToken()) as reply:
+            assert reply.read() == b"one"
+        (connection,) = idle(transport)
+        assert not connection.is_reusable()
+        server.reached.set()
+        assert until(connection.is_reusable)
+        assert post(transport, server) == b"next"
+        assert server.accepted == 1
+
+
+def test_a_failed_answer_closes_the_connection_even_if_the_caller_ignores_the_failure() -> None:
+    def cut(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(KEPT_STREAM_HEAD + chunked(b"one") + b"zz\r\n")
+        connection.wait_for_close()
+
+    with ScriptedServer(cut, kept(b"next")) as server, transport_to(server) as transport:
+        with transport.post(server.url, {}, b"", CancelToken()) as reply, pytest.raises(TransportError):
+            list(iter(reply.read, b""))
+        assert idle(transport) == []
+        assert post(transport, server) == b"next"
+
+
+# --- a server that closes an idle connection --------------------------------------------------------------------------
+
+
+def test_a_connection_that_the_server_has_closed_is_not_used() -> None:
+    with ScriptedServer(kept(b"yes")) as server, transport_to(server) as transport:
+        for _ in range(3):
+            assert post(transport, server) == b"yes"
+            until_closed(transport)
+        assert (server.accepted, len(server.received)) == (3, 3)
+
+
+@pytest.mark.parametrize("size", [2, 5_000_000])
+def test_a_request_that_meets_the_close_on_its_way_is_sent_again(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's kernel has acknowledged nothing of it, so that no program can have read it."""
+    with ScriptedServer(kept(b"yes")) as server, transport_to(server) as transport:
+        assert post(transport, server) == b"yes"
+        until_closed(transport)
+        monkeypatch.setattr(HttpConnection, "is_reusable", lambda _: True)
+        assert post(transport, server, b"x" * size) == b"yes"
+        assert (server.accepted, [len(each.body) for each in server.received]) == (2, [2, size])
+
+
+def test_so_it_is_over_tls(server_tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        ScriptedServer(kept(b"yes"), tls=server_tls) as server,
+        transport_to(server, ca_bundle=str(certificate)) as transport,
+    ):
+        assert post(transport, server) == b"yes"
+        until_closed(transport)
+        monkeypatch.setattr(HttpConnection, "is_reusable", lambda _: True)
+        assert post(transport, server) == b"yes"
+        assert (server.accepted, len(server.received)) == (2, 2)
+
+
+def _read_and_close(connection: Connection) -> None:
+    connection.read_request()
+    connection.sock.close()
+
+
+def _read_and_reset(connection: Connection) -> None:
+    connection.read_request()
+    connection.reset()
+
+
+@pytest.mark.parametrize("end", [_read_and_close, _read_and_reset])
+def test_a_request_that_may_have_been_read_is_never_sent_again(end: Script) -> None:
+    def script(connection: Connection) -> None:
+        kept(b"yes")(connection)
+        end(connection)
+
+    with ScriptedServer(script) as server, transport_to(server) as transport:
+        assert post(transport, server) == b"yes"
+        with pytest.raises(TransportError, match="closed before an answer began") as raised:
+            post(transport, server)
+        assert raised.value.kind is ErrorKind.NETWORK
+        assert (server.accepted, len(server.received)) == (1, 2)
+
+
+def test_a_cancelled_request_is_never_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(kept(b"yes")) as server, transport_to(server) as transport:
+        assert post(transport, server) == b"yes"
+        until_closed(transport)
+        monkeypatch.setattr(HttpConnection, "is_reusable", lambda _: True)
+        cancel = CancelToken()
+        cancel.cancel()
+        with pytest.raises(TransportError):
+            post(transport, server, cancel=cancel)
+        assert len(server.received) == 1
+
+
+# --- the pool ---------------------------------------------------------------------------------------------------------
+
+
+class Alarms:
+    """Port of the timers: what is to run later runs when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, Callable[[], object]]] = []
+
+    def later(self, milliseconds: int, callback: Callable[[], object]) -> None:
+        self.waiting.append((milliseconds, callback))
+
+    def ring(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for _, callback in waiting:
+            callback()
+
+
+def test_an_idle_connection_is_closed_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    alarms = Alarms()
+    with ScriptedServer(in_turn(kept(b"one"), kept(b"two"))) as server:
+        transport = Transport(provider("openai-chat", server.url), alarms.later)
+        assert post(transport, server) == b"one"
+        alarms.ring()
+        assert len(idle(transport)) == 1, "its time is not over"
+        assert [wait for wait, _ in alarms.waiting] == [15_000], "one alarm waits, however many connections there are"
+        monkeypatch.setattr(http_connection, "IDLE_SECONDS", 0.0)
+        assert post(transport, server) == b"two"
+        alarms.ring()
+        assert (idle(transport), alarms.waiting, server.accepted) == ([], [], 1)
+
+
+def test_a_connection_that_was_idle_for_too_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "IDLE_SECONDS", 0.0)
+    with ScriptedServer(in_turn(kept(b"one"))) as server, transport_to(server) as transport:
+        assert [post(transport, server) for _ in range(2)] == [b"one", b"one"]
+        assert server.accepted == 2
+
+
+def test_only_so_many_are_kept_and_the_last_one_is_used_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_pool, "MAX_IDLE", 2)
+    together = threading.Barrier(3)
+
+    def meeting(connection: Connection) -> None:
+        connection.read_request()
+        together.wait(10)
+        kept_body = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+        connection.send(kept_body)
+
+    with ScriptedServer(in_turn(meeting, kept(b"again"))) as server, transport_to(server) as transport:
+        threads = [threading.Thread(target=post, args=(transport, server)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        first, last = idle(transport)
+        assert post(transport, server) == b"again"
+        assert idle(transport) == [first, last]
+        assert last.idle_until > first.idle_until
+        assert server.accepted == 3
+
+
+def test_closing_the_pool_closes_idle_connections_and_those_that_end_later() -> None:
+    with ScriptedServer(in_turn(kept(b"one"), kept(b"two"))) as server, transport_to(server) as transport:
+        assert post(transport, server) == b"one"
+        with transport.post(server.url, {}, b"", CancelToken()) as reply:
+            transport.close()
+            assert reply.read_all() == b"two"
+        assert idle(transport) == []
+
+
+def test_a_dropped_pool_closes_its_connections() -> None:
+    ended = threading.Event()
+
+    def script(connection: Connection) -> None:
+        in_turn(kept(b"one"))(connection)
+        ended.set()
+
+    with ScriptedServer(script) as server:
+        transport = Transport(provider("openai-chat", server.url))
+        assert post(transport, server) == b"one"
+        del transport
+        gc.collect()
+        assert ended.wait(10)
+
+
+def test_programs_that_are_started_inherit_no_connection() -> None:
+    with ScriptedServer(in_turn(kept(b"one"))) as server, transport_to(server) as transport:
+        assert post(transport, server) == b"one"
+        (connection,) = idle(transport)
+        assert not os.get_inheritable(connection._sock.fileno())
