@@ -27,6 +27,7 @@ from server.services.catalog import CatalogService
 from server.services.conversations import Conversations, ConversationService
 from server.services.image_upload import ImageUploads
 from server.services.interceptors import RequestInterceptor
+from server.services.method_registry import registry_of
 from server.streams.base import WatchSettings
 from server.streams.encoding import EventEncoder
 from server.streams.subscribe import Sources, SubscribeStreams
@@ -117,9 +118,10 @@ class GrpcServer:
             watching=watching,
             engine_version=engine_version,
         )
-        v1.add_ConversationServiceServicer_to_server(service, self._server)
-        v1.add_CatalogServiceServicer_to_server(catalog, self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        registry = registry_of(self._server)
+        v1.add_ConversationServiceServicer_to_server(service, registry)
+        v1.add_CatalogServiceServicer_to_server(catalog, registry)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
         if reflection:
             _add_reflection(self._server)
 

@@ -7,6 +7,7 @@ import asyncio
 from tests.bench.clients import Clients, on_loop
 from tests.bench.figures import Report, spread
 from tests.bench.running_server import RunningServer, provider, running_server
+from tests.bench.rush import rush
 
 TIMES = 200
 
@@ -25,19 +26,19 @@ async def while_streaming(running: RunningServer) -> list[float]:
 
 
 async def behind_a_backlog(running: RunningServer) -> list[float]:
-    """The same, with 500 messages for a busy agent in front of the cancel."""
+    """The same, with 500 messages of other clients for a busy agent in front of the cancel."""
     async with Clients(running) as clients:
         watched = await clients.conversation("claude-sonnet-4-5")
         await watched.watch()
         took = []
-        for _ in range(TIMES // 10):
-            await watched.send("go on")
-            await watched.streaming.wait()
-            backlog = [asyncio.create_task(watched.send("more")) for _ in range(500)]
-            await asyncio.sleep(0)
-            took.append(await watched.cancel())
-            await asyncio.gather(*backlog, return_exceptions=True)
-            await watched.cancel_if_busy()
+        with rush(running, watched.name) as others:
+            for _ in range(TIMES // 4):
+                await watched.send("go on")
+                await watched.streaming.wait()
+                await asyncio.to_thread(others.begin, 500)
+                took.append(await watched.cancel())
+                await asyncio.to_thread(others.end)
+                await watched.cancel_if_busy()
         await watched.close()
         return took
 
