@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.core.notifications import StateChanged, TextDelta
 from actors.core.states import Phase
@@ -47,22 +47,43 @@ class HubEvent:
         """The encoded event, shared by all watchers; set by the first one that sends it."""
 
 
+class ReadPosition(NamedTuple):
+    """Where one read of a watcher begins. Watchers at the same position get the same batch."""
+
+    after: int
+    """The revision that was read last."""
+    text: Cursor
+    output: Cursor
+    live_text: bool
+    """Whether the watcher wants live text at all."""
+
+
 class Batch:
-    """What a watcher gets from one read."""
+    """What watchers at the same position get from one read; the same object until something new is published."""
 
-    __slots__ = ("behind", "deleted", "events", "head", "output", "text")
+    __slots__ = (
+        "behind", "deleted", "encoded", "events", "head", "next", "output", "position", "response", "stored", "text"
+    )  # fmt: skip
 
-    def __init__(self, *, behind: bool, events: tuple[HubEvent, ...], head: int, deleted: bool) -> None:
+    def __init__(self, position: ReadPosition, *, behind: bool, events: tuple[HubEvent, ...], head: int) -> None:
+        self.position = position
+        self.next = position
+        """Where the next read begins, as far as live text is concerned."""
         self.behind = behind
         """True: events are missing here; read them from the store, then read again."""
         self.events = events
+        self.stored = tuple(each.event for each in events)
         self.head = head
         """The newest revision the hub knows of; 0 if it knows none."""
-        self.deleted = deleted
+        self.deleted = False
         self.text: LiveText | None = None
         """Of the model request."""
         self.output: LiveText | None = None
         """Of the tool call."""
+        self.response: bytes | None = None
+        """The encoded response, shared by all watchers; None if the batch does not fit into one."""
+        self.encoded = False
+        """Whether `response` was set, by the first watcher that sends it."""
 
 
 class _Channel:
@@ -80,6 +101,8 @@ class _Channel:
         self.text: LiveBuffer | None = None
         self.output: LiveBuffer | None = None
         self.deleted = False
+        self._latest: Batch | None = None
+        """The batch that was read last, unless something was published since."""
 
     @property
     def in_use(self) -> bool:
@@ -96,20 +119,45 @@ class _Channel:
                 self.ring.popleft()
         self.ring.extend(HubEvent(event, record) for event in events)
 
+    def forget_events(self) -> None:
+        """Drop the kept events: there is no watcher."""
+        self.ring.clear()
+        self._latest = None
+
     def follow(self, state: StateSummary) -> None:
         """Open and close the buffers of live text as the published state has it."""
         streaming = state.phase == Phase.STREAMING
         self.text = buffer_for(self.text, (state.request_id, state.attempt) if streaming else None)
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
 
+    def read(self, position: ReadPosition) -> Batch:
+        """Return what comes after a position. Watchers mostly read from the same one, and get the same batch."""
+        if self._latest is None or self._latest.position != position:
+            self._latest = self._batch(position)
+        return self._latest
+
+    def _batch(self, position: ReadPosition) -> Batch:
+        ring, after = self.ring, position.after
+        missing = not ring or ring[0].event.revision > after + 1 or ring[-1].event.revision < self.head
+        behind = self.head > after and missing
+        batch = Batch(position, behind=behind, events=() if behind else _tail(ring, after), head=self.head)
+        batch.deleted = self.deleted
+        if position.live_text and not behind and after <= self.head:
+            batch.text, text = read_live(self.text, position.text)
+            batch.output, output = read_live(self.output, position.output)
+            batch.next = position._replace(text=text, output=output)
+        return batch
+
     def to_wake_for_event(self) -> set[Watch]:
         """Take the watchers that an event wakes: each once until it reads again."""
+        self._latest = None
         to_wake = self.unwoken | self.woken_for_text
         self.unwoken, self.woken_for_text = set(), set()
         return to_wake
 
     def to_wake_for_text(self) -> set[Watch]:
         """Take the watchers that live text wakes: each once until it reads again."""
+        self._latest = None
         to_wake, self.unwoken = self.unwoken, set()
         self.woken_for_text |= to_wake
         return to_wake
@@ -148,18 +196,8 @@ class Watch:
                 channel.unwoken.add(self)
                 channel.woken_for_text.discard(self)
             self.after = after
-            ring = channel.ring
-            missing = not ring or ring[0].event.revision > after + 1 or ring[-1].event.revision < channel.head
-            behind = channel.head > after and missing
-            batch = Batch(
-                behind=behind,
-                events=() if behind else _tail(ring, after),
-                head=channel.head,
-                deleted=channel.deleted,
-            )
-            if live_text and not behind and after <= channel.head:
-                batch.text, self._text_cursor = read_live(channel.text, self._text_cursor)
-                batch.output, self._output_cursor = read_live(channel.output, self._output_cursor)
+            batch = channel.read(ReadPosition(after, self._text_cursor, self._output_cursor, live_text))
+            self._text_cursor, self._output_cursor = batch.next.text, batch.next.output
             return batch
 
     def take_text(self, request_id: str, attempt: int) -> tuple[TextChunk, ...]:
@@ -294,7 +332,7 @@ class EventHub(EventBus):
         if not channel.in_use:
             self._channels.pop(conversation_id, None)
         elif not channel.watches:
-            channel.ring.clear()
+            channel.forget_events()
 
 
 def _wake(watches: set[Watch]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 MAX_OUTPUT_CHARS = 256 * 1024
 """Characters of a tool's live output kept for late watchers; older ones are dropped."""
@@ -33,8 +34,7 @@ class LiveText:
     chunks: tuple[TextChunk, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     """How far one watcher has read a live buffer."""
 
     key: str = ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bedrock import v1
 
+from server.contract.limits import BATCH_BYTES, BATCH_EVENTS
 from server.wire.conversation_messages import conversation
 from server.wire.events import event, needs_record, output_delta, text_delta
 from server.wire.values import timestamp
@@ -18,7 +19,7 @@ from server.wire.values import timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.events.hub import HubEvent
+    from actors.events.hub import Batch, HubEvent
     from actors.events.live_text import LiveText
     from actors.ports import Clock, ConversationReader, ConversationRecord, StoredEvent
     from server.wire.context import ConversionContext
@@ -79,6 +80,24 @@ class EventEncoder:
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
         """Encode an event that shows the conversation. Serialised fields of a message may be concatenated."""
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
+
+    def response(self, conversation_id: str, batch: Batch) -> bytes | None:
+        """Return the one response with all of a batch, encoded once for all watchers; None if it does not fit."""
+        if not batch.encoded:
+            batch.encoded = True
+            frames = self.frames(conversation_id, batch)
+            if len(frames) <= BATCH_EVENTS and sum(map(len, frames)) <= BATCH_BYTES:
+                batch.response = b"".join(frames)
+        return batch.response
+
+    def frames(self, conversation_id: str, batch: Batch) -> list[bytes]:
+        """Encode a batch: events first, since they open the slots of live text."""
+        frames = self.live(conversation_id, batch.events) if batch.events else []
+        if batch.text is not None:
+            frames += self.text(batch.text)
+        if batch.output is not None:
+            frames += self.output(batch.output)
+        return frames
 
     def live(self, conversation_id: str, events: Sequence[HubEvent]) -> list[bytes]:
         """Encode newly published events."""

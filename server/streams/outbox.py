@@ -87,6 +87,10 @@ class Outbox:
             return
         response = b"".join(self._frames)
         self._frames, self._bytes = [], 0
+        await self.send(response)
+
+    async def send(self, response: bytes) -> None:
+        """Send a response that was encoded as a whole; no frames may be pending."""
         clock = asyncio.get_running_loop().time
         self.writing_since = clock()
         await self._write(response)

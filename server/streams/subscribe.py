@@ -151,12 +151,20 @@ class SubscribeStream(Stream):
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _take(self, batch: Batch) -> None:
-        """Put a batch of the hub into the outbox: events first, since they open the slots of live text."""
+        """Send a batch of the hub: as it was encoded for all watchers, unless it has to be split or joined."""
+        frames = self._sources.frames
+        response = frames.response(self._conversation_id, batch) if self._out.empty else None
+        if response is None:
+            await self._split(batch)
+        elif response:
+            await self._out.send(response)
+        self._took(batch.stored)
+
+    async def _split(self, batch: Batch) -> None:
+        """Put a batch into the outbox: events first, since they open the slots of live text."""
         frames = self._sources.frames
         if batch.events:
-            events = [each.event for each in batch.events]
-            await self._out.add_events(events, frames.live(self._conversation_id, batch.events))
-            self._took(events)
+            await self._out.add_events(batch.stored, frames.live(self._conversation_id, batch.events))
         if batch.text is not None:
             await self._out.add(frames.text(batch.text))
         if batch.output is not None:

@@ -20,7 +20,7 @@ from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavai
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError, SlowReaderError
 from server.streams import outbox as batches
-from server.wire.events import event
+from server.wire.events import event, text_delta
 from tests.integration.server.watch_harness import ID, Author, changed, watch_harness
 from tests.unit.server.samples import STATES
 
@@ -331,6 +331,47 @@ async def test_an_event_is_encoded_once_for_all_watchers(monkeypatch: pytest.Mon
         for stream in streams:
             await stream.until(lambda stream=stream: stream.text == "x")  # type: ignore[misc]
         assert sorted(encoded) == [1, 2]
+
+
+@on_loop
+async def test_what_is_published_in_a_turn_of_the_loop_is_one_write_of_the_same_bytes_for_each_watcher() -> None:
+    async with watch_harness() as s:
+        streams = [s.watch() for _ in range(100)]
+        for stream in streams:
+            await stream.kind("caught_up")
+        begun = [len(stream.raw) for stream in streams]
+        for _ in range(3):
+            s.author.commit(s.author.says())
+        s.author.streams()
+        s.author.token("a")
+        s.author.token("b")
+        for stream in streams:
+            await stream.until(lambda stream=stream: stream.text == "ab")  # type: ignore[misc]
+        written = [stream.raw[begin:] for stream, begin in zip(streams, begun, strict=True)]
+        assert [len(responses) for responses in written] == [1] * 100
+        assert len({id(responses[0]) for responses in written}) == 1
+        assert streams[0].revisions == [1, 2, 3, 4]
+
+
+@on_loop
+async def test_text_that_waits_is_joined_and_encoded_once_for_all_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watch_harness() as s:
+        s.author.streams()
+        streams = [s.watch() for _ in range(100)]
+        for stream in streams:
+            await stream.kind("caught_up")
+        encoded: list[str] = []
+
+        def counted(request_id: str, attempt: int, offset: int, text: str, *, reasoning: bool) -> v1.Event.TextDelta:
+            encoded.append(text)
+            return text_delta(request_id, attempt, offset, text, reasoning=reasoning)
+
+        monkeypatch.setattr("server.streams.encoding.text_delta", counted)
+        for piece in "abc":
+            s.author.token(piece)
+        for stream in streams:
+            await stream.until(lambda stream=stream: stream.text == "abc")  # type: ignore[misc]
+        assert encoded == ["abc"]
 
 
 class Counting(MemoryStore):

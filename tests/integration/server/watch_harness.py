@@ -117,6 +117,7 @@ class Stream:
     """What one watcher was sent."""
 
     def __init__(self) -> None:
+        self.raw: list[bytes] = []
         self.responses: list[v1.SubscribeResponse] = []
         self.gate = asyncio.Event()
         """Cleared: the reader takes nothing."""
@@ -146,6 +147,7 @@ class Stream:
         self.writing = True
         await self.gate.wait()
         self.writing = False
+        self.raw.append(response)
         self.responses.append(v1.SubscribeResponse.FromString(response))
         self._arrived.set()
 
