@@ -13,6 +13,7 @@ import os
 import signal
 import ssl
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
-from server import malloc_trim as freed_memory
+from server import malloc_trim
 from server.config import Config, Listen
 from server.contract.auth import TokenAuth, TokenUnusableError, read_or_create_token
 from server.local_access import claim_directory, socket_path
@@ -56,7 +57,7 @@ from server.services.grpc_server import CannotListenError, GrpcServer
 from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,8 @@ class Wiring:
     socket: Listen
     """The address for clients on this machine."""
     engine_version: str
+    load_later: Callable[[], None]
+    """Imports what is needed for the first time by a run, so that the start need not wait for it. Blocks."""
     exposed: tuple[str, ...] = ()
     """The server's files in shared directories. They are hidden when a tool call starts; a file replaced during the
     call is visible to it."""
@@ -115,12 +118,12 @@ def wire(config: Config) -> Generator[Wiring]:
         opened.callback(sandbox.close)
         threads = ThreadPool()
         opened.callback(threads.close)
-        hub = EventHub()
+        hub, toolbox = EventHub(), StandardToolbox()
         services = Services(
             store=store,
             bus=hub,
             models=models,
-            toolbox=StandardToolbox(),
+            toolbox=toolbox,
             sandbox=sandbox,
             clock=clock,
             ids=RandomIds(),
@@ -133,13 +136,22 @@ def wire(config: Config) -> Generator[Wiring]:
             titles=config.titles,
         )
         supervisor = Supervisor(services)
-        if (memory := freed_memory.of_this_process()) is not None:
+        if (memory := malloc_trim.of_this_process()) is not None:
             memory.start()
             opened.callback(memory.close)
         housekeeper = Housekeeper(store, supervisor, clock, _retention(config))
         opened.callback(housekeeper.close)
-        listen = Listen(path=str(socket))
-        yield Wiring(services, hub, supervisor, housekeeper, token, listen, store.engine_version, sandbox.exposed)
+        yield Wiring(
+            services,
+            hub,
+            supervisor,
+            housekeeper,
+            token,
+            Listen(path=str(socket)),
+            store.engine_version,
+            toolbox.load,
+            sandbox.exposed,
+        )
 
 
 def _retention(config: Config) -> Retention:
@@ -238,14 +250,14 @@ async def _serve(
         reflection=config.reflection,
     )
     try:
-        where = [endpoint.listen(wired.socket)]
-        if config.listen not in (None, wired.socket):
-            where.append(endpoint.listen(config.listen, _credentials(config)))
+        where = _listen(endpoint, config, wired.socket)
         await endpoint.start()
-        spare_what_stays()
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path)):
             announce(_ready(config, where))
+            await asyncio.to_thread(_load_later, wired)
+            spare_what_stays()
+            malloc_trim.trim()
             await stop.wait()
         log.info("stopping")
     except (CannotListenError, TokenUnusableError) as error:
@@ -253,6 +265,25 @@ async def _serve(
     finally:
         deadline.set(config.drain_seconds + STOP_SECONDS)
         await _stop(config, wired.supervisor, endpoint, hurry)
+
+
+def _load_later(wired: Wiring) -> None:
+    """Import what the start did without. If that fails now, it is tried again when it is needed."""
+    try:
+        wired.load_later()
+    except (ImportError, OSError) as error:
+        log.warning("modules could not be loaded in advance: %s", error)
+
+
+def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listen]:
+    """Listen on the socket for this machine and on the configured address, and return both.
+
+    The address comes first: if it is taken, no socket is left behind. Raises CannotListenError or CannotStartError.
+    """
+    if config.listen in (None, local):
+        return [endpoint.listen(local)]
+    configured = endpoint.listen(config.listen, _credentials(config))
+    return [endpoint.listen(local), configured]
 
 
 async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hurry: asyncio.Event) -> None:

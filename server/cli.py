@@ -58,10 +58,10 @@ def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
 
 def _serve(config: Config, *, until_eof: bool) -> None:
     """Run the server. Raises ConfigError."""
-    from server.process_settings import tune_process  # noqa: PLC0415 -- before gRPC is imported, and not for --help
+    from server.process_settings import collection_paused, tune_process  # noqa: PLC0415 -- before gRPC, not for --help
 
     tune_process()
-    with ending_at_once():
+    with ending_at_once(), collection_paused():
         from server import json_logs as logs  # noqa: PLC0415
         from server.app import CannotStartError, run  # noqa: PLC0415
 

@@ -19,6 +19,7 @@ RISE_BYTES = 8 << 20
 """Minimum growth of resident memory before a trim, in bytes: a trim takes some milliseconds."""
 _RESIDENT = Path("/proc/self/statm")
 _PAGE_BYTES = resource.getpagesize()
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class MallocTrimmer:
@@ -65,10 +66,13 @@ class MallocTrimmer:
 
 def of_this_process() -> MallocTrimmer | None:
     """Return a trimmer for this process; None unless the C library is glibc, the only one that needs it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is None or not _RESIDENT.exists():
-        return None
-    return MallocTrimmer(_resident, lambda: trim(0))
+    return MallocTrimmer(_resident, trim) if _malloc_trim is not None and _RESIDENT.exists() else None
+
+
+def trim() -> None:
+    """Return the free memory of this process now; does nothing unless the C library is glibc."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)
 
 
 def _resident() -> int:

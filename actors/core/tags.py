@@ -7,6 +7,7 @@ view of a message never changes, and text without such a tag stays as it is.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 NOTICE = "system-notice"
 """Tag of system messages in a user turn."""
@@ -25,24 +26,24 @@ _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
 """Characters that a model may overlook inside a tag: white space, controls and format characters."""
 
 
+@cache
 def _opening(*names: str) -> re.Pattern[str]:
-    """Match the `<` of such a tag, opening or closing, with any spacing and case."""
+    """Match the `<` of such a tag, opening or closing, with any spacing and case.
+
+    Compiled at the first use: that takes as long as the imports of a whole package.
+    """
     spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
     return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)
 
 
-_TAG = _opening(NOTICE, REPOSITORY_FILE)
-_TAG_OR_CALL = _opening(NOTICE, REPOSITORY_FILE, CALL, RESULT)
-
-
 def escape(text: str) -> str:
     """Escape the tags of notices and repository files: their `<` becomes `&lt;`."""
-    return _TAG.sub("&lt;", text)
+    return _opening(NOTICE, REPOSITORY_FILE).sub("&lt;", text)
 
 
 def escape_calls(text: str) -> str:
     """Escape the tags of tool calls and results, too."""
-    return _TAG_OR_CALL.sub("&lt;", text)
+    return _opening(NOTICE, REPOSITORY_FILE, CALL, RESULT).sub("&lt;", text)
 
 
 def notice(text: str) -> str:

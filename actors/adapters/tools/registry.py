@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from jsonschema import Draft202012Validator
 
 from actors.adapters.tools import keyword_search, read_file, read_image, search
 from actors.adapters.tools.bash import tool as bash
@@ -26,6 +25,7 @@ from actors.ports import InvalidToolInputError, Tool, ToolSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
 
     from actors.core.context import Mode
@@ -62,8 +62,18 @@ class StandardToolbox:
         standard = tuple(tool.spec for tool in tools)
         top_level = (*standard, *(tool.spec for tool in not_for_sub_agents))
         self._offered = {False: top_level, True: (*standard, RESULT_SPEC, ERROR_SPEC)}
+
+    @cached_property
+    def _validators(self) -> Mapping[str, Draft202012Validator]:
+        """The validator of each tool, by its name."""
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 -- a tenth of the imports; see `load`
+
         every = {spec.name: spec for specs in self._offered.values() for spec in specs}
-        self._validators = {name: Draft202012Validator(spec.input_schema) for name, spec in every.items()}
+        return {name: Draft202012Validator(spec.input_schema) for name, spec in every.items()}
+
+    def load(self) -> None:
+        """Import now what the first call of a tool would import otherwise. Blocks."""
+        _ = self._validators
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         """Return the tools that a conversation of this kind is offered, in the order for the model."""

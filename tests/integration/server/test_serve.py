@@ -287,6 +287,7 @@ def test_a_second_server_on_the_same_port_says_one_line(start: Callable[..., Ser
     assert line.startswith(f"bedrock: cannot listen on {server.address}: address already in use")
     assert "--listen none" in line
     assert "another port" in line
+    assert not (tmp_path / "other" / "bedrock.sock").exists()
 
 
 def test_this_machine_gets_in_by_a_socket_that_only_its_owner_reaches(start: Callable[..., Server]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 from bedrock import v1
 
@@ -34,10 +35,10 @@ class Server:
 
 
 def test_urgent_methods_have_queues_of_their_own_and_all_methods_are_served() -> None:
-    server = Server()
+    server, servicer = Server(), Mock()
     registry = registry_of(cast("grpc.aio.Server", server))
-    v1.add_ConversationServiceServicer_to_server(v1.ConversationServiceServicer(), registry)
-    v1.add_CatalogServiceServicer_to_server(v1.CatalogServiceServicer(), registry)
+    v1.add_ConversationServiceServicer_to_server(servicer, registry)
+    v1.add_CatalogServiceServicer_to_server(servicer, registry)
     assert set(server.apart) == URGENT == {"CancelConversation", "SetMode"}
     for method in (*URGENT, "SendMessage", "Subscribe", "GetConversation"):
         assert server.serves("ConversationService", method)
