@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from actors.adapters.store.memory import MemoryStore
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.content import MessageType
-from actors.core.context import ConvContext, Limits, Mode, ToolGroup
+from actors.core.context import ConvContext, Limits, ToolGroup
 from actors.core.events import Event, SpawnSubAgents, UserMessage
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.request_cycles import CycleEvent, decode_lines, events_in, events_of, project
-from actors.core.states import Idle
-from actors.ports import Commit, ConversationRecord, LogEntry
+from actors.ports import Commit, LogEntry
 from server.queries.queue import list_queue
 from server.queries.request_cycles import list_cycles
 from server.wire.context import ConversionContext
 from server.wire.enums import FATE
+from tests.integration.store.commit_builder import record_of
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
@@ -46,10 +46,7 @@ class StoredWorld(World):
         self.store = MemoryStore()
         self.accepted: dict[str, Event] = {}
         """Messages that were not refused."""
-        self.record = ConversationRecord(
-            id=context.conversation_id, slug="", cwd="/work", state=Idle(), state_updated_at=1, created_at=1,
-            updated_at=1, mode=Mode.RESTRICTED, model="demo", principal="local", step=1,
-        )  # fmt: skip
+        self.record = record_of(context.conversation_id, step=1)
         self.store.commit(Commit(self.record, 0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True))
 
     def fork(self) -> Self:

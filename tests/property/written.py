@@ -10,9 +10,9 @@ from actors.conversation.pipeline import taken_over
 from actors.conversation.unit_of_work import UnitOfWork
 from actors.core.errors import InvalidTransition, Reason
 from actors.core.notifications import ConversationUpdated, ToolTreeReaped
-from actors.core.states import Idle
 from actors.messages.log_entries import Created, SettingsChanged, TreeReaped
 from actors.ports import Commit, ConversationRecord, LogEntry, Store
+from tests.integration.store.commit_builder import record_of
 from tests.property.world import World
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class WrittenWorld(World):
     def __init__(self, store: Store, context: ConvContext) -> None:
         super().__init__(context)
         self.store = store
-        self.record = record_of(context)
+        self.record = stored_record(context)
         self._told = context
         self._logged: ConvContext | None = None
         born = LogEntry(1, self.at, msgspec.json.encode(Created(self.at, self.record.principal)), 1, ())
@@ -96,26 +96,11 @@ class WrittenWorld(World):
         self.record = draft.record
 
 
-def record_of(context: ConvContext) -> ConversationRecord:
+def stored_record(context: ConvContext) -> ConversationRecord:
     """What the store keeps of a conversation that has this context and has just come to be."""
-    return ConversationRecord(
-        id=context.conversation_id,
-        slug=f"slug-{context.conversation_id}",
-        cwd=context.working_dir,
-        state=Idle(),
-        state_updated_at=1_000,
-        created_at=1_000,
-        updated_at=1_000,
-        mode=context.mode,
-        model=context.model_id,
-        principal="local",
-        user_initiated=not context.is_sub_agent,
-        title="A title",
-        labels={"team": "blue"},
-        system_prompt="You are careful.",
-        approval_policy=context.approval_policy,
-        follow_up_policy=context.follow_up_policy,
-        budget=context.budget,
-        epoch=1,
-        step=1,
-    )
+    return record_of(
+        context.conversation_id, cwd=context.working_dir, mode=context.mode, model=context.model_id,
+        user_initiated=not context.is_sub_agent, title="A title", labels={"team": "blue"},
+        system_prompt="You are careful.", approval_policy=context.approval_policy,
+        follow_up_policy=context.follow_up_policy, budget=context.budget, epoch=1, step=1,
+    )  # fmt: skip

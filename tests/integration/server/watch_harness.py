@@ -13,10 +13,10 @@ from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Message, MessageType, Text, ToolUse
 from actors.core.context import Limits, Mode, ToolGroup
 from actors.core.notifications import Durable, MessageAdded, StateChanged, TextDelta
-from actors.core.states import Idle, Ledger, LlmRequesting, Phase, State
+from actors.core.states import Ledger, LlmRequesting, Phase
 from actors.core.summary import StateSummary
 from actors.events.hub import EventHub
-from actors.ports import Commit, ConversationRecord, LogEntry, Store, StoredEvent
+from actors.ports import Commit, LogEntry, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
 from server.contract.auth import PRINCIPAL
 from server.queries.read_pool import ReadPool
@@ -25,6 +25,7 @@ from server.streams.encoding import EventEncoder
 from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
+from tests.integration.store.commit_builder import record_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -42,11 +43,8 @@ class Author:
     def __init__(self, store: Store, hub: EventHub, conversation_id: str = ID, **fields: Any) -> None:
         self.store = store
         self.hub = hub
-        values = {
-            "slug": f"slug-{conversation_id}", "cwd": "/work", "state": Idle(), "state_updated_at": 1, "created_at": 1,
-            "updated_at": 1, "mode": Mode.UNRESTRICTED, "model": "demo", "principal": PRINCIPAL, "epoch": 1, "step": 1,
-        }  # fmt: skip
-        self.record = ConversationRecord(id=conversation_id, **{**values, **fields})
+        settings = {"slug": f"slug-{conversation_id}", "mode": Mode.UNRESTRICTED, "principal": PRINCIPAL} | fields
+        self.record = record_of(conversation_id, epoch=1, step=1, **settings)
         self.messages = 0
         store.commit(Commit(record=self.record, expected_step=0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True))
 
@@ -54,22 +52,15 @@ class Author:
     def head(self) -> int:
         return self.record.last_seq
 
-    def store_only(
-        self, *notifications: Durable, state: State | None = None, at: int | None = None, **fields: Any
-    ) -> tuple[StoredEvent, ...]:
+    def store_only(self, *notifications: Durable, **fields: Any) -> tuple[StoredEvent, ...]:
         """Commit one transition, each a millisecond after the one before; returns what is to be published."""
         before = self.record
-        at = before.updated_at + 1 if at is None else at
+        at = fields.pop("at", before.updated_at + 1)
         messages = tuple(each.message for each in notifications if isinstance(each, MessageAdded))
         entry = LogEntry(before.step + 1, at, b"{}", before.last_seq + 1, notifications)
-        self.record = replace(
-            before,
-            state=state or before.state,
-            updated_at=at,
-            step=before.step + 1,
-            last_seq=before.last_seq + len(notifications),
-            **fields,
-        )
+        last = before.last_seq + len(notifications)
+        fields["state"] = fields.get("state") or before.state
+        self.record = replace(before, updated_at=at, step=before.step + 1, last_seq=last, **fields)
         self.store.commit(Commit(record=self.record, expected_step=before.step, messages=messages, log=(entry,)))
         return tuple(StoredEvent(before.last_seq + 1 + index, at, each) for index, each in enumerate(notifications))
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
 from actors.core.content import (
     Image,
     Message,
@@ -17,7 +21,7 @@ from actors.core.content import (
     ToolUse,
     Usage,
 )
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Limits, Mode, ToolGroup
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Limits, ToolGroup
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.states import (
     AgentFailed,
@@ -46,8 +50,11 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
-from actors.ports import ConversationRecord
 from server.wire.context import ConversionContext
+from tests.integration.store.commit_builder import record_of
+
+if TYPE_CHECKING:
+    from actors.ports import ConversationRecord
 
 FACTS = ConversionContext({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())
 
@@ -135,23 +142,10 @@ REPORTS = (
 
 def record(state: State | None = None, **fields: object) -> ConversationRecord:
     """A conversation with something in every field."""
-    values: dict[str, object] = {
-        "id": "c",
-        "slug": "calm-cove",
-        "cwd": "/work",
-        "state": state or STATES["idle"],
-        "state_updated_at": 1_500,
-        "created_at": 1_000,
-        "updated_at": 2_000,
-        "mode": Mode.RESTRICTED,
-        "model": "demo",
-        "principal": "local",
-        "title": "A title",
-        "labels": {"team": "a"},
-        "approval_policy": ApprovalPolicy.ASK_WRITES,
-        "always_approved": ("bash",),
-        "follow_up_policy": FollowUpPolicy.COMPLETED_ONLY,
-        "budget": Budget(run_tokens=5),
-        "last_seq": 42,
-    }
-    return ConversationRecord(**{**values, **fields})  # type: ignore[arg-type]
+    made = record_of(
+        "c", slug="calm-cove", state=state or STATES["idle"], state_updated_at=1_500, created_at=1_000,
+        updated_at=2_000, title="A title", labels={"team": "a"}, approval_policy=ApprovalPolicy.ASK_WRITES,
+        always_approved=("bash",), follow_up_policy=FollowUpPolicy.COMPLETED_ONLY, budget=Budget(run_tokens=5),
+        last_seq=42,
+    )  # fmt: skip
+    return replace(made, **fields)
