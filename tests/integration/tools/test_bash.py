@@ -8,9 +8,6 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -21,30 +18,19 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.ports import CancelToken, SandboxUnavailableError, ToolOutput
-from tests.integration.tools.tool_harness import ToolHarness
+from actors.ports import SandboxUnavailableError, ToolOutput
+from tests.unit.tools.tool_harness import BashHarness
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from actors.core.tool_run import KillReceipt
 
 BOUND = 30.0
 
 
-@dataclass
-class BashHarness(ToolHarness):
-    """Calls bash, each time with a token of its own."""
-
-    shown: SimpleQueue[str] = field(default_factory=SimpleQueue)
-    show: Callable[[str], None] | None = None
-    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(12))
-
-    def call(self, **arguments: Any) -> ToolOutput:
-        return self.use("bash", self.show or self.shown.put, **arguments)
-
-    def begin(self, **arguments: Any) -> Future[ToolOutput]:
-        """The same on a thread of its own."""
-        self.cancel = CancelToken()
-        return self.pool.submit(self.call, **arguments)
+class LiveHarness(BashHarness):
+    """Waits for what bash and its jobs write."""
 
     def see(self, text: str) -> None:
         """Wait until watchers were shown this."""
@@ -60,9 +46,9 @@ class BashHarness(ToolHarness):
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[BashHarness]:
+def harness(tmp_path: Path) -> Iterator[LiveHarness]:
     sandbox = ToolHostSandbox(probe())
-    harness = BashHarness(sandbox, tmp_path.resolve())
+    harness = LiveHarness(sandbox, tmp_path.resolve())
     yield harness
     sandbox.close()
     harness.pool.shutdown()
@@ -81,7 +67,7 @@ def display(output: ToolOutput) -> dict[str, Any]:
     return shown
 
 
-def test_a_command_outlives_its_call_and_is_waited_for(harness: BashHarness) -> None:
+def test_a_command_outlives_its_call_and_is_waited_for(harness: LiveHarness) -> None:
     os.mkfifo(harness.directory / "gate")
     output = harness.call(cmd="echo begun; read line < gate; echo $line; exit 3", wait_seconds=0)
     assert "as b-1: " in output.text
@@ -93,13 +79,13 @@ def test_a_command_outlives_its_call_and_is_waited_for(harness: BashHarness) -> 
     assert display(harness.call(peek="b-1"))["status"] == "tombstoned"
 
 
-def test_a_call_returns_when_its_command_ends_even_if_the_pipe_is_still_open(harness: BashHarness) -> None:
+def test_a_call_returns_when_its_command_ends_even_if_the_pipe_is_still_open(harness: LiveHarness) -> None:
     output = harness.call(cmd="sleep 1000 & setsid sleep 1000 & echo done", wait_seconds=900)
     assert output.text.startswith("done\n[exit code 0]\n[2 processes it left running: killed]")
     assert not any(toolhost.alive(pid) for pid in harness.reaped)
 
 
-def test_cancel_ends_the_command_of_the_running_call_and_no_other(harness: BashHarness) -> None:
+def test_cancel_ends_the_command_of_the_running_call_and_no_other(harness: LiveHarness) -> None:
     harness.call(cmd="exec sleep 1000", wait_seconds=0)
     answer = harness.begin(cmd="echo begun; setsid sleep 1000 & sleep 1000", wait_seconds=900)
     harness.see("begun\n")
@@ -110,7 +96,7 @@ def test_cancel_ends_the_command_of_the_running_call_and_no_other(harness: BashH
     assert harness.toolbox.jobs("c-1") == ("b-1",)
 
 
-def test_a_job_is_asked_to_end_and_may_clean_up(harness: BashHarness) -> None:
+def test_a_job_is_asked_to_end_and_may_clean_up(harness: LiveHarness) -> None:
     waiting = "while :; do read -t 1000 < <(sleep 1000); done"
     harness.call(cmd=f"trap 'echo bye; exit 0' TERM; echo ready; {waiting}", wait_seconds=0)
     harness.await_line("b-1", "ready")
@@ -119,14 +105,14 @@ def test_a_job_is_asked_to_end_and_may_clean_up(harness: BashHarness) -> None:
     assert display(output)["exit_code"] == 0
 
 
-def test_a_signal_goes_to_the_whole_pipeline(harness: BashHarness) -> None:
+def test_a_signal_goes_to_the_whole_pipeline(harness: LiveHarness) -> None:
     harness.call(cmd="sleep 1000 | sleep 1000", wait_seconds=0)
     output = harness.call(kill="b-1")
     assert display(output)["final_cause"] == "killed"
     assert display(output)["signal"] == signal.SIGTERM
 
 
-def test_what_ignores_term_is_ended_by_kill(harness: BashHarness) -> None:
+def test_what_ignores_term_is_ended_by_kill(harness: LiveHarness) -> None:
     command = "trap '' TERM; setsid sleep 1000 & echo ready; while :; do sleep 1000; done"
     harness.call(cmd=command, wait_seconds=0)
     harness.await_line("b-1", "ready")
@@ -135,7 +121,7 @@ def test_what_ignores_term_is_ended_by_kill(harness: BashHarness) -> None:
     assert harness.sandbox.live == 0
 
 
-def test_a_flood_is_bounded_and_the_last_lines_are_right(harness: BashHarness) -> None:
+def test_a_flood_is_bounded_and_the_last_lines_are_right(harness: LiveHarness) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     harness.show = lambda text: None
     assert display(harness.call(cmd="seq 1 20000000", wait_seconds=0))["status"] == "still_running"
@@ -147,18 +133,18 @@ def test_a_flood_is_bounded_and_the_last_lines_are_right(harness: BashHarness) -
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "KiB"
 
 
-def test_eight_quick_commands_at_the_same_time(harness: BashHarness) -> None:
+def test_eight_quick_commands_at_the_same_time(harness: LiveHarness) -> None:
     answers = [harness.begin(cmd=f"echo {number}") for number in range(8)]
     assert [answer.result(BOUND).text for answer in answers] == [f"{number}\n[exit code 0]" for number in range(8)]
 
 
-def test_binary_output_is_shown_as_text(harness: BashHarness) -> None:
+def test_binary_output_is_shown_as_text(harness: LiveHarness) -> None:
     output = harness.call(cmd="head -c 1000 /dev/urandom; printf '\\0'")
     assert "[exit code 0]" in output.text
     assert "\0" in output.text
 
 
-def test_ending_the_jobs_leaves_no_process_and_gives_receipts(harness: BashHarness) -> None:
+def test_ending_the_jobs_leaves_no_process_and_gives_receipts(harness: LiveHarness) -> None:
     for _ in range(3):
         harness.call(cmd="setsid sleep 1000 & nohup sleep 1000 > /dev/null & echo $$; wait", wait_seconds=0)
     receipts: SimpleQueue[KillReceipt] = SimpleQueue()
@@ -170,7 +156,7 @@ def test_ending_the_jobs_leaves_no_process_and_gives_receipts(harness: BashHarne
     assert harness.sandbox.live == 0
 
 
-def test_nothing_is_left_of_a_forgotten_conversation(harness: BashHarness) -> None:
+def test_nothing_is_left_of_a_forgotten_conversation(harness: LiveHarness) -> None:
     harness.call(cmd="true")
     join_jobs()
     before, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
@@ -184,7 +170,7 @@ def test_nothing_is_left_of_a_forgotten_conversation(harness: BashHarness) -> No
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_the_jobs_end_with_the_sandbox(harness: BashHarness) -> None:
+def test_the_jobs_end_with_the_sandbox(harness: LiveHarness) -> None:
     harness.call(cmd="sleep 1000", wait_seconds=0)
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.sandbox.close()
@@ -192,7 +178,7 @@ def test_the_jobs_end_with_the_sandbox(harness: BashHarness) -> None:
     join_jobs()
 
 
-def test_a_job_stays_as_restricted_as_it_was_started(harness: BashHarness) -> None:
+def test_a_job_stays_as_restricted_as_it_was_started(harness: LiveHarness) -> None:
     """On a machine that cannot restrict, it is not started."""
     harness.mode = Mode.RESTRICTED
     command = "echo $HOME; touch $HOME/kept && echo written; exec < gate; touch changed || echo refused"
@@ -213,7 +199,7 @@ def test_a_job_stays_as_restricted_as_it_was_started(harness: BashHarness) -> No
     assert not (Path(home) / "kept").exists()
 
 
-def test_a_syntax_error_is_reported_by_bash_itself(harness: BashHarness) -> None:
+def test_a_syntax_error_is_reported_by_bash_itself(harness: LiveHarness) -> None:
     output = harness.call(cmd="if true")
     assert "syntax error" in output.text
     assert not output.is_error

@@ -16,7 +16,7 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.patch import MAX_INPUT
 from actors.adapters.tools.workers.patching.write import TEMPORARY
 from actors.core.context import Mode
-from tests.integration.tools.tool_harness import WatchedToolHarness
+from tests.unit.tools.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,74 +48,74 @@ patch_write.change("new/deep/file" if sys.argv[4] == "new" else "link", [], lamb
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[WatchedToolHarness]:
+def harness(tmp_path: Path) -> Iterator[ToolHarness]:
     data = tmp_path / "data"
     data.mkdir()
     work = tmp_path / "work"
     work.mkdir()
     sandbox = ToolHostSandbox(probe(), protected=[str(data)])
-    yield WatchedToolHarness(sandbox, work.resolve())
+    yield ToolHarness(sandbox, work.resolve())
     sandbox.close()
 
 
-def test_a_file_is_created_changed_and_shown(harness: WatchedToolHarness) -> None:
-    created = harness.call("patch", path="a/-ä.txt", patches=[{"operation": "overwrite", "newText": "eins\nzwei\n"}])
+def test_a_file_is_created_changed_and_shown(harness: ToolHarness) -> None:
+    created = harness.use("patch", path="a/-ä.txt", patches=[{"operation": "overwrite", "newText": "eins\nzwei\n"}])
     assert (created.text, created.is_error) == ("<patches_applied>all</patches_applied>", False)
     move = [
         {"operation": "replace", "oldText": "eins\n", "newText": "", "toClipboard": "c"},
         {"operation": "append_eof", "fromClipboard": "c", "reindent": {"add": "  "}},
     ]
-    moved = harness.call("patch", path=str(harness.directory / "a/-ä.txt"), patches=move)
+    moved = harness.use("patch", path=str(harness.directory / "a/-ä.txt"), patches=move)
     assert (harness.directory / "a/-ä.txt").read_text() == "zwei\n  eins\n"
     shown = json.loads(moved.display)
     assert shown["path"] == str(harness.directory / "a/-ä.txt")
     assert shown["diff"].endswith("@@ -1,2 +1,2 @@\n-eins\n zwei\n+  eins\n")
 
 
-def test_the_longest_call_and_the_longest_clipboard_go_through(harness: WatchedToolHarness) -> None:
+def test_the_longest_call_and_the_longest_clipboard_go_through(harness: ToolHarness) -> None:
     text = "ä\x01" * (MAX_INPUT // 10)
-    harness.call("patch", path="file", patches=[{"operation": "overwrite", "newText": text}])
+    harness.use("patch", path="file", patches=[{"operation": "overwrite", "newText": text}])
     copy = {"operation": "replace", "oldText": text, "newText": "short", "toClipboard": "c"}
-    assert not harness.call("patch", path="file", patches=[copy]).is_error
+    assert not harness.use("patch", path="file", patches=[copy]).is_error
     assert (harness.directory / "file").read_text() == "short"
 
 
-def test_a_failure_changes_nothing_and_says_why(harness: WatchedToolHarness) -> None:
+def test_a_failure_changes_nothing_and_says_why(harness: ToolHarness) -> None:
     file = harness.directory / "file"
     file.write_text("a a")
     patches = [{"operation": "append_eof", "newText": "x"}, {"operation": "replace", "oldText": "a", "newText": "b"}]
-    output = harness.call("patch", path="file", patches=patches)
+    output = harness.use("patch", path="file", patches=patches)
     assert output.is_error
     assert output.text.startswith("Nothing was changed in file: patch 2 of 2: oldText appears 2 times; ")
     assert file.read_text() == "a a"
 
 
-def test_the_server_s_own_files_are_out_of_reach(harness: WatchedToolHarness) -> None:
+def test_the_server_s_own_files_are_out_of_reach(harness: ToolHarness) -> None:
     data = harness.directory.parent / "data"
     (harness.directory / "link").symlink_to(data)
     for path in (str(data / "token"), str(harness.directory / "link/token"), "link/token", "../data/token"):
-        assert harness.call("patch", path=path, patches=[{"operation": "append_eof", "newText": "x"}]).is_error
+        assert harness.use("patch", path=path, patches=[{"operation": "append_eof", "newText": "x"}]).is_error
     assert not list(data.iterdir())
 
 
-def test_restricted_nothing_is_changed_anywhere(harness: WatchedToolHarness) -> None:
+def test_restricted_nothing_is_changed_anywhere(harness: ToolHarness) -> None:
     harness.mode = Mode.RESTRICTED
-    output = harness.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
+    output = harness.use("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
     assert output.is_error
     assert "request_mode_upgrade" in output.text
     assert not list(harness.directory.iterdir())
 
 
-def test_a_cancelled_call_is_an_error(harness: WatchedToolHarness) -> None:
+def test_a_cancelled_call_is_an_error(harness: ToolHarness) -> None:
     harness.cancel.cancel()
-    output = harness.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
+    output = harness.use("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
     assert output.is_error
     assert "cancelled" in output.text
 
 
-def test_a_vanished_working_directory_is_an_error(harness: WatchedToolHarness) -> None:
+def test_a_vanished_working_directory_is_an_error(harness: ToolHarness) -> None:
     harness.directory.rmdir()
-    output = harness.call("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
+    output = harness.use("patch", path="file", patches=[{"operation": "append_eof", "newText": "x"}])
     assert output.is_error
     assert "no longer exists" in output.text
 

@@ -27,8 +27,8 @@ from actors.adapters.tools.workers.searching.walk import Walk
 from actors.core.context import Mode
 from actors.ports import RunningProcess, ToolOutput
 from tests import leftovers
-from tests.integration.tools.tool_harness import WatchedToolHarness
 from tests.property.profiles import profile
+from tests.unit.tools.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,9 +39,9 @@ RIPGREP = Path(sys.executable).with_name("rg")
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[WatchedToolHarness]:
+def harness(tmp_path: Path) -> Iterator[ToolHarness]:
     sandbox = ToolHostSandbox(probe())
-    yield WatchedToolHarness(sandbox, tmp_path.resolve())
+    yield ToolHarness(sandbox, tmp_path.resolve())
     sandbox.close()
 
 
@@ -182,26 +182,26 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_large_tree_gives_the_same_with_and_without_ripgrep(
-    harness: WatchedToolHarness, large: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    harness: ToolHarness, large: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.directory = large
     monkeypatch.setenv("PATH", f"{RIPGREP.parent}:{os.environ['PATH']}")
-    with_ripgrep = harness.call("search", **arguments)
+    with_ripgrep = harness.use("search", **arguments)
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert harness.call("search", **arguments) == with_ripgrep
+    assert harness.use("search", **arguments) == with_ripgrep
     assert not with_ripgrep.is_error
     assert ("No matches" in with_ripgrep.text) == (arguments["pattern"] == "never there")
 
 
 def test_keywords_in_a_large_tree_give_the_same_with_and_without_ripgrep(
-    harness: WatchedToolHarness, large: Path, monkeypatch: pytest.MonkeyPatch
+    harness: ToolHarness, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.directory = large / "a"
     asked = {"query": "?", "search_terms": ["needle needle", "kiss", "(y) nee", r"needle \(y\)"]}
     monkeypatch.setenv("PATH", f"{RIPGREP.parent}:{os.environ['PATH']}")
-    with_ripgrep = harness.call("keyword_search", **asked)
+    with_ripgrep = harness.use("keyword_search", **asked)
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert harness.call("keyword_search", **asked) == with_ripgrep
+    assert harness.use("keyword_search", **asked) == with_ripgrep
     assert "[skipped, as it finds more than 64 KiB: kiss]" in with_ripgrep.text
 
 
@@ -279,15 +279,15 @@ def test_nested_rules_ignore_what_git_ignores(files: list[str], rules: list[tupl
         assert sorted(walked) == sorted(listed.split(b"\0")[:-1])
 
 
-def test_a_hostile_repository_runs_nothing(harness: WatchedToolHarness) -> None:
+def test_a_hostile_repository_runs_nothing(harness: ToolHarness) -> None:
     git("init", "-q", cwd=harness.directory)
     (harness.directory / "needle").write_text("needle\n")
     ran = harness.directory / "ran"
     for name in ("core.fsmonitor", "core.hooksPath", "core.pager", "diff.external"):
         git("config", name, f"touch {ran} #", cwd=harness.directory)
     (harness.directory / ".ripgreprc").write_text(f"--pre=touch {ran}\n")
-    assert harness.call("keyword_search", query="?", search_terms=["needle"]).text == "needle:1:needle\n"
-    assert harness.call("search", pattern="needle").text == "needle:1: needle\n"
+    assert harness.use("keyword_search", query="?", search_terms=["needle"]).text == "needle:1:needle\n"
+    assert harness.use("search", pattern="needle").text == "needle:1: needle\n"
     assert not ran.exists()
 
 
@@ -296,9 +296,9 @@ def test_a_hostile_repository_runs_nothing(harness: WatchedToolHarness) -> None:
 ENDLESS = r"^(a|aa)+(a|aa)+(a|aa)+$"
 
 
-def in_thread(harness: WatchedToolHarness, name: str, **arguments: Any) -> tuple[threading.Thread, list[ToolOutput]]:
+def in_thread(harness: ToolHarness, name: str, **arguments: Any) -> tuple[threading.Thread, list[ToolOutput]]:
     outputs: list[ToolOutput] = []
-    thread = threading.Thread(target=lambda: outputs.append(harness.call(name, **arguments)))
+    thread = threading.Thread(target=lambda: outputs.append(harness.use(name, **arguments)))
     thread.start()
     return thread, outputs
 
@@ -311,10 +311,10 @@ class TestEndless:
     """A pattern that backtracks for ever."""
 
     @pytest.fixture(autouse=True)
-    def bait(self, harness: WatchedToolHarness) -> None:
+    def bait(self, harness: ToolHarness) -> None:
         (harness.directory / "bait").write_text("a" * 400 + "!\n")
 
-    def test_a_cancel_ends_it(self, harness: WatchedToolHarness, name: str, arguments: dict[str, Any]) -> None:
+    def test_a_cancel_ends_it(self, harness: ToolHarness, name: str, arguments: dict[str, Any]) -> None:
         started = threading.Event()
         track = harness.track
 
@@ -332,28 +332,26 @@ class TestEndless:
         assert not any(toolhost.alive(pid) for pid in harness.reaped)
 
     def test_it_runs_out_of_time(
-        self, harness: WatchedToolHarness, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self, harness: ToolHarness, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(launching, "WORKER_SECONDS", 1)
-        output = harness.call(name, **arguments)
+        output = harness.use(name, **arguments)
         assert output.is_error
         assert output.text.startswith("The search took longer than 1 s and was ended. ")
 
 
-def test_restricted_calls_find_the_same_or_are_refused(harness: WatchedToolHarness, large: Path) -> None:
+def test_restricted_calls_find_the_same_or_are_refused(harness: ToolHarness, large: Path) -> None:
     harness.directory = large
-    free = harness.call("search", pattern="needle")
+    free = harness.use("search", pattern="needle")
     harness.mode = Mode.RESTRICTED
     if harness.sandbox.report.restriction_available:
-        assert harness.call("search", pattern="needle") == free
+        assert harness.use("search", pattern="needle") == free
     else:
         with pytest.raises(Exception, match="restricted mode cannot be kept"):
-            harness.call("search", pattern="needle")
+            harness.use("search", pattern="needle")
 
 
-def test_a_search_that_is_too_deep_or_too_wide_ends(
-    harness: WatchedToolHarness, request: pytest.FixtureRequest
-) -> None:
+def test_a_search_that_is_too_deep_or_too_wide_ends(harness: ToolHarness, request: pytest.FixtureRequest) -> None:
     deep = harness.directory / "d"
     request.addfinalizer(lambda: leftovers.clear(deep))
     deep.mkdir()
@@ -365,5 +363,5 @@ def test_a_search_that_is_too_deep_or_too_wide_ends(
         descriptor = inner
     os.close(descriptor)
     (harness.directory / "x").write_text("needle\n")
-    output = harness.call("search", pattern="needle")
+    output = harness.use("search", pattern="needle")
     assert output.text == "x:1: needle\n[files and directories that could not be read: 1]\n"

@@ -1,18 +1,21 @@
-"""A sandbox that runs nothing, and a context to call tools in."""
+"""A sandbox that runs nothing, and a harness that calls tools in it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from actors.core.context import Mode
-from actors.ports import CancelToken, Launch, ProcessEnd, RunningProcess, SandboxReport, ToolContext
+from actors.ports import Launch, ProcessEnd, SandboxReport
+from actors.runtime.system_clock import SystemClock
+from tests.unit.tools.tool_harness import ToolHarness
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass
@@ -58,47 +61,13 @@ class ScriptedSandbox:
         self.end = msgspec.structs.replace(self.end, **changes)
 
 
-class StillClock:
+class StillClock(SystemClock):
     """A clock that never advances."""
-
-    def now_ms(self) -> int:
-        return 0
 
     def monotonic(self) -> float:
         return 0.0
 
 
-@dataclass
-class Call:
-    """One call's context, and what the tool did with it."""
-
-    sandbox: ScriptedSandbox
-    working_directory: Path
-    shown: list[str] = field(default_factory=list)
-    tracked: list[RunningProcess] = field(default_factory=list)
-    reaped: list[tuple[int, ...]] = field(default_factory=list)
-    mode: Mode = Mode.UNRESTRICTED
-
-    @property
-    def context(self) -> ToolContext:
-        return ToolContext(
-            conversation_id="c-1",
-            tool_use_id="t-1",
-            working_directory=str(self.working_directory),
-            mode=self.mode,
-            cancel=CancelToken(),
-            sandbox=self.sandbox,
-            clock=StillClock(),
-            on_output=self.shown.append,
-            track=self.track,
-            reaped=self.reaped.append,
-        )
-
-    def track(self, process: RunningProcess) -> Callable[[], bool]:
-        self.tracked.append(process)
-        return lambda: True
-
-
 @pytest.fixture
-def call(tmp_path: Path) -> Call:
-    return Call(ScriptedSandbox(), tmp_path)
+def call(tmp_path: Path) -> ToolHarness:
+    return ToolHarness(ScriptedSandbox(), tmp_path, clock=StillClock())

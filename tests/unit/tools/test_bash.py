@@ -24,7 +24,7 @@ def test_a_plain_bash_runs_in_the_working_directory_in_the_conversation_s_mode(c
     run(call, cmd="cd x && y")
     (launch,) = call.sandbox.launches
     assert launch.argv == ("bash", "-c", "cd x && y")
-    assert launch.cwd == str(call.working_directory)
+    assert launch.cwd == str(call.directory)
     assert (launch.mode, launch.stdin, launch.output_bytes) == (Mode.RESTRICTED, b"", 128 * 1024)
     assert launch.limits.wall_seconds == 0, "nothing is killed for taking long"
 
@@ -43,7 +43,7 @@ def test_every_process_is_tracked_and_its_pids_reported(call: Any) -> None:
     call.sandbox.ends(reaped=(5, 6))
     run(call)
     assert len(call.tracked) == 1
-    assert call.reaped == [(5, 6)]
+    assert call.receipts == [(5, 6)]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_killed_command_is_an_error_that_keeps_the_output(call: Any) -> None:
 
 def test_the_display_tells_people_the_figures(call: Any) -> None:
     call.sandbox.ends(exit_code=2, cut_bytes=5, head=b"a", tail=b"b", reaped=(4,))
-    assert json.loads(run(call, cmd=f"cd {call.working_directory} && false").display) == {
+    assert json.loads(run(call, cmd=f"cd {call.directory} && false").display) == {
         "status": "exited",
         "handle": "b-1",
         "command": "false",
@@ -137,8 +137,9 @@ def test_live_output_never_splits_a_character(call: Any) -> None:
     raw = "naïve 😀 \n".encode()
     call.sandbox.pieces = (*(bytes([byte]) for byte in raw), b"\xe2\x82")
     run(call)
-    assert "".join(call.shown) == "naïve 😀 \n�"
-    assert "" not in call.shown
+    shown = [call.shown.get() for _ in range(call.shown.qsize())]
+    assert "".join(shown) == "naïve 😀 \n�"
+    assert "" not in shown
 
 
 @pytest.mark.parametrize(("cmd", "why"), [("a\0b", "NUL"), ("ä" * MAX_COMMAND_BYTES, "longer than")])
@@ -158,7 +159,7 @@ def test_a_command_that_destroys_work_is_not_run(call: Any) -> None:
 
 
 def test_a_vanished_working_directory_is_an_error_result(call: Any) -> None:
-    call.working_directory.rmdir()
+    call.directory.rmdir()
     output = run(call)
     assert output.is_error
     assert "no longer exists" in output.text
@@ -167,7 +168,7 @@ def test_a_vanished_working_directory_is_an_error_result(call: Any) -> None:
 
 def test_a_working_directory_that_vanishes_at_the_start_is_one_too(call: Any) -> None:
     def start(launch: Any, on_output: Any) -> None:
-        call.working_directory.rmdir()
+        call.directory.rmdir()
         raise ProcessStartError("no such directory")
 
     call.sandbox.start = start

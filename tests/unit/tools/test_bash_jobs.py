@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +15,21 @@ import pytest
 
 from actors.adapters.tools.bash import job, job_registry
 from actors.adapters.tools.bash import tool as bash
-from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import Mode
 from actors.ports import (
-    CancelToken,
     Launch,
     ProcessEnd,
     ProcessStartError,
     RunningProcess,
     SandboxReport,
-    ToolContext,
     ToolOutput,
     ToolTransientError,
 )
+from tests.unit.tools.tool_harness import BashHarness
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from actors.core.tool_run import KillReceipt
 
 BOUND = 30.0
@@ -99,30 +97,10 @@ class TickingClock:
 
 
 @dataclass
-class ToolHarness:
-    """Calls bash as the tool runner does, each call with a token of its own."""
+class JobHarness(BashHarness):
+    """Bash whose programs the test ends."""
 
-    directory: Path
-    sandbox: HoldingSandbox = field(default_factory=HoldingSandbox)
-    toolbox: StandardToolbox = field(default_factory=StandardToolbox)
-    conversation: str = "c-1"
-    mode: Mode = Mode.UNRESTRICTED
-    cancel: CancelToken = field(default_factory=CancelToken)
-    shown: SimpleQueue[str] = field(default_factory=SimpleQueue)
-    reaped: list[int] = field(default_factory=list)
-    calls: int = 0
-    show: Callable[[str], None] | None = None
-    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(12))
-
-    def call(self, **arguments: Any) -> ToolOutput:
-        tool = self.toolbox.get("bash")
-        assert tool is not None
-        return tool.run(self.toolbox.parse("bash", json.dumps(arguments)), self._context())
-
-    def begin(self, **arguments: Any) -> Future[ToolOutput]:
-        """The same on a thread of its own."""
-        self.cancel = CancelToken()
-        return self.pool.submit(self.call, **arguments)
+    clock: TickingClock = field(default_factory=TickingClock)
 
     def job(self, command: str = "serve") -> HeldProcess:
         """A command that was let go."""
@@ -135,32 +113,13 @@ class ToolHarness:
             process.write(b"x")
 
     def process(self) -> HeldProcess:
-        return self.sandbox.processes.get(timeout=BOUND)
-
-    def track(self, process: RunningProcess) -> Callable[[], bool]:
-        kill = process.kill
-        self.cancel.on_cancel(kill)
-        return functools.partial(self.cancel.forget, kill)
-
-    def _context(self) -> ToolContext:
-        self.calls += 1
-        return ToolContext(
-            conversation_id=self.conversation,
-            tool_use_id=f"t-{self.calls}",
-            working_directory=str(self.directory),
-            mode=self.mode,
-            cancel=self.cancel,
-            sandbox=self.sandbox,
-            clock=TickingClock(),
-            on_output=self.show or self.shown.put,
-            track=self.track,
-            reaped=self.reaped.extend,
-        )
+        process: HeldProcess = self.sandbox.processes.get(timeout=BOUND)
+        return process
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[ToolHarness]:
-    harness = ToolHarness(tmp_path)
+def harness(tmp_path: Path) -> Iterator[JobHarness]:
+    harness = JobHarness(HoldingSandbox(), tmp_path)
     yield harness
     harness.pool.shutdown(wait=False)
 
@@ -183,7 +142,7 @@ def everything_ends() -> None:
 # --- a command that outlives its call ---------------------------------------------------------------------------------
 
 
-def test_a_command_goes_on_when_its_wait_is_over(harness: ToolHarness) -> None:
+def test_a_command_goes_on_when_its_wait_is_over(harness: JobHarness) -> None:
     harness.sandbox.starting = lambda process: process.write(b"ready\npart")
     output = harness.call(cmd="serve", wait_seconds=0)
     assert not output.is_error
@@ -202,14 +161,14 @@ def test_a_command_goes_on_when_its_wait_is_over(harness: ToolHarness) -> None:
     assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_a_restricted_conversation_s_job_is_restricted(harness: ToolHarness) -> None:
+def test_a_restricted_conversation_s_job_is_restricted(harness: JobHarness) -> None:
     harness.mode = Mode.RESTRICTED
     process = harness.job()
     assert process.launch.mode is Mode.RESTRICTED
     process.end()
 
 
-def test_a_wait_sees_the_end_with_all_output(harness: ToolHarness) -> None:
+def test_a_wait_sees_the_end_with_all_output(harness: JobHarness) -> None:
     process = harness.job()
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.watched(process)
@@ -225,7 +184,7 @@ def test_a_wait_sees_the_end_with_all_output(harness: ToolHarness) -> None:
     assert (told["status"], told["final_cause"], told["exit_code"]) == ("tombstoned", "exited", 3)
 
 
-def test_a_wait_that_is_over_gives_the_same_handle(harness: ToolHarness) -> None:
+def test_a_wait_that_is_over_gives_the_same_handle(harness: JobHarness) -> None:
     process = harness.job()
     for _ in range(2):
         told = display(harness.call(wait="b-1", wait_seconds=0))
@@ -233,7 +192,7 @@ def test_a_wait_that_is_over_gives_the_same_handle(harness: ToolHarness) -> None
     process.end()
 
 
-def test_a_cancelled_wait_only_stops_waiting(harness: ToolHarness) -> None:
+def test_a_cancelled_wait_only_stops_waiting(harness: JobHarness) -> None:
     process = harness.job()
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.watched(process)
@@ -246,7 +205,7 @@ def test_a_cancelled_wait_only_stops_waiting(harness: ToolHarness) -> None:
     process.end()
 
 
-def test_a_cancelled_command_is_killed_and_no_job(harness: ToolHarness) -> None:
+def test_a_cancelled_command_is_killed_and_no_job(harness: JobHarness) -> None:
     answer = harness.begin(cmd="sleep 1000", wait_seconds=900)
     process = harness.process()
     harness.cancel.cancel()
@@ -260,11 +219,11 @@ def test_a_cancelled_command_is_killed_and_no_job(harness: ToolHarness) -> None:
     assert display(harness.call(peek="b-1"))["error"] == "handle_not_found"
 
 
-def test_a_cancel_while_the_job_is_detached_kills_it(harness: ToolHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancel_while_the_job_is_detached_kills_it(harness: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The token is pulled after the wait was over and before the process is let go."""
 
     def track(process: RunningProcess) -> Callable[[], bool]:
-        let_go = ToolHarness.track(harness, process)
+        let_go = JobHarness.track(harness, process)
 
         def after_the_cancel() -> bool:
             harness.cancel.cancel()
@@ -279,14 +238,12 @@ def test_a_cancel_while_the_job_is_detached_kills_it(harness: ToolHarness, monke
     assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_a_cancel_followed_by_ending_the_jobs_misses_none(
-    harness: ToolHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_followed_by_ending_the_jobs_misses_none(harness: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that is let go just before the cancel is one that `end_jobs` finds."""
     receipts: list[KillReceipt] = []
 
     def track(process: RunningProcess) -> Callable[[], bool]:
-        let_go = ToolHarness.track(harness, process)
+        let_go = JobHarness.track(harness, process)
 
         def before_the_cancel() -> bool:
             went = let_go()
@@ -306,7 +263,7 @@ def test_a_cancel_followed_by_ending_the_jobs_misses_none(
 # --- output -----------------------------------------------------------------------------------------------------------
 
 
-def test_watchers_see_a_command_while_its_call_runs_and_never_after_it(harness: ToolHarness) -> None:
+def test_watchers_see_a_command_while_its_call_runs_and_never_after_it(harness: JobHarness) -> None:
     harness.sandbox.starting = lambda process: process.write("é".encode()[:1])
     process = harness.job()
     assert harness.shown.empty()
@@ -318,7 +275,7 @@ def test_watchers_see_a_command_while_its_call_runs_and_never_after_it(harness: 
     answer.result(BOUND)
 
 
-def test_a_watcher_that_fails_costs_the_job_nothing(harness: ToolHarness) -> None:
+def test_a_watcher_that_fails_costs_the_job_nothing(harness: JobHarness) -> None:
     def fail(text: str) -> None:
         raise OSError
 
@@ -331,7 +288,7 @@ def test_a_watcher_that_fails_costs_the_job_nothing(harness: ToolHarness) -> Non
     assert "one\ntwo\n" in harness.call(peek="b-1").text
 
 
-def test_a_peek_shows_a_window(harness: ToolHarness) -> None:
+def test_a_peek_shows_a_window(harness: JobHarness) -> None:
     process = harness.job()
     assert "[no output yet; " in harness.call(peek="b-1").text
     process.write("".join(f"{number}\n" for number in range(300)).encode())
@@ -345,7 +302,7 @@ def test_a_peek_shows_a_window(harness: ToolHarness) -> None:
     process.end()
 
 
-def test_a_flood_is_bounded_in_memory_and_answer(harness: ToolHarness) -> None:
+def test_a_flood_is_bounded_in_memory_and_answer(harness: JobHarness) -> None:
     process = harness.job()
     for _ in range(200):
         process.write(b"\n" * (64 << 10))
@@ -361,7 +318,7 @@ def test_a_flood_is_bounded_in_memory_and_answer(harness: ToolHarness) -> None:
     assert window["end_offset"] - window["start_offset"] == 2000
 
 
-def test_binary_output_is_text_in_the_end(harness: ToolHarness) -> None:
+def test_binary_output_is_text_in_the_end(harness: JobHarness) -> None:
     process = harness.job()
     process.write(bytes(range(256)))
     assert "\ufffd" in harness.call(peek="b-1").text
@@ -371,7 +328,7 @@ def test_binary_output_is_text_in_the_end(harness: ToolHarness) -> None:
 # --- kill -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_kill_sends_one_signal_and_waits_for_the_end(harness: ToolHarness) -> None:
+def test_a_kill_sends_one_signal_and_waits_for_the_end(harness: JobHarness) -> None:
     process = harness.job()
     answer = harness.begin(kill="b-1")
     assert process.signals.get(timeout=BOUND) == 15
@@ -387,7 +344,7 @@ def test_a_kill_sends_one_signal_and_waits_for_the_end(harness: ToolHarness) -> 
     assert process.kills == 0
 
 
-def test_a_kill_with_kill_takes_the_whole_tree(harness: ToolHarness) -> None:
+def test_a_kill_with_kill_takes_the_whole_tree(harness: JobHarness) -> None:
     process = harness.job()
     output = harness.call(kill="b-1", signal="KILL")
     assert process.kills == 1
@@ -396,7 +353,7 @@ def test_a_kill_with_kill_takes_the_whole_tree(harness: ToolHarness) -> None:
     assert display(output)["final_cause"] == "killed"
 
 
-def test_a_shell_s_exit_code_of_a_signal_counts_as_killed(harness: ToolHarness) -> None:
+def test_a_shell_s_exit_code_of_a_signal_counts_as_killed(harness: JobHarness) -> None:
     process = harness.job()
     process.end(exit_code=143)
     everything_ends()
@@ -404,7 +361,7 @@ def test_a_shell_s_exit_code_of_a_signal_counts_as_killed(harness: ToolHarness) 
     assert (told["final_cause"], told["exit_code"], told["signal"]) == ("killed", 143, 15)
 
 
-def test_a_job_that_ignores_its_signal_goes_on(harness: ToolHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ignores_its_signal_goes_on(harness: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bash, "KILL_SECONDS", 0)
     process = harness.job()
     output = harness.call(kill="b-1")
@@ -416,7 +373,7 @@ def test_a_job_that_ignores_its_signal_goes_on(harness: ToolHarness, monkeypatch
     process.end()
 
 
-def test_a_cancelled_kill_stops_waiting(harness: ToolHarness) -> None:
+def test_a_cancelled_kill_stops_waiting(harness: JobHarness) -> None:
     process = harness.job()
     answer = harness.begin(kill="b-1")
     assert process.signals.get(timeout=BOUND) == 15
@@ -425,7 +382,7 @@ def test_a_cancelled_kill_stops_waiting(harness: ToolHarness) -> None:
     process.end()
 
 
-def test_a_kill_wakes_waiting_callers(harness: ToolHarness) -> None:
+def test_a_kill_wakes_waiting_callers(harness: JobHarness) -> None:
     process = harness.job()
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.watched(process)
@@ -438,7 +395,7 @@ def test_a_kill_wakes_waiting_callers(harness: ToolHarness) -> None:
 
 
 @pytest.mark.parametrize("what", ["peek", "wait", "kill"])
-def test_an_unknown_handle_says_which_there_are(harness: ToolHarness, what: str) -> None:
+def test_an_unknown_handle_says_which_there_are(harness: JobHarness, what: str) -> None:
     process = harness.job()
     output = harness.call(**{what: "b-7"})
     assert output.is_error
@@ -452,7 +409,7 @@ def test_an_unknown_handle_says_which_there_are(harness: ToolHarness, what: str)
     process.end()
 
 
-def test_handles_count_per_conversation(harness: ToolHarness) -> None:
+def test_handles_count_per_conversation(harness: JobHarness) -> None:
     processes = [harness.job(), harness.job()]
     harness.conversation = "c-2"
     processes.append(harness.job())
@@ -462,7 +419,7 @@ def test_handles_count_per_conversation(harness: ToolHarness) -> None:
         process.end()
 
 
-def test_a_ninth_job_is_refused_and_the_others_are_listed(harness: ToolHarness) -> None:
+def test_a_ninth_job_is_refused_and_the_others_are_listed(harness: JobHarness) -> None:
     processes = [harness.job(f"serve {number}") for number in range(8)]
     output = harness.call(cmd="ls")
     assert output.is_error
@@ -479,7 +436,7 @@ def test_a_ninth_job_is_refused_and_the_others_are_listed(harness: ToolHarness) 
         process.end()
 
 
-def test_jobs_that_are_started_at_the_same_time_never_exceed_the_cap(harness: ToolHarness) -> None:
+def test_jobs_that_are_started_at_the_same_time_never_exceed_the_cap(harness: JobHarness) -> None:
     barrier = threading.Barrier(9)
 
     def together(process: HeldProcess) -> None:
@@ -496,7 +453,7 @@ def test_jobs_that_are_started_at_the_same_time_never_exceed_the_cap(harness: To
         harness.process().end()
 
 
-def test_only_the_last_ended_jobs_are_kept(harness: ToolHarness) -> None:
+def test_only_the_last_ended_jobs_are_kept(harness: JobHarness) -> None:
     for _ in range(job_registry.MAX_ENDED + 2):
         harness.job().end()
         everything_ends()
@@ -507,7 +464,7 @@ def test_only_the_last_ended_jobs_are_kept(harness: ToolHarness) -> None:
 # --- ends that come from elsewhere ------------------------------------------------------------------------------------
 
 
-def test_ending_the_jobs_gives_a_receipt_for_each(harness: ToolHarness) -> None:
+def test_ending_the_jobs_gives_a_receipt_for_each(harness: JobHarness) -> None:
     processes = [harness.job(), harness.job()]
     receipts: SimpleQueue[KillReceipt] = SimpleQueue()
     assert harness.toolbox.end_jobs("c-1", receipts.put) == 2
@@ -522,7 +479,7 @@ def test_ending_the_jobs_gives_a_receipt_for_each(harness: ToolHarness) -> None:
     assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_ending_the_jobs_never_waits_and_does_not_touch_the_running_call(harness: ToolHarness) -> None:
+def test_ending_the_jobs_never_waits_and_does_not_touch_the_running_call(harness: JobHarness) -> None:
     stubborn = harness.job()
     stubborn.dies = False
     answer = harness.begin(cmd="make", wait_seconds=900)
@@ -538,7 +495,7 @@ def test_ending_the_jobs_never_waits_and_does_not_touch_the_running_call(harness
     answer.result(BOUND)
 
 
-def test_forgetting_a_conversation_ends_all_of_it(harness: ToolHarness) -> None:
+def test_forgetting_a_conversation_ends_all_of_it(harness: JobHarness) -> None:
     process = harness.job()
     waiting = harness.begin(wait="b-1", wait_seconds=900)
     harness.watched(process)
@@ -554,14 +511,14 @@ def test_forgetting_a_conversation_ends_all_of_it(harness: ToolHarness) -> None:
     harness.toolbox.forget("c-1")
 
 
-def test_a_command_that_starts_while_its_conversation_is_forgotten_is_killed(harness: ToolHarness) -> None:
+def test_a_command_that_starts_while_its_conversation_is_forgotten_is_killed(harness: JobHarness) -> None:
     harness.sandbox.starting = lambda process: harness.toolbox.forget("c-1")
     output = harness.call(cmd="make", wait_seconds=900)
     assert harness.process().kills == 1
     assert output.is_error
 
 
-def test_nothing_is_left_of_a_conversation_that_is_forgotten(harness: ToolHarness) -> None:
+def test_nothing_is_left_of_a_conversation_that_is_forgotten(harness: JobHarness) -> None:
     jobs: job_registry.JobRegistry = harness.toolbox._jobs
     harness.job().end()
     harness.job()
@@ -570,7 +527,7 @@ def test_nothing_is_left_of_a_conversation_that_is_forgotten(harness: ToolHarnes
     assert not jobs._conversations
 
 
-def test_a_job_whose_end_is_lost_still_wakes_waiting_callers(harness: ToolHarness) -> None:
+def test_a_job_whose_end_is_lost_still_wakes_waiting_callers(harness: JobHarness) -> None:
     process = harness.job()
     answer = harness.begin(wait="b-1", wait_seconds=900)
     harness.watched(process)
@@ -580,7 +537,7 @@ def test_a_job_whose_end_is_lost_still_wakes_waiting_callers(harness: ToolHarnes
     assert "not all of its processes could be confirmed dead" in output.text
 
 
-def test_a_receipt_that_cannot_be_delivered_breaks_nothing(harness: ToolHarness) -> None:
+def test_a_receipt_that_cannot_be_delivered_breaks_nothing(harness: JobHarness) -> None:
     def fail(receipt: KillReceipt) -> None:
         raise OSError
 
@@ -591,7 +548,7 @@ def test_a_receipt_that_cannot_be_delivered_breaks_nothing(harness: ToolHarness)
     assert "killed" in answer.result(BOUND).text
 
 
-def test_a_start_that_fails_leaves_no_job(harness: ToolHarness) -> None:
+def test_a_start_that_fails_leaves_no_job(harness: JobHarness) -> None:
     def fail(process: HeldProcess) -> None:
         raise ProcessStartError("no process could be created")
 
@@ -603,9 +560,7 @@ def test_a_start_that_fails_leaves_no_job(harness: ToolHarness) -> None:
     assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_a_machine_without_threads_runs_nothing_unwatched(
-    harness: ToolHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_threads_runs_nothing_unwatched(harness: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     class NoThread(threading.Thread):
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
@@ -619,7 +574,7 @@ def test_a_machine_without_threads_runs_nothing_unwatched(
     assert harness.toolbox.jobs("c-1") == ()
 
 
-def test_the_deprecated_mode_is_answered_with_a_notice(harness: ToolHarness) -> None:
+def test_the_deprecated_mode_is_answered_with_a_notice(harness: JobHarness) -> None:
     output = harness.call(cmd="serve", mode="background")
     assert "wait_seconds=0" in display(output)["deprecation_notice"]
     assert "`mode` is deprecated" in output.text

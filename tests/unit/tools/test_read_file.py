@@ -21,9 +21,9 @@ def test_the_worker_gets_the_path_and_the_window(call: Any, monkeypatch: pytest.
     (launch,) = call.sandbox.launches
     assert launch.argv[1:3] == ("-I", "-S")
     assert launch.argv[5:] == ("-v", "3", "4")
-    assert launch.cwd == str(call.working_directory)
+    assert launch.cwd == str(call.directory)
     assert "secret" not in launch.env.values()
-    assert call.reaped == [()]
+    assert call.receipts == [()]
     assert len(call.tracked) == 1
 
 
@@ -64,7 +64,7 @@ def test_a_start_that_fails_has_not_begun(call: Any) -> None:
 
 
 def test_a_vanished_working_directory_is_an_error_result(call: Any) -> None:
-    call.working_directory.rmdir()
+    call.directory.rmdir()
     assert run(call).is_error
 
 

@@ -46,7 +46,7 @@ def test_what_is_said_is_handed_on(call: Any) -> None:
         "task": "look", "cwd": "below", "mode": "restricted", "model": "small", "max_turns": 3, "timeout_seconds": 9,
         "read_first": ["a", "b"],
     }  # fmt: skip
-    below = str(call.working_directory / "below")
+    below = str(call.directory / "below")
     assert planned(call, said, {"task": "too", "cwd": "/srv"}) == (
         AgentTask("", "look", below, "small", 3, 9_000, ("a", "b")),
         AgentTask("", "too", "/srv", "", 0, 0),
