@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
 from bedrock import Approval, v1
@@ -33,6 +33,7 @@ Context = grpc.ServicerContext
 
 NAME = "conversations/c1"
 SLUG = "brave-otter"
+PAGE_SIZE = 2
 
 
 @dataclass
@@ -44,6 +45,7 @@ class Gate:
     denied: list[Step] = field(default_factory=list)
 
 
+T = TypeVar("T")
 Step = v1.Event | Gate
 Answer = Callable[[str], list[Step]]
 """What a message causes, given the name of the run."""
@@ -251,15 +253,17 @@ class FakeBedrock:
         self.metadata: list[dict[str, str | bytes]] = []
         self.deleted = False
         self.unreadable: list[str] = []
-        self.restricted_available = True
-        self.sandbox = v1.GetServerInfoResponse.Sandbox()
-        """What GetServerInfo tells of the sandbox in place of what it usually does."""
+        self.info = v1.GetServerInfoResponse(
+            version="0.1.0", default_model="models/demo", default_mode=v1.MODE_RESTRICTED
+        )
+        self.info.sandbox.restricted_available, self.info.sandbox.landlock_abi = True, 4
+        self.info.sandbox.tier = v1.GetServerInfoResponse.Sandbox.TIER_B
+        self.info.sandbox.reason = "namespaces are forbidden"
         self.full = False
         """The store takes nothing: a cancel is carried out and not recorded."""
         self.jobs: list[str] = []
         """Handles of background jobs."""
         self.oldest_revision = 0
-        self.page_size = 2
         self._feed: list[v1.Event] = []
         self.queued: list[v1.QueuedMessage] = []
         """What ListQueue answers, the oldest first."""
@@ -290,9 +294,8 @@ class FakeBedrock:
 
     def resolve(self, name: str, decision: v1.ApprovalDecision.ValueType, note: str = "") -> bool:
         """Answer the approval at which the world waits; False if it waits for no such thing."""
+        self.settle()  # the state and the question are one commit
         with self._changed:
-            while self._advance():  # the state and the question are one commit
-                pass
             gate = self._pending[0] if self._pending else None
             if not isinstance(gate, Gate) or gate.approval is None or gate.approval.name != name:
                 return False
@@ -333,9 +336,8 @@ class FakeBedrock:
         self._closing = False
 
     def close(self) -> None:
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._closing = True
+        self._wake()
 
     # The world.
 
@@ -397,7 +399,9 @@ class FakeBedrock:
             raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", f"{name} does not exist", [resource])
         context.add_callback(self._wake)
         streams = (context,) if method.name in ("Subscribe", "WatchConversations") else ()
-        return getattr(self, method.name)(request, *streams)
+        if behaviour := getattr(self, method.name, None):
+            return behaviour(request, *streams)
+        return message_factory.GetMessageClass(method.output_type)(conversation=self.conversation)  # type: ignore[call-arg]
 
     def CreateConversation(self, request: v1.CreateConversationRequest) -> v1.CreateConversationResponse:
         self.conversation.working_directory = request.working_directory
@@ -420,34 +424,21 @@ class FakeBedrock:
         request.update_mask.MergeMessage(request.conversation, self.conversation, replace_repeated_field=True)
         return v1.UpdateConversationResponse(conversation=self.conversation)
 
-    def ArchiveConversation(self, request: v1.ArchiveConversationRequest) -> v1.ArchiveConversationResponse:
-        return v1.ArchiveConversationResponse(conversation=self.conversation)
-
-    def UnarchiveConversation(self, request: v1.UnarchiveConversationRequest) -> v1.UnarchiveConversationResponse:
-        return v1.UnarchiveConversationResponse(conversation=self.conversation)
-
     def DeleteConversation(self, request: v1.DeleteConversationRequest) -> v1.DeleteConversationResponse:
-        with self._changed:
-            self.deleted = True
-            self._changed.notify_all()
+        self.deleted = True
+        self._wake()
         return v1.DeleteConversationResponse()
 
     def SetMode(self, request: v1.SetModeRequest) -> v1.SetModeResponse:
         self.conversation.mode = request.mode
+        calls = ["t1"] * bool(self.jobs)
+        answer = v1.SetModeResponse(conversation=self.conversation)
         if request.stop_running:
             ended, self.jobs = self.jobs, []
-            del self.conversation.background_jobs[:]
-            return v1.SetModeResponse(
-                conversation=self.conversation, ended_jobs=ended, stopped_tool_use_ids=["t1"] if ended else []
-            )
-        return v1.SetModeResponse(
-            conversation=self.conversation,
-            surviving_jobs=self.jobs,
-            surviving_tool_use_ids=["t1"] if self.jobs else [],
-        )
-
-    def ContinueConversation(self, request: v1.ContinueConversationRequest) -> v1.ContinueConversationResponse:
-        return v1.ContinueConversationResponse(conversation=self.conversation)
+            answer.MergeFrom(v1.SetModeResponse(ended_jobs=ended, stopped_tool_use_ids=calls))
+        else:
+            answer.MergeFrom(v1.SetModeResponse(surviving_jobs=self.jobs, surviving_tool_use_ids=calls))
+        return answer
 
     def TriggerContinuation(self, request: v1.TriggerContinuationRequest) -> v1.TriggerContinuationResponse:
         with self._changed:
@@ -471,15 +462,17 @@ class FakeBedrock:
         return response
 
     def _start(self, request: v1.SendMessageRequest) -> v1.SendMessageResponse:
-        before = self.revision
-        self._runs += 1
-        run = f"{NAME}/requestCycles/{self._runs}"
+        before, run = self.revision, self._next_run()
         added = stored("user", v1.ContentBlock(text=request.text))
         added.message_added.request_cycle = run
         message = self._append(added).message_added
         self.conversation.state.run, self.conversation.state.busy = run, True
         self._pending.extend(self.answers.popleft()(run))
         return v1.SendMessageResponse(message=message, disposition=v1.DISPOSITION_DIRECT, run=run, revision=before)
+
+    def _next_run(self) -> str:
+        self._runs += 1
+        return f"{NAME}/requestCycles/{self._runs}"
 
     def _queue(self, request: v1.SendMessageRequest) -> v1.SendMessageResponse:
         before = self.revision
@@ -502,8 +495,7 @@ class FakeBedrock:
         )
 
     def _promotion(self, message: v1.Message) -> list[Step]:
-        self._runs += 1
-        run = f"{NAME}/requestCycles/{self._runs}"
+        run = self._next_run()
         delivered = v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_DELIVERED)
         added = v1.Event(message_added=message)
         added.message_added.request_cycle = run
@@ -539,22 +531,14 @@ class FakeBedrock:
         messages = [message for message in messages if message.sequence > request.after_sequence]
         if request.descending:
             messages.reverse()
-        start = int(request.page_token or 0)
-        more = len(messages) > start + self.page_size
-        return v1.ListMessagesResponse(
-            messages=messages[start : start + self.page_size],
-            next_page_token=str(start + self.page_size) if more else "",
-            revision=self.revision,
-        )
+        page, more = _page(messages, request.page_token)
+        return v1.ListMessagesResponse(messages=page, next_page_token=more, revision=self.revision)
 
     def ListQueue(self, request: v1.ListQueueRequest) -> v1.ListQueueResponse:
         waiting = v1.QueuedMessage.FATE_QUEUED
         found = [each for each in self.queued if request.include_settled or each.fate == waiting]
-        start = int(request.page_token or 0)
-        return v1.ListQueueResponse(
-            messages=(found[::-1] if request.descending else found)[start : start + self.page_size],
-            next_page_token=str(start + self.page_size) if len(found) > start + self.page_size else "",
-        )
+        page, more = _page(found[::-1] if request.descending else found, request.page_token)
+        return v1.ListQueueResponse(messages=page, next_page_token=more)
 
     def WithdrawMessage(self, request: v1.WithdrawMessageRequest) -> v1.WithdrawMessageResponse:
         known = [each.message for each in self.queued if each.message.name == request.name]
@@ -670,16 +654,14 @@ class FakeBedrock:
         return v1.BrowseDirectoryResponse(path=request.path or "/root")
 
     def GetServerInfo(self, request: v1.GetServerInfoRequest) -> v1.GetServerInfoResponse:
-        sandbox = v1.GetServerInfoResponse.Sandbox(
-            tier=v1.GetServerInfoResponse.Sandbox.TIER_B,
-            restricted_available=self.restricted_available,
-            reason="namespaces are forbidden",
-            landlock_abi=4,
-        )
-        sandbox.MergeFrom(self.sandbox)
-        return v1.GetServerInfoResponse(
-            version="0.1.0", sandbox=sandbox, default_model="models/demo", default_mode=v1.MODE_RESTRICTED
-        )
+        return self.info
+
+
+def _page(items: list[T], token: str) -> tuple[list[T], str]:
+    """The page of a token, and the token of the next one."""
+    start = int(token or 0)
+    end = start + PAGE_SIZE
+    return items[start:end], str(end) if len(items) > end else ""
 
 
 class FakeServer:

@@ -575,8 +575,8 @@ def test_a_sandbox_that_was_chosen_is_nothing_to_warn_of(
     program: Program, fake: FakeBedrock, tier: str, reason: str, told: str
 ) -> None:
     kind = v1.GetServerInfoResponse.Sandbox
-    fake.sandbox = kind(tier=kind.Tier.Value(tier), reason=reason, by_setting=True)
-    fake.restricted_available = tier != "TIER_NONE"
+    fake.info.sandbox.MergeFrom(kind(tier=kind.Tier.Value(tier), reason=reason, by_setting=True))
+    fake.info.sandbox.restricted_available = tier != "TIER_NONE"
     assert f"ok    sandbox: {told}" in program("doctor").stdout
 
 
@@ -595,7 +595,9 @@ def test_the_doctor_tells_who_bounds_what_tools_have(
     program: Program, fake: FakeBedrock, kernel: tuple[bool, bool], told: str
 ) -> None:
     kind = v1.GetServerInfoResponse.Sandbox
-    fake.sandbox = kind(tier=kind.TIER_A, kernel_bounds_processes=kernel[0], kernel_bounds_memory=kernel[1])
+    fake.info.sandbox.MergeFrom(
+        kind(tier=kind.TIER_A, kernel_bounds_processes=kernel[0], kernel_bounds_memory=kernel[1])
+    )
     assert f"ok    tool limits: {told}" in program("doctor").stdout
 
 
