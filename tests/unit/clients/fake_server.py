@@ -401,7 +401,7 @@ class FakeBedrock:
         streams = (context,) if method.name in ("Subscribe", "WatchConversations") else ()
         if behaviour := getattr(self, method.name, None):
             return behaviour(request, *streams)
-        return message_factory.GetMessageClass(method.output_type)(conversation=self.conversation)  # type: ignore[call-arg]
+        return message_factory.GetMessageClass(method.output_type)(conversation=self.conversation)
 
     def CreateConversation(self, request: v1.CreateConversationRequest) -> v1.CreateConversationResponse:
         self.conversation.working_directory = request.working_directory
