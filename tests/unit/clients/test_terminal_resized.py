@@ -112,16 +112,41 @@ def test_the_terminal_may_be_suspended(address: str, fake: FakeBedrock) -> None:
         terminal.shows("idle · ")
         terminal.keys("half\x1a")
         terminal.shows("Stopped")
+        terminal.shows("shell$ ")
         terminal.keys("echo $((6*7))\r")
         terminal.shows("42")
+        terminal.shows("shell$ ")
         terminal.keys("fg\r")
         terminal.shows("> half")
         terminal.keys(" of it\r")
         terminal.shows("Here again.")
         terminal.keys("/quit\r")
         terminal.shows("To come back")
+        terminal.shows("shell$ ")
         terminal.keys("exit\r")
         assert terminal.ends() == 0
+
+
+SLOW_MODES = (
+    "import runpy, time; from prompt_toolkit.input.vt100 import cooked_mode;"
+    "enter = cooked_mode.__enter__; cooked_mode.__enter__ = lambda mode: (enter(mode), time.sleep(0.2));"
+    "runpy.run_module('bedrock.cli', run_name='__main__')"
+)
+"""The program, in which the terminal would stay out of raw mode for long, were it ever left."""
+
+
+def test_what_is_typed_while_a_chat_continues_goes_to_its_prompt(address: str, fake: FakeBedrock) -> None:
+    """Nothing of it is echoed, and Enter sends."""
+    fake.answers.append(says("Here again."))
+    program = [sys.executable, "-P", "-c", SLOW_MODES, "chat"]
+    with Terminal(environ={"BEDROCK_ADDRESS": address}, command=program) as terminal:
+        for key in "qqqqqqqq\r":
+            terminal.shows("idle · ")
+            os.kill(terminal.pid, signal.SIGCONT)
+            terminal.wait(lambda: "\x1b[?2004l" in terminal._seen, "the prompt is erased")
+            terminal.keys(key)
+        terminal.shows("Here again.")
+        assert [row for row in terminal.rows if "q" in row] == ["> qqqqqqqq"]
 
 
 @pytest.mark.parametrize("how", ["window", "ignored", "signal", "busy"])

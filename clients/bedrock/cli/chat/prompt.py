@@ -152,9 +152,16 @@ class ChatPrompt:
         run_in_terminal(stop)
 
     def redraw(self) -> None:
-        """Set up the terminal again after another program used it, and draw the prompt at the cursor."""
+        """Set up the terminal again after another program used it, and draw the prompt at the cursor.
+
+        The terminal stays in raw mode. prompt_toolkit's `run_in_terminal` would leave it for a moment, in which keys
+        are echoed and Enter becomes Ctrl-J, a new line.
+        """
         if self._app.is_running:
-            run_in_terminal(lambda: None)
+            self._app.input.raw_mode().__enter__()  # never left: the prompt's own restores what was before the chat
+            self._renderer.erase()
+            self._renderer.request_absolute_cursor_position()
+            self._app.invalidate()
 
     def _stop_answering(self) -> None:
         if self._answering is not None:
