@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30.0
+DRAWING, DRAWN = b"\x1b[?25l", b"\x1b[?25h"
+"""What is written around each drawing of a prompt: the cursor is hidden, and shown again."""
 
 #: Makes standard input the controlling terminal, so that Ctrl-C is a signal when it should be one.
 AT_TERMINAL = (
@@ -116,6 +119,9 @@ class Terminal:
         )
         os.close(slave)
         self._seen = ""
+        self._unshown = b""
+        """What was read and is not on the screen yet."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def __enter__(self) -> Self:
         return self
@@ -206,16 +212,29 @@ class Terminal:
             self._read(min(left, step))
 
     def _read(self, seconds: float) -> bool:
-        """Take what the program writes within that time; False if there is nothing."""
-        if not select.select([self._master], [], [], seconds)[0]:
-            return False
-        try:
-            piece = os.read(self._master, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            return False
-        self._seen += piece.decode(errors="replace")
+        """Take what the program writes within that time, one drawing of the prompt at most; False if there is nothing.
+
+        So a test sees each drawing, however many there were since it looked, and none that is half done.
+        """
+        if DRAWN not in self._unshown:
+            if not select.select([self._master], [], [], seconds)[0]:
+                return False
+            try:
+                piece = os.read(self._master, 65536)
+            except OSError:  # how Linux says that the other end is closed
+                return False
+            self._unshown += piece
+            if not piece:
+                return False
+        drawing, drawn, rest = self._unshown.partition(DRAWN)
+        if drawn or DRAWING not in drawing:
+            self._show(drawing + drawn)
+            self._unshown = rest
+        return True
+
+    def _show(self, piece: bytes) -> None:
+        self._seen += self._decoder.decode(piece)
         self._stream.feed(piece)
-        return bool(piece)
 
 
 def _text(row: Mapping[int, pyte.screens.Char], columns: int) -> str:
