@@ -131,7 +131,7 @@ class LocalSocket:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return device and inode number of a path; None if it is missing. A link is followed only to a directory."""
+    """Return device and inode number of a path; None if it is missing. Only links to directories are followed."""
     try:
         found = path.stat() if path.is_dir() else path.lstat()
     except OSError:

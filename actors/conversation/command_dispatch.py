@@ -1,4 +1,4 @@
-"""Dispatch and handle the commands of a conversation, each from request to answer."""
+"""Dispatch the commands of a conversation, and handle each from request to answer."""
 
 from __future__ import annotations
 
@@ -59,13 +59,14 @@ if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline
 
 SLUG_TRIES = 10
-"""How many generated slugs may turn out to be taken."""
+"""Number of generated slugs that are tried before creation fails because they are taken."""
 
 
 class CommandDispatch:
     """The commands of one conversation (actor's thread).
 
-    Every method raises Rejected or an error of actors.messages.commands, and then nothing has changed; or StoreError.
+    Every method raises Rejected or an error of actors.messages.refusals, in which case nothing has changed; or
+    StoreError.
     """
 
     def __init__(self, pipeline: ConversationPipeline, titles: Titles) -> None:
@@ -74,7 +75,7 @@ class CommandDispatch:
         self._services = pipeline.services
 
     def carry_out(self, request: CreateConversationCommand | CreateSubAgent | ConversationCommand) -> object:
-        """Handle a command and return its answer; for a Delete that is None, and `delete` finishes it later."""
+        """Handle a command and return its answer; None for a Delete, which `delete` finishes later."""
         match request:
             case CreateConversationCommand():
                 return self._create(request)
@@ -238,7 +239,7 @@ class CommandDispatch:
         finally:
             rights.set(loaded.context.mode)
         rights.cancel(stopped)
-        # Calls before jobs: a call that becomes a job between the two is then found in at least one of them.
+        # Calls are listed before jobs: a call that becomes a background job in between is in at least one of the lists.
         calls = rights.wider_than(mode)
         ended = self._pipeline.executor.end_jobs(loaded.record.id, mode) if request.stop_running else ()
         jobs = tuple(job for job in self._services.toolbox.jobs(loaded.record.id, mode) if job not in ended)
@@ -350,7 +351,7 @@ def _why_not_continued(loaded: LoadedConversation) -> Reason:
 
 
 def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
-    """Return the event that a cancel becomes."""
+    """Return a cancel command as an event of the state machine."""
     return UserCancel(
         at,
         run_id=request.run_id,

@@ -1,19 +1,18 @@
 """The conversation actor: the one thread that changes a conversation, one message at a time.
 
-A message is a command (an AskEnvelope, which a caller awaits), an outcome of an effect that this actor has started, or
-a reminder that it has sent to itself. Each goes through the pipeline: load, transition, commit, publish, act. The
-commit is the only thing that the actor waits for; models, tools and other conversations answer with messages.
+A message is a command (an AskEnvelope, whose answer a caller awaits), an outcome of an effect that this actor has
+started, or a timer that it has set. Each goes through the pipeline: load, transition, commit, publish, act. The commit
+is the only thing that the actor waits for; models, tools and other conversations answer with messages.
 
-The mailbox has two lanes. Cancels, changes of mode, the creation of a sub-agent, the timers that bound a cancel and
-the shutdown go into the urgent one, so that nothing in the normal lane is handled before them. A cancel moreover stops
-the work in flight on the caller's thread, before its turn comes: the outcome of the stopped work then finds the cancel
-handled already.
+The mailbox has two lanes. Cancels, changes of mode, the creation of a sub-agent, the timers that limit a cancel, and
+the shutdown go into the urgent lane, which is handled before the normal one. A cancel also stops the work in flight on
+the caller's thread, before the actor handles the cancel; the outcome of the stopped work arrives after the cancel.
 
-If the store is unavailable, commands are refused at once. What has happened anyway, outcomes and cancels, waits in the
+If the store is unavailable, commands are refused at once. Outcomes and cancels, which have happened anyway, wait in the
 retry queue, which is flushed before any further command.
 
-The actor stops when its conversation has been idle for a while, or has ended, and no process of a tool is left; and at
-shutdown. It closes its mailbox only while that is empty: a message that comes later starts its successor.
+The actor stops at shutdown, and when its conversation has been idle for a time or has ended and no process of a tool is
+left. It closes its mailbox only while that is empty: a later message starts a new actor.
 """
 
 from __future__ import annotations
@@ -114,11 +113,11 @@ class ConversationActor(Actor):
             remind=self._remind,
         )
 
-    # --- what others may see (any thread) ---------------------------------------------------------------------
+    # --- state for other threads ------------------------------------------------------------------------------
 
     @property
     def settled(self) -> bool:
-        """Whether the conversation is idle or waits for a user, and nothing waits to be committed or deleted."""
+        """Whether the conversation is idle or waits for a user, with no commit or deletion pending."""
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return not self._retry_queue and not self._deletion.pending and (self._pipeline.idle or waits_for_people)
@@ -129,12 +128,12 @@ class ConversationActor(Actor):
         return loaded.state.ledger if loaded is not None else None
 
     def in_flight(self, run: str) -> InFlightWork | None:
-        """Return what a cancel of this run, or of any run if it is "", would stop now (any thread)."""
+        """Return the work in flight that a cancel of this run, or of any run if it is "", would stop (any thread)."""
         work = self._executor.in_flight
         return work if work is not None and run in ("", work.run) else None
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work` without waiting for the mailbox; its cancel has to be in there already (any thread)."""
+        """Stop `work` without waiting for the mailbox, which must already contain the cancel (any thread)."""
         self._executor.cancel_now(work)
 
     def cancel_run_now(self, run: str) -> None:
@@ -175,9 +174,10 @@ class ConversationActor(Actor):
         self._lifecycle.stop_if_idle()
 
     def _answer(self, asked: AskEnvelope[Any]) -> None:
-        """Carry a command out and answer it.
+        """Carry out a command and answer it.
 
-        A command that its caller has withdrawn is dropped, but not a cancel: the work in flight is stopped already.
+        A command that its caller no longer awaits is dropped, except a cancel: it has already stopped the work in
+        flight.
         """
         if not asked.claim() and not isinstance(asked.request, CancelConversationCommand):
             return
@@ -198,13 +198,13 @@ class ConversationActor(Actor):
             asked.fail(Rejected(Reason.SLUG_TAKEN))
         except StoreUnavailableError:
             asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
-            # What the store has of a sub-agent that failed to start must not stay there without a run.
+            # If the failed creation has been stored nevertheless, the sub-agent must not remain without a run.
             self._retry_queue.requeue(
                 ReloadFromStore(1) if isinstance(asked.request, CreateSubAgent) else VerifyUncertainCommit()
             )
 
     def _refusal(self, asked: AskEnvelope[Any]) -> Exception | None:
-        """Return why a command cannot be carried out now, whatever it is."""
+        """Return why no command of this kind can be carried out now; None if it can."""
         if self._lifecycle.shutting_down:
             return Rejected(Reason.SHUTTING_DOWN)
         if asked.deadline is not None and self._services.clock.monotonic() > asked.deadline:
@@ -214,10 +214,10 @@ class ConversationActor(Actor):
         return None
 
     def _carry_out(self, request: Any) -> object:
-        """Carry out a command after what waits in the retry queue; a cancel before it.
+        """Carry out a command after the entries of the retry queue, but a cancel before them.
 
-        The work that a cancel stops is stopped already. Should the store fail now, the very same cancel is tried again
-        before everything else, or the aborted work would be handled as a failure and retried.
+        A cancel has already stopped its work. If the store fails now, the same cancel is retried before everything
+        else; otherwise the aborted work would be handled as a failure and tried again.
         """
         if not isinstance(request, CancelConversationCommand):
             if not self._retry_queue.flush():
@@ -229,7 +229,7 @@ class ConversationActor(Actor):
             self._retry_queue.requeue(EffectOutcome(event), first=True)
         return receipt
 
-    # --- what is committed without a caller -------------------------------------------------------------------
+    # --- commits that no caller awaits ------------------------------------------------------------------------
 
     def _following(self, outcome: EffectOutcome | TextDeltaReady) -> Iterator[EffectOutcome | TextDeltaReady]:
         """Take the outcomes that wait right behind this one, which may share its commit."""
@@ -274,7 +274,7 @@ class ConversationActor(Actor):
     # --- faults -----------------------------------------------------------------------------------------------
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """Contain a bug or a failure of the store: nothing of the message happened, or all of it did."""
+        """Handle a bug or a failure of the store: the message was applied completely or not at all."""
         if isinstance(error, StoreDamagedError):
             log.error("conversation %s is damaged in the store", self.conversation_id)
         elif isinstance(message, AskEnvelope) and isinstance(error, StoreError):
@@ -287,7 +287,7 @@ class ConversationActor(Actor):
         self._lifecycle.stop_if_idle()
 
     def _record_fault(self) -> None:
-        """End the run as an error; if even that fails, trust the store only."""
+        """End the run as an error; if that fails, too, reload the conversation from the store."""
         self._executor.stop_everything()
         if self._pipeline.loaded is None:
             return
@@ -301,7 +301,7 @@ class ConversationActor(Actor):
             self._reload_from_store()
 
     def _reload_from_store(self) -> None:
-        """Replace what is in memory by what the store has; retried if the store fails now."""
+        """Replace the state in memory by the stored one; retried if the store fails."""
         epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
         self._retry_queue.clear()
         self._enqueue(ReloadFromStore(epoch))
@@ -321,5 +321,5 @@ class ConversationActor(Actor):
             self._lifecycle.confirm_shutdown()
 
     def _remind(self, message: object, milliseconds: int) -> None:
-        """Send this actor a message later; the timer does not keep it alive."""
+        """Send this actor a message later; the timer does not keep the actor in memory."""
         self._services.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))

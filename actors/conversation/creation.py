@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 MAX_TITLE = 80
-"""Characters of a task that become the title of its sub-agent."""
+"""Maximum characters of a sub-agent's title, which is the beginning of its task."""
 
 
 def conversation(

@@ -1,7 +1,7 @@
-"""Deletion of a conversation: what it runs is killed first, and its rows are deleted once that has exited.
+"""Deletion of a conversation: its tools and jobs are killed first; its rows are deleted once they have exited.
 
-The actor does not wait meanwhile. It goes on taking messages, of which only those are admitted that cannot start
-anything; exits of processes arrive as messages too, and so does the end of the time that they have.
+The actor does not block meanwhile. It continues to handle messages, but only commands that cannot start anything; exits
+of processes also arrive as messages, and so does the end of their time limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actors.runners.effect_executor import EffectExecutor
 
 DELETE_WAIT_MS = QUIESCE_MS
-"""How long a deletion waits for processes to exit, milliseconds."""
+"""Milliseconds that a deletion waits for processes to exit."""
 
 LEFT_BEHIND = (
     f"Some processes of its tools could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
@@ -39,19 +39,19 @@ class DeletionOverdue:
 @dataclass
 class _PendingDeletion:
     asked: list[AskEnvelope[Any]] = field(default_factory=list)
-    """Every Delete command that waits for it."""
+    """The Delete commands that wait for the deletion."""
     overdue: bool = False
-    """Whether DELETE_WAIT_MS are over."""
+    """Whether DELETE_WAIT_MS have passed."""
     leaked: bool = False
     """Whether some processes could not be confirmed dead."""
 
 
 class Deletion:
-    """Delete one conversation once all that it runs has exited. Actor's thread, but for reading `pending`.
+    """Deletes one conversation once everything that it runs has exited. Actor's thread, except `pending`.
 
     Args:
-        commands: Deletes the rows, and what tools keep for the conversation.
-        executor: Knows whether anything still runs.
+        commands: Deletes the rows, and the state that tools keep for the conversation.
+        executor: Reports whether anything still runs.
         retry_queue: Gets a VerifyUncertainCommit if the store fails.
         remind: Sends the actor a message after so many milliseconds.
     """
@@ -71,7 +71,7 @@ class Deletion:
 
     @property
     def pending(self) -> bool:
-        """Whether a deletion waits for something to exit (any thread)."""
+        """Whether a deletion waits for processes to exit (any thread)."""
         return self._pending is not None
 
     def admits(self, asked: AskEnvelope[Any]) -> bool:
@@ -81,24 +81,24 @@ class Deletion:
         )
 
     def begin(self, asked: AskEnvelope[Any]) -> None:
-        """Delete once all has exited that was just killed, and answer `asked` then."""
+        """Begin the deletion: it is done, and `asked` answered, once all killed processes have exited."""
         if self._pending is None:
             self._pending = _PendingDeletion()
             self._remind(DeletionOverdue(), DELETE_WAIT_MS)
         self._pending.asked.append(asked)
 
     def expire(self) -> None:
-        """Wait no longer for what is being killed; `finish_if_quiesced` comes next."""
+        """Stop waiting for the killed processes; call `finish_if_quiesced` next."""
         if self._pending is not None:
             self._pending.overdue = True
 
     def note_leak(self, receipt: KillReceipt) -> None:
-        """Remember that the answer needs a warning, if the killed processes could not be confirmed dead."""
+        """Record that the answer needs a warning if the killed processes could not be confirmed dead."""
         if self._pending is not None and receipt.leaked:
             self._pending.leaked = True
 
     def finish_if_quiesced(self) -> None:
-        """Delete and answer, if a deletion is pending and nothing has to be waited for any more."""
+        """Delete and answer if a deletion is pending and everything has exited."""
         pending = self._pending
         if pending is None:
             return
@@ -119,7 +119,7 @@ class Deletion:
             _succeed(pending)
 
     def fail(self, error: BaseException) -> None:
-        """Answer every Delete command that still waits with an error: the actor stops."""
+        """Answer every waiting Delete command with an error, because the actor stops."""
         if self._pending is not None:
             _fail(self._pending, error)
 

@@ -1,7 +1,7 @@
 """Stop a conversation's actor: after an idle timeout, when a sub-agent has ended, or at shutdown; then report it.
 
 It stops only once no process of a tool and no sub-agent is left. An idle actor closes its mailbox only while that is
-empty, so that no message is lost; a message that comes later starts its successor.
+empty, so that no message is lost; a later message starts a new actor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Shutdown:
 
 
 class Lifecycle:
-    """Decide when one conversation's actor stops, and stop it. Actor's thread only."""
+    """Decides when one conversation's actor stops, and stops it. Actor's thread only."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Lifecycle:
         self._sub_agents = sub_agents
         self._remind = remind
         self.sub_agent: CreateSubAgent | None = None
-        """The command by which this actor has created a sub-agent, whose parent it reports to."""
+        """The command that created this conversation as a sub-agent; the actor reports to the parent named in it."""
         self._last_activity = self._services.clock.monotonic()
         self._idle_check_due = False
         self._jobs_killed = False
@@ -81,7 +81,7 @@ class Lifecycle:
         self._last_activity = self._services.clock.monotonic()
 
     def on_idle_check(self) -> None:
-        """Allow `stop_if_idle` to schedule the next idle check if it is too early to stop."""
+        """Note that the idle check has fired: `stop_if_idle` schedules the next one if it is too early to stop."""
         self._idle_check_due = False
 
     def stop_if_idle(self) -> None:
@@ -100,7 +100,7 @@ class Lifecycle:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether it is a sub-agent that has ended, so that the state kept by its tools can be dropped."""
+        """Return whether the conversation is an ended sub-agent, so that the state kept by its tools can be dropped."""
         loaded = self._pipeline.loaded
         return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
 
@@ -118,7 +118,7 @@ class Lifecycle:
             self._remind(IdleCheck(), math.ceil(left * 1000))
 
     def shut_down(self, done: Future[None]) -> None:
-        """End the run; the actor stops after its tools and sub-agents have, and then `done` gets its result."""
+        """End the run; the actor stops after its tools and sub-agents, and then completes `done`."""
         self._shutdown = done
         self._executor.stop_everything()
         self._retry_queue.clear()
@@ -130,7 +130,7 @@ class Lifecycle:
             log.error("conversation %s is recovered at the next start", self._pipeline.conversation_id)
 
     def report_end(self) -> None:
-        """Drop the state kept by an ended sub-agent's tools, and report to its parent if no effect has done so."""
+        """Drop the state kept by an ended sub-agent's tools, and report its end to the parent if no effect did."""
         if self._has_ended:
             self._services.toolbox.forget(self._pipeline.conversation_id)
         if self.sub_agent is None or self._executor.parent_notified:
@@ -141,6 +141,6 @@ class Lifecycle:
         self._sub_agents.report_end(parent, self._pipeline.conversation_id, outcome_of(state), usage)
 
     def confirm_shutdown(self) -> None:
-        """Give the caller of `shut_down` its result: the actor has stopped."""
+        """Complete the future of `shut_down`, because the actor has stopped."""
         if self._shutdown is not None and not self._shutdown.done():
             self._shutdown.set_result(None)

@@ -1,7 +1,7 @@
 """The pipeline that every change of a conversation goes through: load, transition, commit, publish, act.
 
 The commit comes before everything that is visible outside: events are published and effects started only after they
-are durable. So a crash between two steps loses nothing that was shown, and a failed commit has no effect.
+are durable. So a crash between two steps loses no published event, and a failed commit has no effect.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LoadedConversation:
 
     def begin(self) -> UnitOfWork:
         """Return an empty unit of work on the current state."""
-        # A model's window may become known while the conversation is loaded.
+        # Read each time, because a model's window may become known while the conversation is loaded.
         window = self._services.usable_window(self.record.model)
         if window != self.context.usable_window:
             self.context = msgspec.structs.replace(self.context, usable_window=window)
@@ -64,14 +64,14 @@ class LoadedConversation:
     ) -> tuple[ActEffect, ...]:
         """Commit a unit together with `others`, publish its events, and return the effects to start.
 
-        Raises StoreError, and then this object is unchanged. Otherwise it reflects the commit.
+        Raises StoreError; then this object is unchanged.
         """
         faults = self._services.faults
         if not unit.empty:
             faults.hit("commit.before")
             self._commit(unit, others, command, urgent=urgent)
             self._logged_context = unit.logged_context
-        # Memory is updated before anything that can fail: an exception after the commit must not revert it here.
+        # Memory is updated before anything that can fail, because an exception after the commit must not undo it.
         self.record, self.context = unit.record, unit.context
         if not unit.empty:
             faults.hit("commit.after")
@@ -84,8 +84,8 @@ class LoadedConversation:
         try:
             self._services.store.commit(unit.commit(command), *others, urgent=urgent)
         except FencedError:
-            # An earlier attempt may have reached the disk although it was reported as failed: the retry of the very
-            # same unit then finds its own rows, and is no conflict.
+            # An earlier attempt may have been written although it was reported as failed: the retry of the same unit
+            # then conflicts with its own rows, which is a success.
             if not self._is_stored(unit):
                 raise
             log.warning("conversation %s: the store had taken a commit that it reported as failed", self.record.id)
@@ -114,7 +114,7 @@ class ConversationPipeline:
         self.executor = executor
         self.conversation_id = conversation_id
         self.loaded: LoadedConversation | None = None
-        """None until the first `load`, and after `reload` if the conversation has another owner."""
+        """The conversation in memory; None until the first `load`, and after `reload` if it has another owner."""
 
     @property
     def idle(self) -> bool:
@@ -213,7 +213,8 @@ class ConversationPipeline:
         """
         effects = loaded.commit(unit, *others, command=command, urgent=urgent)
         self.executor.committed(loaded.record, unit.messages)
-        self.executor.rights.set(loaded.context.mode)  # before the effects: a tool must start in the new mode
+        # set before the effects start, so that a tool starts in the new mode
+        self.executor.rights.set(loaded.context.mode)
         for effect in effects:
             self.executor.perform(effect, loaded.record, loaded.context)
 

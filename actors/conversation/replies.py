@@ -38,7 +38,7 @@ def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
 def cancelled(
     unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
 ) -> CancelConversationResult:
-    """Return the receipt of a cancel: what was stopped, which background jobs ended or survived, if it is stored."""
+    """Return the result of a cancel: what was stopped, the background jobs ended or surviving, whether it is stored."""
     now = unit.record if recorded else unit.before
     summary = summarize(now.state, unit.context)
     if unit.empty:

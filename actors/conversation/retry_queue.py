@@ -1,7 +1,7 @@
 """The retry queue: events of a conversation that could not be committed yet because the store is unavailable.
 
 The actor does not wait for the store: commands are refused at once, a cancel is tried at once, and a shutdown is not
-held up. The entries are retried with increasing backoff, oldest first, and before any new command.
+delayed. The entries are retried with increasing backoff, oldest first, and before any new command.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ReloadFromStore:
 
 
 Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
-"""What is committed without a caller that awaits the result."""
+"""The entries: commits whose result no caller awaits."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome | TextDelta
 
 
 def covers_cancel(entry: object, cancel: UserCancel) -> bool:
-    """Return whether `entry` is a cancel that already does all that `cancel` would."""
+    """Return whether `entry` is a cancel that does everything that `cancel` would do."""
     return (
         isinstance(entry, EffectOutcome)
         and isinstance(entry.event, UserCancel)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
-"""Seconds that busy conversations get to stop their runs once the drain time is over."""
+"""Seconds that busy conversations have to stop their runs after the drain time."""
 RECOVERY_BATCH = 200
 """Interrupted conversations recovered per transaction at startup."""
 
@@ -65,8 +65,8 @@ class Supervisor:
         """Recover every conversation whose run was interrupted by a restart, and return their ids.
 
         Call it at startup, before any request. One transaction per batch; interrupted runs are ended, not
-        resumed, so no model is called and no process started. A damaged conversation does not keep the server from
-        starting: it is logged as an error and retried at its next message. Raises StoreError if the store fails.
+        resumed, so no model is called and no process started. A damaged conversation does not prevent the start: it is
+        logged as an error, and its recovery retried at its next message. Raises StoreError if the store fails.
         """
         ids = self._services.store.needing_recovery()
         for first in range(0, len(ids), RECOVERY_BATCH):
@@ -80,7 +80,7 @@ class Supervisor:
         return self._accept(self._services.ids.conversation(), AskEnvelope(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:
-        """Send a command to a conversation; the future fails with what actors.messages.commands and core.errors name.
+        """Send a command to a conversation; the future may raise errors of actors.messages.refusals and core.errors.
 
         A change of mode goes into the urgent lane, so that no queued tool call starts in the old mode. So does a
         cancel; the work in flight is then stopped without waiting for the mailbox, so that its outcome cannot
@@ -132,8 +132,8 @@ class Supervisor:
     def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
         """Put a message into the mailbox of the conversation's actor, which is started if it has none.
 
-        Returns False while stopping. An `urgent` message gets the spare thread if there is no other. Raises
-        RuntimeError if there is none at all.
+        Returns False while stopping. If no thread can be started, an actor for an `urgent` message gets the spare
+        thread. Raises RuntimeError if no thread is available.
         """
         while (actor := self._find(conversation_id, urgent=urgent)) is not None:
             if tell(actor.actor_ref, message):
@@ -141,7 +141,7 @@ class Supervisor:
         return False
 
     def live(self, conversation_id: str) -> LiveConversation | None:
-        """Return the actor of the conversation, if it has one that takes messages."""
+        """Return the actor of the conversation if it has one that accepts messages, else None."""
         with self._lock:
             actor = self._live.get(conversation_id)
         return None if actor is None or actor.stopped else actor
@@ -164,7 +164,7 @@ class Supervisor:
             with self._changed:
                 self._changed.notify_all()
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- actors -----------------------------------------------------------------------------------------------
 
     def _put(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
         urgent = isinstance(asked.request, CancelConversationCommand)
@@ -176,7 +176,7 @@ class Supervisor:
         return asked.answer
 
     def _accept(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
-        """Put a request into the mailbox, after preparation if that has to wait for files or providers."""
+        """Put a request into the mailbox, after its preparation if that has to read files or ask providers."""
         request = asked.request
         with_files = isinstance(request, SpawnSubAgentsCommand) and any(task.read_first for task in request.tasks)
         if with_files or model_choice.undecided(self._services, request):
@@ -184,7 +184,7 @@ class Supervisor:
         return self._put(conversation_id, asked)
 
     def _prepare(self, conversation_id: str, asked: AskEnvelope[Any], *, with_files: bool) -> Future[Any]:
-        """Prepare a request on a thread of its own, then put it into the mailbox.
+        """Prepare a request on a separate thread, then put it into the mailbox.
 
         Looks up its models at their providers and reads the files of sub-agents' tasks.
         """
@@ -219,7 +219,7 @@ class Supervisor:
         try:
             actor = self._live_or_new(conversation_id)
             if not self._stopped:
-                self._spare.keep()  # it may have been used
+                self._spare.keep()  # starts the spare thread again if it was used
             return actor
         except RuntimeError:
             if not (urgent and self._spare.release()):
@@ -261,7 +261,7 @@ class Supervisor:
             log.exception("conversation %s could not be recovered", part.record.id)
 
     def _recovering_commit(self, conversation_id: str) -> Commit | None:
-        """Return the commit that recovers a conversation; None if none is needed or none can be made."""
+        """Return the commit that recovers a conversation; None if it needs none, or is damaged."""
         try:
             record = self._services.store.load(conversation_id)
             if record is None:

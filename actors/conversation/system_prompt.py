@@ -1,4 +1,7 @@
-"""Build the system prompt of a conversation. Frozen at creation, so that the cached prefix never changes."""
+"""Build the system prompt of a conversation.
+
+It is fixed at creation, so that the prefix that providers cache never changes.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +157,7 @@ def _instructions(surroundings: WorkspaceContext) -> str:
 
 
 def _framed(file: Instructions) -> str:
-    """Return a file inside a tag that its text can neither close nor imitate."""
+    """Return the text of a file in a tag, escaped so that it can neither close nor imitate that tag."""
     path = _shown(file.path).replace('"', "&quot;")
     left_out = file.left_out or ("there is no room left for it" if file.cut_bytes and not file.shown_bytes else "")
     if left_out:

@@ -1,7 +1,7 @@
 """The changes that one message makes to a conversation, collected until they are committed together.
 
-A unit of work collects a chain of transitions, or a changed setting, or both. It becomes one commit. A unit whose
-commit fails has no effect.
+A unit of work collects a chain of transitions, a changed setting, or both. It is written in one commit; if that fails,
+it has no effect.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class UnitOfWork:
         self.record = record
         self.context = context
         self.logged_context = logged_context
-        """The context in the last journal row that has one; None: unknown."""
+        """The context in the last log row that has one; None if unknown."""
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
         self.text_deltas: list[TextDelta] = []

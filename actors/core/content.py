@@ -28,7 +28,7 @@ class Reasoning(Struct, frozen=True, tag="reasoning"):
     """The model's reasoning."""
 
     text: str
-    """Text for people; "" if the provider hides it."""
+    """The reasoning as readable text; "" if the provider hides it."""
     protocol: str = ""
     """The wire protocol of `raw`; requests in other protocols omit the block."""
     model: str = ""
@@ -58,7 +58,7 @@ class Image(Struct, frozen=True, tag="image"):
 
 
 class ToolOutcome(StrEnum):
-    """How a call ended: for programs, which must not match on texts."""
+    """How a call ended, for programs: they must not match on texts."""
 
     OK = "ok"
     ERROR = "error"
@@ -117,9 +117,9 @@ class MessageType(StrEnum):
     AGENT = "agent"
     TOOL = "tool"
     SYSTEM = "system"
-    """From Bedrock to the agent."""
+    """A message from Bedrock to the agent."""
     ERROR = "error"
-    """From Bedrock to people: why a run failed; never sent to the model."""
+    """A message from Bedrock to people that says why a run failed; never sent to the model."""
 
 
 class Delivery(StrEnum):
@@ -185,12 +185,12 @@ class Message(Struct, frozen=True, omit_defaults=True):
     run: str = ""
     """Id of its run; "" outside of one."""
     delivery: str = ""
-    """Of user messages: "direct", "steer" or "follow_up"."""
+    """For user messages: "direct", "steer" or "follow_up"; "" for others."""
     request_id: str = ""
-    """Agent messages: id of the request that it answers."""
+    """For agent messages: id of the model request that the message answers."""
     attempt: int = 0
     through_sequence: int = 0
-    """Agent messages: sequence of the last message that the request contained.
+    """For agent messages: sequence of the last message that the model request contained.
 
     A later message that was stored before this answer is placed behind the answer and its tool results in the
     provider's view.
@@ -215,7 +215,7 @@ def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
 def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Container[str]) -> tuple[Content, ...]:
     """Return the content with a new id for every call whose id is not usable or was used before in it or in `taken`.
 
-    A call that is taken for another one would run twice, or never. Calling it again on its result changes nothing.
+    If two calls had the same id, one of them could run twice or never. The function is idempotent.
     """
     seen = set[str]()
     blocks: list[Content] = []

@@ -20,10 +20,13 @@ def wider(mode: Mode, than: Mode) -> bool:
 
 
 class Rules(IntEnum):
-    """Versions of the state machine's rules. A log names the version that wrote it, and is replayed with the same."""
+    """Versions of the state machine's rules.
+
+    A log records the version that wrote it, and is replayed with that version.
+    """
 
     FIRST = 1
-    """The rules of logs that name none."""
+    """The version of logs that record none."""
     INTERRUPTIONS = 2
     """The agent gets a notice of an interrupted run; the budget is checked before every attempt."""
 
@@ -58,7 +61,7 @@ class ToolTraits(Struct, frozen=True):
     name: str
     group: ToolGroup
     retry_safe: bool = False
-    """Whether it may be started a second time, as it cannot change anything."""
+    """Whether a failed call may be started again, because the tool cannot change anything."""
     writes: bool = False
     """Whether it needs approval under ASK_WRITES. Unknown tools count as writing."""
     always_asks: bool = False

@@ -1,4 +1,4 @@
-"""Effects: what a transition orders. They are applied in three phases: commit, publish, act."""
+"""Effects: the actions that a transition requests. They are carried out in three phases: commit, publish, act."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PersistState(Struct, frozen=True, tag="persist_state"):
 
 
 class PersistMode(Struct, frozen=True, tag="persist_mode"):
-    """Commit: store the new mode, which is a column of its own and a field of the context."""
+    """Commit: store the new mode, which has a separate column and is a field of the context."""
 
     mode: Mode
 

@@ -29,14 +29,15 @@ class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: `TIMED_OUT` is a sub-agent's; earlier versions also logged a provider's time-outs as it, and logs are replayed.
+#: New events use `TIMED_OUT` for sub-agents only. It is retryable because earlier versions logged timeouts of providers
+#: with it, and their logs are replayed.
 RETRYABLE = frozenset({
     ErrorKind.NETWORK, ErrorKind.TIMED_OUT, ErrorKind.RATE_LIMIT, ErrorKind.SERVER_ERROR, ErrorKind.RESOURCE_EXHAUSTED,
 })  # fmt: skip
 
 
 class LlmFailure(Struct, frozen=True):
-    """Why one attempt of a model request failed, as text a person can act on. Contains no secret."""
+    """Why one attempt of a model request failed; the text also says what to do. Contains no secret."""
 
     kind: ErrorKind
     message: str
@@ -113,11 +114,11 @@ REFUSAL_TEXTS: dict[Reason, str] = {
 
 
 class InvalidTransition(Exception):  # noqa: N818 -- the seeds call it so
-    """An event that does not fit the state, which is unchanged."""
+    """An event that is not allowed in the state; the state is unchanged."""
 
 
 class Rejected(InvalidTransition):
-    """A command refused in this state, with a reason for programs and a text for people. The state is unchanged."""
+    """A command was refused in this state, with a reason for programs and a text for people. The state is unchanged."""
 
     def __init__(self, reason: Reason, text: str = "") -> None:
         super().__init__(text or REFUSAL_TEXTS[reason])

@@ -1,8 +1,8 @@
 """Everything that can happen to a conversation.
 
-Commands ask for something and get exactly one verdict. Settle events follow from a state in the same commit.
-Outcomes report what an effect led to; each carries the identity of that effect, and one that does not match is
-ignored. `at` is the runtime's clock in milliseconds since the epoch.
+Commands request something and are either accepted or rejected. Settle events follow from a state that must not last, in
+the same commit. Outcomes report the results of effects; each carries the identity of its effect, and is ignored if the
+state does not wait for that one. `at` is the runtime's clock in milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class UserMessage(Struct, frozen=True, tag="user_message"):
     images: tuple[Image, ...] = ()
     delivery: Delivery = Delivery.REJECT
     expected_run: str = ""
-    """If set and not the open run: Rejected(RUN_OVER), before any other check."""
+    """If set, the command is rejected with RUN_OVER, before any other check, unless this is the open run."""
 
 
 class UserCancel(Struct, frozen=True, tag="user_cancel"):
@@ -34,7 +34,7 @@ class UserCancel(Struct, frozen=True, tag="user_cancel"):
 
     at: int
     run_id: str = ""
-    """If set and not the open run: the event is ignored."""
+    """If set, the event is ignored unless this is the open run."""
     discard_queued: bool = False
     kill_jobs: bool = False
     reason: str = ""
@@ -70,11 +70,11 @@ class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
     message_id: str
     task: str
     max_turns: int = 0
-    """0: the default limit."""
+    """Maximum number of turns; 0: the default limit."""
 
 
 class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
-    """Change the mode at once; delivered in the control lane."""
+    """Change the mode at once; delivered ahead of normal events."""
 
     at: int
     mode: Mode
@@ -145,7 +145,7 @@ class LlmError(Struct, frozen=True, tag="llm_error"):
 
 
 class LlmAborted(Struct, frozen=True, tag="llm_aborted"):
-    """The attempt was aborted; if no abort was ordered, it counts as a network error."""
+    """The attempt was aborted; if no abort was requested, it counts as a network error."""
 
     at: int
     request_id: str
@@ -179,7 +179,7 @@ class ToolTransient(Struct, frozen=True, tag="tool_transient"):
     execution_id: int
     message: str
     begun: bool = True
-    """False: the tool provably had not started, so that it may be started again in any case."""
+    """Whether the tool may have started; if not, it can be started again in any case."""
 
 
 class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
@@ -197,7 +197,7 @@ class AgentsSpawned(Struct, frozen=True, tag="agents_spawned"):
     tool_use_id: str
     execution_id: int
     agents: tuple[AgentTask, ...]
-    """Their agent_id is "": the transition assigns it."""
+    """The sub-agents to start. Their agent_id is "": the transition assigns it."""
 
 
 class ToolRetryTimeout(Struct, frozen=True, tag="tool_retry_timeout"):
@@ -227,7 +227,7 @@ class SubAgentTimeout(Struct, frozen=True, tag="sub_agent_timeout"):
 
 
 class CancelTimeout(Struct, frozen=True, tag="cancel_timeout"):
-    """Sub-agents did not end in time after a cancel; delivered in the control lane."""
+    """Sub-agents did not end in time after a cancel; delivered ahead of normal events."""
 
     at: int
     run_id: str
@@ -240,29 +240,29 @@ class Restart(Struct, frozen=True, tag="restart"):
 
 
 class WithdrawMessage(Struct, frozen=True, tag="withdraw_message"):
-    """Remove a queued steer or follow-up."""
+    """Command: remove a queued steer or follow-up."""
 
     at: int
     message_id: str
 
 
 class InternalFault(Struct, frozen=True, tag="internal_fault"):
-    """The actor itself failed, that is, a bug: the run fails with kind UNKNOWN."""
+    """A bug in the actor raised an exception: the run fails with kind UNKNOWN."""
 
     at: int
     message: str
-    """Text for people: names the conversation's log line and shows no internals."""
+    """Text for people: refers to the server's log and shows no internals."""
 
 
 class UsageReported(Struct, frozen=True, tag="usage_reported"):
-    """Tokens were spent that no response of the conversation accounts for."""
+    """Tokens were used that are not part of a response's usage."""
 
     at: int
     usage: Usage
     aside: bool
-    """True: spent by a side query. False: by an aborted request or by a sub-agent."""
+    """Whether a side query used them; otherwise an aborted request or a sub-agent did."""
     run: str = ""
-    """Id of the run whose sum a sub-agent's tokens are added to while it is open."""
+    """Id of the run to whose usage a sub-agent's tokens are added while that run is open."""
 
 
 Command: TypeAlias = (
@@ -275,5 +275,5 @@ AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
 GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
 """Events that each state handles by itself."""
 Beside: TypeAlias = WithdrawMessage | InternalFault | UsageReported
-"""Events that every state handles alike; they are logged and replayed like the others."""
+"""Events that all states handle in the same way; they are logged and replayed like the others."""
 Event: TypeAlias = GridEvent | Beside

@@ -1,7 +1,7 @@
-"""The Context Manager FSM (seed 3) as a projection of the machine.
+"""The specified state diagram of the Context Manager (seed 3), as a projection of the state machine.
 
-Every StateChanged carries the walk that the transition takes through the seed's diagram: first the momentary
-states it passes (a rule names them), last the state in which it ends (`project`). `ChatContext` folds the walks.
+Every StateChanged contains the path of its transition through this diagram: first the intermediate states, which the
+rule names, then the resulting state (`project`). `ChatContext` folds these paths.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _PHASES = {
 
 
 def project(state: State) -> ContextState:
-    """Return the diagram's state for a state of the machine."""
+    """Return the state of the diagram that corresponds to a state of the state machine."""
     match state:
         case Idle() | Completed():
             return ContextState.IDLE
@@ -134,15 +134,15 @@ EXTENSION_EDGES: frozenset[Edge] = (
         (ContextState.PROCESSING_USER_MESSAGE, ContextState.EXECUTING_TOOLS),
     }
 ) - DIAGRAM_EDGES
-"""What Bedrock adds: back to Idle or through Cancelling (cancel, restart, cap, budget); Failed at once (an error that
-is not retried; a sub-agent that was cancelled or gave up); ContextExhausted; the next tool; going on after a text;
-the summary request; the next run after a failed one; SpawnSubAgents by hand."""
+"""Transitions that Bedrock adds: to Idle or Cancelling (cancel, restart, round limit, budget); directly to Failed (an
+error that is not retried; a sub-agent that was cancelled or submitted an error); to ContextExhausted; to the next tool;
+continuation of an unfinished text; the summary request; the next run after a failed one; the command SpawnSubAgents."""
 
 EDGES = DIAGRAM_EDGES | EXTENSION_EDGES
 
 
 def stray_edge(walk: Iterable[ContextState], start: ContextState = ContextState.IDLE) -> Edge | None:
-    """Return the first step of a path from `start` that no diagram has; None if all are known."""
+    """Return the first step of a path from `start` that neither set of edges contains; None if there is none."""
     here = start
     for there in walk:
         if (here, there) not in EDGES:

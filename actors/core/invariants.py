@@ -1,4 +1,4 @@
-"""Check of a conversation's log: the events must be possible, and end in the conversation's present state.
+"""Check of a conversation's log: its events must be possible, and must lead to the conversation's present state.
 
 An `InvariantChecker` gets the durable notifications in order and returns findings as text for people: a call without
 a result, a run that ended twice, a question without a decision. It knows the state machine's rules but uses none of
@@ -37,7 +37,7 @@ Slot = tuple[str, int]
 
 
 class InvariantChecker:
-    """Checks one conversation. Keeps the ids of its runs and calls, and what is open."""
+    """Checks one conversation. Keeps the ids of its runs and calls, and which of them are open."""
 
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
@@ -55,11 +55,11 @@ class InvariantChecker:
         self._usage: UsageChanged | None = None
 
     def begin_mid_log(self) -> None:
-        """Note that the log was pruned: what it does not contain may have happened before."""
+        """Note that the log was pruned: events that it lacks may have happened before its beginning."""
         self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:
-        """Check a message from before the beginning of the log; call it in order."""
+        """Check a message from before the beginning of the log; call it in order of the messages."""
         yield from self._message(message)
 
     def check(self, event: Durable) -> Iterator[str]:
@@ -97,7 +97,7 @@ class InvariantChecker:
         self._sequence = message.sequence
         if message.type is MessageType.USER and message.delivery != "steer":
             if message.run in self._begun:
-                yield f"message {message.sequence}: run {message.run} has begun before"
+                yield f"message {message.sequence}: run {message.run} began twice"
             self._begun.add(message.run)
         if self._slot == (message.request_id, message.attempt):
             self._slot = None
@@ -106,7 +106,7 @@ class InvariantChecker:
         path = event.fsm_path
         stray = stray_edge(path, self._place) if self._place else stray_edge(path[1:], path[0]) if path else None
         if stray:
-            yield f"the state cannot have gone from {stray[0]} to {stray[1]}"
+            yield f"the state cannot change from {stray[0]} to {stray[1]}"
         self._place = path[-1] if path else self._place
         self._shown = event
         slot = (event.state.request_id, event.state.attempt) if event.state.phase == Phase.STREAMING else None
@@ -140,7 +140,7 @@ class InvariantChecker:
     # --- the end
 
     def check_end(self, state: State, mode: Mode) -> Iterator[str]:
-        """Compare what is open at the end with the state and the mode of the conversation."""
+        """Compare the open runs, calls and questions at the end with the state and the mode of the conversation."""
         yield from self._open_runs(state)
         yield from _compare("tool calls without a result", self._chain.open_calls, open_calls(state))
         asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
@@ -155,19 +155,19 @@ class InvariantChecker:
             yield f"the mode is {mode.value}, but it was set to {self._mode}"
         usage = self._usage
         if usage and (usage.used_tokens, usage.total) != (ledger.used_tokens, ledger.total_usage):
-            yield "the tokens that the state counts are not those that were told of"
+            yield "the tokens that the state counts differ from those last reported"
 
     def _open_runs(self, state: State) -> Iterator[str]:
         live = run_id(self._conversation_id, state.ledger.run) if state.ledger.live else ""
         if live and live in self._ended:
-            yield f"run {live} is under way though it has ended"
+            yield f"run {live} is marked as live though it has ended"
         if live and live not in self._begun:
-            yield f"run {live} is under way but has no message that it began with"
+            yield f"run {live} is marked as live but has no root message"
         if not self._mid_log:
             yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
 
     def _compare_kept(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
-        """Compare ids; of a log that begins in the middle, only those that it contains."""
+        """Compare ids; for a pruned log, only those that it contains."""
         wanted = set(stored)
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 
@@ -176,12 +176,12 @@ class InvariantChecker:
         if self._slot and not streams:
             yield _lost(self._slot)
         if self._place not in (None, project(state)):
-            yield f"the log ends in {self._place}, the conversation stands in {project(state)}"
+            yield f"the log ends in {self._place}, but the conversation is in {project(state)}"
         if self._shown is not None:
             limits = Limits(max_attempts=self._shown.state.max_attempts)
             context = ConvContext(self._conversation_id, working_dir="", model_id="", usable_window=0, limits=limits)
             if summarize(state, context) != self._shown.state:
-                yield "the state is not the one that was told of last"
+                yield "the state differs from the one last reported"
 
 
 def _compare(what: str, logged: Iterable[str], stored: Iterable[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from actors.core.summary import AgentSummary, StateSummary
 
 
 class StateChanged(Struct, frozen=True, tag="state_changed"):
-    """The state changed, or something of it that clients see."""
+    """The state changed, or a part of it that clients see."""
 
     state: StateSummary
     fsm_path: tuple[ContextState, ...]
@@ -92,7 +92,7 @@ class Decision(StrEnum):
 
 
 class ApprovalResolved(Struct, frozen=True, tag="approval_resolved"):
-    """A question was decided; each one is exactly once."""
+    """An approval request was decided or withdrawn, which happens exactly once."""
 
     tool_use_id: str
     decision: Decision
@@ -143,17 +143,17 @@ class RunStop(Struct, frozen=True, tag="run_stop"):
     reason: StopReason
     detail: str = ""
     message: str = ""
-    """Errors: what happened and what to do."""
+    """For runs that failed: what happened and what to do."""
 
 
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
-    """The processes of a cancelled call are dead: the receipt of the cancel. The actor adds it."""
+    """All processes of a cancelled call have ended. Added by the actor."""
 
     tool_use_id: str
     pids: tuple[int, ...]
     milliseconds: int
     leaked: bool = False
-    """Whether some could not be confirmed dead in time."""
+    """Whether some processes could not be confirmed dead in time."""
 
 
 class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):

@@ -9,12 +9,12 @@ from actors.core.states import State
 
 
 class TransitionResult(Struct, frozen=True):
-    """The new state, and the effects in their order."""
+    """The new state, and the effects in order."""
 
     new_state: State
     effects: tuple[Effect, ...]
 
 
 def ignored(state: State) -> TransitionResult:
-    """Return the result for an event that no longer applies: the very same state, no effects."""
+    """Return the result for an event that no longer applies: the same state object, no effects."""
     return TransitionResult(state, ())

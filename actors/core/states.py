@@ -11,7 +11,7 @@ from actors.core.content import Image, SystemKind, ToolResult, ToolUse, Usage
 from actors.core.errors import ErrorKind, LlmFailure
 
 STATE_VERSION = 1
-"""Of the stored JSON; an unknown one restores to Idle with an alarm (C39)."""
+"""The version of the stored JSON. A state of an unknown version is restored as Idle, with an alarm (C39)."""
 
 
 class QueuedInput(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Notice(Struct, frozen=True):
 
 
 class Ledger(Struct, frozen=True, omit_defaults=True):
-    """Counters, queues and sums, which every state carries on. Counters only grow."""
+    """Counters, queues and sums, which are part of every state. Counters only grow."""
 
     run: int = 0
     """Number of the latest run (request cycle)."""
@@ -51,27 +51,27 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     steers: tuple[QueuedInput, ...] = ()
     follows: tuple[QueuedInput, ...] = ()
     pending_notices: tuple[Notice, ...] = ()
-    """At most one per kind."""
+    """Queued notices to the agent, at most one per kind."""
     warned: bool = False
     """Whether the last usage was at or above the warning threshold."""
     turns: int = 0
-    """Sub-agents: model requests in all."""
+    """For sub-agents: number of model requests so far."""
     max_turns: int = 0
-    """Sub-agents: limit of `turns`, without the grace turn; 0: the default limit."""
+    """For sub-agents: limit of `turns`, without the grace turn; 0: the default limit."""
     nudges: int = 0
-    """Sub-agents: text-only answers in a row."""
+    """For sub-agents: number of consecutive answers without a tool call."""
     grace: bool = False
-    """Sub-agents: whether the turn limit is reached and the last request is in flight."""
+    """For sub-agents: whether the turn limit is reached and the last request is in flight."""
     last_text: str = ""
-    """Sub-agents: the last text, for partial_result."""
+    """For sub-agents: the last text, used as partial result on failure."""
     used_tokens: int = 0
     """Tokens in the context window after the last response."""
     total_usage: Usage = Usage()
-    """Sum of the conversation, for budgets and display."""
+    """Usage of the whole conversation, for budgets and display."""
     run_usage: Usage = Usage()
-    """Sum of this run."""
+    """Usage of this run."""
     aside_usage: Usage = Usage()
-    """Sum of the side queries; counts against the conversation's budget, not against a run's."""
+    """Usage of the side queries; it counts for the budget of the conversation, not for that of a run."""
 
 
 class Phase(StrEnum):
@@ -159,7 +159,7 @@ class ToolExecuting(Struct, frozen=True, tag="tool_executing"):
     current_tool_id: str
     remaining_tool_ids: tuple[str, ...]
     completed_results: tuple[ToolResult, ...]
-    """Copies of this round's results; they are persisted already and never written again."""
+    """Copies of this round's results; they are already persisted as messages."""
     calls: tuple[ToolUse, ...]
     """All calls of the response, with their raw inputs."""
     execution_id: int

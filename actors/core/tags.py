@@ -1,7 +1,7 @@
-"""The tags by which a model tells Bedrock's own words from those of people, files and tools.
+"""The tags that mark Bedrock's own text for a model, in contrast to text of people, files and tools.
 
-Only Bedrock writes them. Everything else that a model reads is escaped, always in the same way, so that a provider's
-view of a message never changes, and text without such a tag stays as it is.
+Only Bedrock writes them. The same tags in other text are escaped, always in the same way, so that a provider's view of
+a message never changes; other text is not changed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ REPOSITORY_FILE = "repository-file"
 CALL, RESULT = "tool-call", "tool-result"
 """Tags of tool calls and results that are rendered as text."""
 
-# A list instead of Unicode's categories as Python knows them: what a model was shown must not change with Python.
+# A fixed list instead of `unicodedata`, whose categories change with the Python version: text that a model has seen
+# must stay the same.
 _FORMAT = (
     r"\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     r"\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
-"""Characters that a model may overlook inside a tag: white space, controls and format characters."""
+"""Characters that a model may ignore inside a tag: white space, control and format characters."""
 
 
 @cache

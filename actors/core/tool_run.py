@@ -1,11 +1,11 @@
-"""The small machine of a conversation's tool runner: ready → running → quiescing → ready (C2).
+"""The state machine of a conversation's tool runner: ready → running → quiescing → ready (C2).
 
 A cancelled conversation is idle at once and may have a tool to run again at once; the runner holds that tool back
 until the processes of the cancelled one are confirmed dead, so that two tools never work in one directory. The wait
-is bounded: after `QUIESCE_MS` the processes count as leaked, and the receipt says so.
+is bounded: after `QUIESCE_MS` the processes count as leaked, and the kill receipt says so.
 
 The kill does not wait for the mailbox, so an end may be known before the abort that caused it arrives: the last end
-is remembered, and the abort then only asks for its receipt. Everything that concerns another execution is ignored.
+is remembered, and the abort then only asks for its receipt. Inputs about another execution are ignored.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class KillReceipt(Struct, frozen=True):
     execution_id: int
     pids: tuple[int, ...] = ()
     milliseconds: int = 0
-    """Time from the kill to the last process's death, in milliseconds."""
+    """Milliseconds from the kill to the exit of the last process."""
     leaked: bool = False
-    """Whether some could not be confirmed dead in time."""
+    """Whether some processes could not be confirmed dead in time."""
 
 
 # --- states -----------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     """No tool runs."""
 
     ended: KillReceipt | None = None
-    """Receipt of the last execution, until it is asked for."""
+    """Receipt of the last execution, kept until it is requested."""
 
 
 class Running(Struct, frozen=True, tag="running"):
@@ -65,14 +65,14 @@ ToolRun: TypeAlias = Ready | Running | Quiescing
 
 
 class ToolEnded(Struct, frozen=True, tag="tool_ended"):
-    """The tool returned, and every process of the call is dead."""
+    """The tool has returned, and all processes of the call have ended."""
 
     outcome: ToolOutcomeEvent
     receipt: KillReceipt
 
 
 class QuiesceTimeout(Struct, frozen=True, tag="quiesce_timeout"):
-    """The processes of the call did not end in time; the receipt says what is known."""
+    """The processes of the call did not end in time; the receipt contains what is known."""
 
     receipt: KillReceipt
 
@@ -103,7 +103,7 @@ class ReportOutcome(Struct, frozen=True, tag="report_outcome"):
 
 
 class ReportReceipt(Struct, frozen=True, tag="report_receipt"):
-    """Send the conversation the receipt: the processes of the cancelled call are dead."""
+    """Send the conversation the receipt: the processes of the cancelled call have ended."""
 
     receipt: KillReceipt
 
@@ -142,7 +142,10 @@ def _when_ready(run: Ready, event: Input) -> RunStep:
 
 
 def _when_running(run: Running, event: Input) -> RunStep:
-    """Handle an input while a tool runs. A second tool means that the conversation has abandoned the first one."""
+    """Handle an input while a tool runs.
+
+    A request for another tool means that the conversation has abandoned the first one.
+    """
     match event:
         case ExecuteTool():
             return RunStep(Quiescing(run.call, event), (_kill(run.call),))

@@ -1,4 +1,4 @@
-"""The machine: what a conversation becomes when something happens to it.
+"""The state machine of conversations.
 
 Two rules hold for everything in this package.
 
@@ -39,11 +39,11 @@ never the knowledge of it.
 How the history stays valid
 ===========================
 
-A model provider refuses a history in which a tool call has no result, or in which something stands between the two.
-So a transition that leaves a tool round early adds a result to every call that has none (`steps/tool_results.py`),
-and messages that come meanwhile are queued: those of people as steers, changes of the mode as notices. Both are
-delivered at one place, the inference boundary (`steps/inference.py`), where the next request is built. No message is
-ever rewritten.
+A model provider refuses a history in which a tool call has no result, or in which something comes between the two. So a
+transition that leaves a tool round early adds a result to every call that has none (`steps/tool_results.py`), and
+messages that come meanwhile are queued: those of people as steers, changes of the mode as notices. Both are delivered
+at one place, the inference boundary (`steps/inference.py`), where the next request is built. No message is ever
+rewritten.
 
 How the code is laid out
 ========================

@@ -1,1 +1,1 @@
-"""What is published to watchers."""
+"""Publishing of events to watchers."""

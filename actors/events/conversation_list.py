@@ -1,8 +1,8 @@
 """Changes of the list of conversations for its watchers: the latest change of each conversation only.
 
-A watcher is a cursor here too. Every change gets a number and replaces the conversation's change before, so what is
-kept is bounded by the number of conversations, however slow a watcher is, and a change costs the same however many
-watchers there are. Without a watcher nothing is kept.
+Each watcher has a cursor. Every change gets a number and replaces the previous change of its conversation. So the
+number of conversations limits the memory, even with slow watchers, and the cost of a change does not depend on the
+number of watchers. Without watchers nothing is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPARE = 256
-"""Changes kept although every watcher has read them: looking through them each time would cost more."""
+"""Changes kept after all watchers have read them: dropping them one by one would cost more."""
 
 
 class ListChange:
@@ -31,10 +31,10 @@ class ListChange:
         self.number = number
         self.id = conversation_id
         self.record = record
-        """Of a deleted sub-agent the record of its parent, which has the same principal."""
+        """The record; for a deleted sub-agent that of its parent, which has the same principal."""
         self.deleted = deleted
         self.outdated = False
-        """A later change of the same conversation has replaced it."""
+        """Whether a later change of the same conversation has replaced it."""
         self.wire: bytes | None = None
         """The encoded response, shared by all watchers; set by the first one that sends it."""
 
@@ -45,7 +45,7 @@ class ListChange:
 
 
 class ListWatch:
-    """One watcher's place in the changes. `read` on the watcher's thread, `wake` on a publisher's."""
+    """One watcher's position in the changes. `read` on the watcher's thread, `wake` on a publisher's."""
 
     def __init__(self, feed: ListFeed, after: int, wake: Callable[[], None]) -> None:
         self._feed = feed
@@ -64,22 +64,22 @@ class ListWatch:
 class ListFeed:
     """The changes of all conversations. Any thread; never blocks for long.
 
-    Watchers are woken outside of the lock, since what they do when woken may come back here.
+    Watchers are woken without holding the lock, because they may call this object when woken.
     """
 
     def __init__(self) -> None:
         self.watched = False
-        """Whether there is a watcher. May be read without the lock: a watcher reads the store after it has attached,
-        so it finds there what is published while it attaches."""
+        """Whether there is a watcher. May be read without the lock: a watcher reads the store after it has attached, so
+        it finds changes there that were published meanwhile."""
         self._lock = threading.Lock()
         self._watches: set[ListWatch] = set()
         self._unwoken: set[ListWatch] = set()
-        """Those that have read since they were woken last."""
+        """Watchers to wake at the next change: they have read since they were last woken."""
         self._latest: dict[str, ListChange] = {}
-        """By conversation, in the order of their numbers."""
+        """The latest change of each conversation by its id, in the order of their numbers."""
         self._number = 0
         self._drop_at = SPARE
-        """How many changes there may be before those that every watcher has read are dropped."""
+        """Number of changes at which those that all watchers have read are dropped."""
 
     def attach(self, wake: Callable[[], None]) -> ListWatch:
         """Watch the list. `wake` runs on a publisher's thread, once until the next read; it must not block."""
@@ -91,7 +91,7 @@ class ListFeed:
         return watch
 
     def detach(self, watch: ListWatch) -> None:
-        """Stop waking a watch; the last one takes all changes with it. Idempotent."""
+        """Remove a watch; without watches, all changes are dropped. Idempotent."""
         with self._lock:
             self._watches.discard(watch)
             self._unwoken.discard(watch)
@@ -100,11 +100,11 @@ class ListFeed:
                 self._latest.clear()
 
     def changed(self, record: ConversationRecord) -> None:
-        """Show a conversation that is new or has changed. Calls for one conversation come in order."""
+        """Publish a new or changed conversation. Calls for one conversation must be in order."""
         self._put(record.id, record, deleted=False)
 
     def deleted(self, conversation_id: str, record: ConversationRecord) -> None:
-        """Show that a conversation was deleted; `record` is its last one, or its parent's if it was a sub-agent."""
+        """Publish that a conversation was deleted; `record` is its last one, or that of a sub-agent's parent."""
         self._put(conversation_id, record, deleted=True)
 
     def read(self, watch: ListWatch) -> list[ListChange]:
@@ -136,15 +136,15 @@ class ListFeed:
         for watch in to_wake:
             try:
                 watch.wake()
-            except Exception:  # one broken watcher must not keep the others asleep, nor fail the publisher
+            except Exception:  # a failing watcher must affect neither the others nor the publisher
                 log.exception("a watcher of the list could not be woken")
 
     def _drop_read(self) -> None:
-        """Drop what every watcher has read."""
+        """Drop the changes that all watchers have read."""
         read = min(watch.after for watch in self._watches)
         for conversation_id, change in list(self._latest.items()):
             if change.number > read:
                 break
             del self._latest[conversation_id]
-        # Twice what is left: a watcher that never reads must not make every change look through all of them.
+        # Doubled, because otherwise a watcher that never reads would cause a search through all changes at each change.
         self._drop_at = 2 * len(self._latest) + SPARE

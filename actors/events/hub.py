@@ -1,10 +1,10 @@
-"""Wakes watchers, and keeps what they read: recent durable events, and the live text of the model or tool that runs.
+"""Wakes watchers, and keeps the events for them: recent durable events, and live text of the running model or tool.
 
 A watcher is a cursor over the event log. The hub keeps the latest events in memory; a watcher that has
 fallen further behind reads the store instead. A slow watcher delays neither the publisher nor another watcher.
 
-Live text is accepted only while the published state says that its source runs: not before the state that starts the
-source, not after the state that ends it, however late its writer is.
+Live text is accepted only while its source is running according to the published state, so that late text of a source
+that has ended is dropped.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RING = 2_048
-"""Events kept in memory per watched conversation, at most."""
+"""Maximum events kept in memory per watched conversation."""
 SPARE = 64
-"""Events kept although every watcher has read them: dropping them one by one would cost more."""
+"""Events kept after all watchers have read them: dropping them one by one would cost more."""
 
 
 class HubEvent:
@@ -42,7 +42,7 @@ class HubEvent:
     def __init__(self, event: StoredEvent, record: ConversationRecord | None) -> None:
         self.event = event
         self.record = record
-        """The conversation after the commit that brought the event, for events that show all of it."""
+        """The conversation after the event's commit, for events that include it."""
         self.wire: bytes | None = None
         """The encoded event, shared by all watchers; set by the first one that sends it."""
 
@@ -70,16 +70,16 @@ class Batch:
         self.next = position
         """Where the next read begins, as far as live text is concerned."""
         self.behind = behind
-        """True: events are missing here; read them from the store, then read again."""
+        """Whether events are missing here: the watcher must read them from the store, then read again."""
         self.events = events
         self.stored = tuple(each.event for each in events)
         self.head = head
-        """The newest revision the hub knows of; 0 if it knows none."""
+        """The newest published revision; 0 if none was published yet."""
         self.deleted = False
         self.text: LiveText | None = None
-        """Of the model request."""
+        """New live text of the model request."""
         self.output: LiveText | None = None
-        """Of the tool call."""
+        """New live output of the tool call."""
         self.response: bytes | None = None
         """The encoded response, shared by all watchers; None if the batch does not fit into one."""
         self.encoded = False
@@ -87,14 +87,14 @@ class Batch:
 
 
 class _Channel:
-    """Everything about one conversation. Guarded by the hub's lock."""
+    """The watchers, events and live text of one conversation. Guarded by the hub's lock."""
 
     def __init__(self) -> None:
         self.watches: set[Watch] = set()
         self.unwoken: set[Watch] = set()
-        """Those that have read since they were woken last."""
+        """Watchers to wake at the next event: they have read since they were last woken."""
         self.woken_for_text: set[Watch] = set()
-        """Those that were woken for live text only, and have not read since: an event wakes them again."""
+        """Watchers that were woken for live text only and have not read since: an event wakes them again."""
         self.ring: deque[HubEvent] = deque(maxlen=RING)
         """The latest events, without a gap."""
         self.head = 0
@@ -110,7 +110,7 @@ class _Channel:
         return bool(self.watches or self.text or self.output)
 
     def append(self, events: tuple[StoredEvent, ...], record: ConversationRecord | None) -> None:
-        """Keep events for the watchers; if they leave a gap after the kept ones, those are dropped."""
+        """Keep events for the watchers; if there is a gap after the earlier ones, those are dropped."""
         if self.ring and events[0].revision != self.ring[-1].event.revision + 1:
             self.ring.clear()
         if len(self.ring) > SPARE:
@@ -125,7 +125,7 @@ class _Channel:
         self._latest = None
 
     def follow(self, state: StateSummary) -> None:
-        """Open and close the buffers of live text as the published state has it."""
+        """Open and close the buffers of live text according to the published state."""
         streaming = state.phase == Phase.STREAMING
         self.text = buffer_for(self.text, (state.request_id, state.attempt) if streaming else None)
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
@@ -149,14 +149,14 @@ class _Channel:
         return batch
 
     def to_wake_for_event(self) -> set[Watch]:
-        """Take the watchers that an event wakes: each once until it reads again."""
+        """Return the watchers to wake for an event, each only once until it reads again."""
         self._latest = None
         to_wake = self.unwoken | self.woken_for_text
         self.unwoken, self.woken_for_text = set(), set()
         return to_wake
 
     def to_wake_for_text(self) -> set[Watch]:
-        """Take the watchers that live text wakes: each once until it reads again."""
+        """Return the watchers to wake for live text, each only once until it reads again."""
         self._latest = None
         to_wake, self.unwoken = self.unwoken, set()
         self.woken_for_text |= to_wake
@@ -164,7 +164,7 @@ class _Channel:
 
 
 class Watch:
-    """One watcher's place in a conversation. `read` on the watcher's thread, the wakes on a publisher's."""
+    """One watcher's position in a conversation. `read` runs on the watcher's thread, wake-ups on a publisher's."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Watch:
         self.wake = wake
         self.wake_for_text = wake_for_text
         self.after = channel.head
-        """The revision that it has read up to: it needs nothing before it from the ring."""
+        """The revision up to which it has read; it needs no earlier events from the ring."""
         self._text_cursor = Cursor()
         self._output_cursor = Cursor()
 
@@ -201,7 +201,7 @@ class Watch:
             return batch
 
     def take_text(self, request_id: str, attempt: int) -> tuple[TextChunk, ...]:
-        """Return all text so far of this attempt, if it streams now; `read` then goes on after it.
+        """Return all text so far of this attempt, if it is streaming; `read` then continues after that text.
 
         Never blocks for long.
         """
@@ -218,7 +218,7 @@ class Watch:
 
 
 def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
-    """Return the events after a revision. From the newest one back: a watcher mostly needs a few of many."""
+    """Return the events after a revision. The search goes backwards, because most watchers need only a few."""
     unread: list[HubEvent] = []
     for event in reversed(ring):
         if event.event.revision <= after:
@@ -236,7 +236,7 @@ class EventHub(EventBus):
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.conversation_list = ListFeed()
-        """For those who watch the list of conversations."""
+        """The feed for watchers of the list of conversations."""
         self._channels: dict[str, _Channel] = {}
 
     def attach(
@@ -244,8 +244,8 @@ class EventHub(EventBus):
     ) -> Watch:
         """Watch a conversation. `wake` runs on a publisher's thread, once until the next read; it must not block.
 
-        `wake_for_text` runs in its place when only live text is there, which may be sent less often; an event that
-        comes before the next read runs `wake` all the same.
+        `wake_for_text` runs instead if there is only live text, which may be sent less often; an event before the next
+        read still runs `wake`.
         """
         with self.lock:
             channel = self._channels.setdefault(conversation_id, _Channel())
@@ -255,7 +255,7 @@ class EventHub(EventBus):
         return watch
 
     def detach(self, watch: Watch) -> None:
-        """Stop waking a watch, and drop what was kept for it; idempotent."""
+        """Remove a watch, and drop events kept only for it; idempotent."""
         with self.lock:
             channel = self._channels.get(watch.conversation_id)
             if channel is not None:
@@ -265,7 +265,7 @@ class EventHub(EventBus):
                 self._drop_unused(watch.conversation_id, channel)
 
     def watchers(self) -> int:
-        """Return how many watches there are now."""
+        """Return the number of watches."""
         with self.lock:
             return sum(len(channel.watches) for channel in self._channels.values())
 
@@ -288,12 +288,12 @@ class EventHub(EventBus):
             self.conversation_list.changed(record)
 
     def created(self, record: ConversationRecord) -> None:
-        """Show a new conversation to the watchers of the list."""
+        """Publish a new conversation to the watchers of the list."""
         if self.conversation_list.watched:
             self.conversation_list.changed(record)
 
     def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
-        """Keep text of a model request, if the published state says that this attempt streams."""
+        """Keep text of a model request, if the attempt is streaming according to the published state."""
         with self.lock:
             channel = self._channels.get(conversation_id)
             buffer = channel.text if channel else None
@@ -304,7 +304,7 @@ class EventHub(EventBus):
         _wake_for_text(to_wake)
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
-        """Keep output of a tool call, if the published state says that this call runs."""
+        """Keep output of a tool call, if the call is running according to the published state."""
         with self.lock:
             channel = self._channels.get(conversation_id)
             buffer = channel.output if channel else None
@@ -316,7 +316,7 @@ class EventHub(EventBus):
         _wake_for_text(to_wake)
 
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
-        """End the watches of a conversation, and show the watchers of the list that it no longer exists."""
+        """End the watches of a deleted conversation, and publish the deletion to the watchers of the list."""
         if record is not None and self.conversation_list.watched:
             self.conversation_list.deleted(conversation_id, record)
         with self.lock:
@@ -348,5 +348,5 @@ def _wake_for_text(watches: set[Watch]) -> None:
 def _call(watch: Watch, wake: Callable[[], None]) -> None:
     try:
         wake()
-    except Exception:  # one broken watcher must not keep the others asleep, nor fail the conversation that publishes
+    except Exception:  # a failing watcher must affect neither the others nor the publishing conversation
         log.exception("a watcher of %s could not be woken", watch.conversation_id)

@@ -1,4 +1,7 @@
-"""Live text: what a model or a tool writes right now. Ephemeral: never stored, and dropped when its source ends."""
+"""Live text: text that a running model or tool is writing.
+
+Ephemeral: never stored, and dropped when its source ends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class TextChunk:
     def __init__(self, text: str, offset: int, *, reasoning: bool = False) -> None:
         self.text = text
         self.offset = offset
-        """In characters, within its kind."""
+        """Position in the text of its kind, in characters."""
         self.reasoning = reasoning
         self.wire: bytes | None = None
         """The encoded event, shared by all watchers; set by the first one that sends it."""
@@ -29,7 +32,7 @@ class LiveText:
     """The live text that one watcher has not read yet."""
 
     key: str
-    """A request id or a tool use id."""
+    """Id of the model request or of the tool call."""
     attempt: int
     chunks: tuple[TextChunk, ...]
 
@@ -65,14 +68,14 @@ class LiveBuffer:
         self._lengths[reasoning] += len(text)
 
     def trim(self, chars: int) -> None:
-        """Drop the oldest chunks that the latest `chars` characters of output do not need."""
+        """Drop the oldest chunks, keeping at least the latest `chars` characters of output."""
         chunks = self._chunks
         while chunks and self._lengths[False] - (chunks[0].offset + len(chunks[0].text)) > chars:
             chunks.pop(0)
             self._dropped += 1
 
     def read(self, cursor: Cursor) -> tuple[tuple[TextChunk, ...], Cursor]:
-        """Return what `cursor` has not read, adjacent chunks of a kind joined, and the cursor after it.
+        """Return the chunks that `cursor` has not read, adjacent ones of a kind joined, and the cursor after them.
 
         A cursor of another buffer reads this one from its beginning.
         """
@@ -97,12 +100,12 @@ def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | Non
 
 
 def _joined(chunks: list[TextChunk]) -> tuple[TextChunk, ...]:
-    if len(chunks) < 2:  # the common case of a watcher that keeps up: its chunk's bytes are shared
+    if len(chunks) < 2:  # the common case of a fast watcher: the chunk's encoding is shared
         return tuple(chunks)
     return tuple(_join(list(run)) for _, run in groupby(chunks, key=lambda chunk: chunk.reasoning))
 
 
 def _join(run: list[TextChunk]) -> TextChunk:
     first = run[0]
-    # A chunk that stands alone stays the same object, so that its bytes are still shared.
+    # A single chunk stays the same object, so that its encoding is still shared.
     return first if len(run) == 1 else TextChunk("".join(c.text for c in run), first.offset, reasoning=first.reasoning)

@@ -49,9 +49,9 @@ class ReplayedStep(Struct, frozen=True):
     event: bytes
     """The input as JSON."""
     state: bytes
-    """The new state as JSON; empty while none is known."""
+    """The new state as JSON; empty if it is not known."""
     difference: str
-    """How the result differs from the log, in words; empty if it does not."""
+    """How the result differs from the log, as text; empty if it does not."""
 
 
 class Replay:
@@ -70,7 +70,7 @@ class Replay:
         return ReplayedStep(row.step, revision, row.event, state, differences)
 
     def end(self, record: ConversationRecord) -> str:
-        """Return the difference between the stored conversation and the state after the last row, "" if none."""
+        """Return how the stored conversation differs from the state after the last row; "" if it does not."""
         found: list[str] = []
         if self._state != record.state:
             found.append(f"the stored state is another one: {_differing(self._state, record.state)}")

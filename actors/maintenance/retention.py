@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 ROUNDS_A_PERIOD = 24
-"""Rounds within the shortest retention period, bounded by ROUND_SECONDS."""
+"""Number of rounds within the shortest retention period; ROUND_SECONDS limits their intervals."""
 ROUND_SECONDS = (1.0, 3_600.0)
 """Shortest and longest time between two rounds."""
 FIRST_SECONDS = 60.0
-"""Longest time until the first round: a server that is restarted often needs one too."""
+"""Maximum time until the first round, so that it also happens on a server that is often restarted."""
 PAUSE_FACTOR = 10.0
 """Pause after a step, as a multiple of the time that it took."""
 PAGE = 100
@@ -111,7 +111,7 @@ class Housekeeper:
             pause = self._retention.round_seconds
 
     def _steps(self) -> Iterator[None]:
-        """Yield after each write."""
+        """Do the work of one round; yield after each write."""
         if self._retention.events_days:
             yield from self._prune(self._clock.now_ms() - round(self._retention.events_days * DAY_MS))
         if self._retention.archived_days:
@@ -142,7 +142,7 @@ class Housekeeper:
             try:
                 self._conversations.ask(id_, DeleteConversationCommand(archived_before=before)).result(DELETE_SECONDS)
             except (UnknownConversationError, EtagMismatchError):
-                continue  # deleted, or no longer archived
+                continue  # it was deleted, or is no longer archived
             except (Rejected, TimeoutError) as refusal:
                 log.info("conversation %s, archived long ago, is not deleted yet: %s", id_, refusal)
             else:

@@ -27,7 +27,7 @@ TRIES = 3
 
 
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
-    """Return what is wrong with a conversation up to the revision of `record`, in words; empty if nothing is.
+    """Return the defects of a conversation up to the revision of `record`, as text; empty if there are none.
 
     Raises StoreUnavailableError.
     """
@@ -45,7 +45,7 @@ def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
 
 
 def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
-    """Yield where events break an invariant or do not lead to the stored state.
+    """Yield the violations: events that break an invariant or do not lead to the stored state.
 
     Raises RevisionTooOldError or StoreDamagedError.
     """

@@ -1,1 +1,1 @@
-"""What actors say to each other."""
+"""The messages between actors."""

@@ -1,7 +1,8 @@
 """The commands of a conversation, as the gRPC service and tests send them, and their results.
 
-A command is named after its RPC. It is sent in an AskEnvelope with a deadline, past which it is dropped unapplied. It
-is refused with core.errors.Rejected or with one of actors.messages.refusals; no other exception crosses the edge.
+A command is named after its RPC. It is sent in an AskEnvelope with a deadline, after which it is dropped without being
+applied. It is refused with core.errors.Rejected or with one of actors.messages.refusals; no other exceptions are raised
+to the sender.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class SendMessageResult(Struct, frozen=True):
     disposition: str
     """"direct", "steer_queued", "follow_up_queued"."""
     run: str
-    """Empty while a follow-up waits."""
+    """Id of the run; empty while a follow-up waits."""
     revision: int
     """A subscription after this revision sees all events that the message causes."""
     message: Message | None = None
@@ -62,7 +63,7 @@ class SendMessageResult(Struct, frozen=True):
 
 
 class CancelConversationCommand(Struct, frozen=True):
-    """Stop the current run. Goes into the urgent lane."""
+    """Stop the current run. Handled before all normal messages."""
 
     run_id: str = ""
     discard_queued: bool = False
@@ -71,13 +72,13 @@ class CancelConversationCommand(Struct, frozen=True):
 
 
 class CancelConversationResult(Struct, frozen=True):
-    """What a cancel stopped."""
+    """The result of a cancel: what was stopped."""
 
     no_op: bool
     state: StateSummary
     recorded: bool = True
-    """False: all of this was stopped, but the store cannot take it yet. The commit is retried; `state` is the one
-    before the cancel, and the fate of the queue is not decided."""
+    """Whether the cancel is stored. If not, everything below was stopped, but the store cannot save it now: the commit
+    is retried, `state` is the one before the cancel, and the queue is not settled yet."""
     run: str = ""
     revision: int = 0
     """The newest revision after the cancel."""
@@ -90,7 +91,7 @@ class CancelConversationResult(Struct, frozen=True):
     ended_jobs: tuple[str, ...] = ()
     """Handles of the background jobs that were killed. An event reports the exit of each."""
     surviving_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that go on running."""
+    """Handles of the background jobs that continue to run."""
 
 
 class ResolveApprovalCommand(Struct, frozen=True):
@@ -103,7 +104,7 @@ class ResolveApprovalCommand(Struct, frozen=True):
 
 
 class SetModeCommand(Struct, frozen=True):
-    """Set what tools that start from now on may do. Goes into the urgent lane."""
+    """Set the mode of tools that start from now on. Handled before all normal messages."""
 
     mode: Mode
     stop_running: bool = False
@@ -111,13 +112,13 @@ class SetModeCommand(Struct, frozen=True):
 
 
 class SetModeResult(Struct, frozen=True):
-    """The record in its new mode, and what still has, or had, more rights than the mode gives."""
+    """The record in its new mode, and the calls and jobs that have, or had, more rights than the mode gives."""
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that go on running."""
+    """Handles of the background jobs that continue to run."""
     surviving_calls: tuple[str, ...] = ()
-    """Ids of the tool calls that go on running."""
+    """Ids of the tool calls that continue to run."""
     ended_jobs: tuple[str, ...] = ()
     """Handles of the background jobs that were killed. An event reports the exit of each."""
     stopped_calls: tuple[str, ...] = ()
@@ -138,7 +139,7 @@ class UpdateConversationCommand(Struct, frozen=True):
     labels: dict[str, str] | None = None
     approval_policy: ApprovalPolicy | None = None
     always_approved: tuple[str, ...] | None = None
-    """May only remove tools: they are added by the answer to an approval request."""
+    """The remaining tools: this command can only remove some. An answer to an approval request adds a tool."""
     follow_up_policy: FollowUpPolicy | None = None
     budget: Budget | None = None
 
@@ -147,11 +148,11 @@ class SetGeneratedTitleCommand(Struct, frozen=True):
     """Set a title that a model wrote, unless the title was changed meanwhile. The result is the record."""
 
     title: str
-    """Empty: there is no title, only its cost."""
+    """The title; empty if the query failed, so that only its usage is recorded."""
     instead_of: str
-    """The title that it may replace."""
+    """The title that it may replace; if the present one differs, nothing changes."""
     usage: Usage | None = None
-    """What writing the title has cost."""
+    """The usage of the query that wrote the title."""
 
 
 class ArchiveConversationCommand(Struct, frozen=True):
@@ -182,14 +183,14 @@ class SpawnSubAgentsTask(Struct, frozen=True):
 
     task: str
     model: str = ""
-    """Default: the model of the conversation."""
+    """The model; "": that of the conversation."""
     max_turns: int = 0
-    """0: the server's default."""
+    """Maximum number of turns; 0: the server's default."""
     timeout_ms: int = 0
-    """0: the server's default."""
+    """Time limit in milliseconds; 0: the server's default."""
     read_first: tuple[str, ...] = ()
     working_directory: str = ""
-    """Default: that of the conversation."""
+    """The working directory; "": that of the conversation."""
     given: str = ""
     """The contents of the files of `read_first`, which the supervisor fills in before it delivers the command."""
 
@@ -234,7 +235,7 @@ ConversationCommand: TypeAlias = (
     | SpawnSubAgentsCommand
     | WithdrawMessageCommand
 )
-"""A command to a conversation that exists."""
+"""A command to an existing conversation."""
 
 
 def etag_of(record: ConversationRecord) -> str:

@@ -1,4 +1,4 @@
-"""Entries of the log beside the machine's own events. Their tags are stored: they never change."""
+"""Entries of the log besides the events of the state machine. Their tags are stored, so they must never change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Messages from the runners and from other conversations to a conversation: what an effect has led to.
+"""Messages from runners and other conversations to a conversation: the results of effects.
 
-Each reports something that has happened. It may arrive twice or too late; the receiver ignores what it does not wait
-for.
+Each reports something that has happened. It may arrive twice or too late; the receiver ignores messages that it does
+not wait for.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from actors.ports import ConversationRecord
 
 @dataclass(frozen=True)
 class EffectOutcome:
-    """The event that an effect has led to."""
+    """An event that reports the result of an effect."""
 
     event: Event
     urgent: bool = False
-    """Whether it goes into the urgent lane of the mailbox."""
+    """Whether it is handled before all normal messages of the mailbox."""
 
 
 class TextSource(Protocol):
-    """Streamed text that waits to be taken."""
+    """A buffer of streamed text."""
 
     def take(self) -> tuple[LlmStreamChunk, ...]:
-        """Remove and return all that waits (conversation's thread)."""
+        """Remove and return all buffered text (conversation's thread)."""
         ...
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
@@ -41,7 +41,7 @@ class TextSource(Protocol):
 
 @dataclass(frozen=True)
 class TextDeltaReady:
-    """Streamed text waits in `source`. Text that arrives before it is taken sends no further message."""
+    """`source` has new streamed text. Until that is taken, further text sends no more messages."""
 
     source: TextSource
 
@@ -50,20 +50,20 @@ class CreateSubAgent(Struct, frozen=True):
     """Create a sub-agent, in a conversation that does not exist yet, and start its task."""
 
     parent: ConversationRecord
-    """The parent in the state in which it waits for this sub-agent."""
+    """The record of the parent, in the state in which it waits for this sub-agent."""
     task: AgentTask
 
 
 @dataclass(frozen=True)
 class SubAgentStopped:
-    """To the parent: the actor of this sub-agent has stopped, and all of its tools before it."""
+    """To the parent: the actor of this sub-agent has stopped, after all of its tools have ended."""
 
     agent_id: str
 
 
 @dataclass(frozen=True)
 class ToolRunnerStopped:
-    """This tool runner has stopped, and all of its tools before it."""
+    """This tool runner has stopped, after all of its tools have ended."""
 
     runner: ActorRef[Any]
 

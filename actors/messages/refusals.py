@@ -1,4 +1,4 @@
-"""Refusals of commands beside core.errors.Rejected. Nothing was changed when one of them is raised."""
+"""Refusals of commands, besides core.errors.Rejected. A refused command has changed nothing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class DeadlineExceededError(Exception):
 
 
 class EtagMismatchError(Exception):
-    """The settings of the conversation changed since they were read."""
+    """The settings of the conversation have changed since the caller read them."""
 
 
 class TaskRefusedError(Rejected):
-    """One of the sub-agent tasks is refused, so that none is started."""
+    """One of the tasks of sub-agents was refused; no sub-agent was started."""
 
     def __init__(self, index: int, reason: Reason, text: str) -> None:
         super().__init__(reason, text)

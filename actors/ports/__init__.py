@@ -1,4 +1,6 @@
-"""Ports: what the actors need from outside, named by role. Adapters implement them; `server.app` chooses adapters.
+"""Ports: the interfaces that the actors need, named by role.
+
+Adapters implement them; `server.app` selects the adapters.
 
 A port documents the thread it is called on and what it raises. Each call that may block takes a CancelToken or is
 bounded in time. Nothing here depends on gRPC, SQL or HTTP.

@@ -30,7 +30,7 @@ class CancelToken:
 
         They must not block. One that raises is logged, and the others still run.
         """
-        # The callbacks run outside of the lock: one of them may register or forget another.
+        # Callbacks run without the lock, because they may register or forget other callbacks.
         with self._lock:
             if self._cancelled.is_set():
                 return
@@ -51,7 +51,7 @@ class CancelToken:
         callback()
 
     def forget(self, callback: Callable[[], None]) -> bool:
-        """Undo `on_cancel`, so that a finished step holds no resources; returns False if a cancel took it already."""
+        """Undo `on_cancel`, so that a finished step holds no resources; return False if it is already cancelled."""
         with self._lock:
             if callback not in self._callbacks:
                 return False

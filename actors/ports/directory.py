@@ -1,4 +1,4 @@
-"""The directory of awake conversations: how a message reaches a conversation, and what may be asked of one at once."""
+"""The directory of live conversations: delivers messages to conversations, and gives direct access to live ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class LiveConversation(Protocol):
-    """A conversation that has an actor now. Any thread; nothing here blocks."""
+    """A conversation that currently has an actor. Any thread; nothing here blocks."""
 
     @property
     def conversation_id(self) -> str:
@@ -28,7 +28,8 @@ class LiveConversation(Protocol):
     def cancel_run_now(self, run: str) -> None:
         """Stop what this run executes, or would still start, without waiting for the mailbox.
 
-        The cancel itself must be in the mailbox already: what is stopped here must not be taken for a failure before.
+        The cancel must already be in the mailbox, so that the conversation does not handle the stopped work as a
+        failure.
         """
         ...
 
@@ -45,11 +46,11 @@ class ConversationDirectory(Protocol):
         ...
 
     def live(self, conversation_id: str) -> LiveConversation | None:
-        """Return the conversation if it has an actor that takes messages."""
+        """Return the conversation if it has an actor that accepts messages, else None."""
         ...
 
     def on_idle(self) -> None:
-        """Take note that a conversation has become idle: a drain may be complete."""
+        """Note that a conversation has become idle, so that a drain may be complete."""
         ...
 
     def on_stopped(self, conversation: LiveConversation) -> None:

@@ -1,4 +1,4 @@
-"""The event bus: shows watchers what happens in conversations."""
+"""The event bus: publishes the events of conversations to watchers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ if TYPE_CHECKING:
 
 
 class EventBus(Protocol):
-    """Shows watchers what happens. Any thread; never blocks for long."""
+    """Publishes events to watchers. Any thread; never blocks for long."""
 
     def publish(
         self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
     ) -> None:
-        """Show committed events, in order, and the conversation after them."""
+        """Publish committed events, in order, with the conversation's record after them."""
         ...
 
     def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
-        """Show the next text of a streaming model request; ephemeral."""
+        """Publish the next text of a streaming model request; ephemeral."""
         ...
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
-        """Show the next output of a running tool call; ephemeral."""
+        """Publish the next output of a running tool call; ephemeral."""
         ...
 
     def created(self, record: ConversationRecord) -> None:
-        """Show a new conversation, which has no events yet."""
+        """Publish a new conversation, which has no events yet."""
         ...
 
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
         """End the watches of a deleted conversation.
 
-        `record` is its last one, or that of the conversation it was a sub-agent of.
+        `record` is its last record; for a sub-agent that of the conversation that started it.
         """
         ...

@@ -1,4 +1,4 @@
-"""Images: stored once as they come, shown to models as derived views."""
+"""Images: originals are stored unchanged; models get views derived from them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from actors.ports.cancellation import CancelToken
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
-"""Limit for an image file as it is uploaded or read."""
+"""Maximum size of an image file that is uploaded or read."""
 MAX_IMAGE_PIXELS = 40_000_000
-"""Limit for width times height, as the header of the image says."""
+"""Maximum width times height, according to the header of the image."""
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -35,8 +35,8 @@ class ImageView(Struct, frozen=True):
 class Images(Protocol):
     """Stores images and derives their views.
 
-    Any thread but an actor's or an event loop's: a call may block for seconds, while a large image is decoded or
-    others are. A cancelled token ends the wait at once.
+    Any thread but an actor's or an event loop's: a call may block for seconds, while this or other images are decoded.
+    A cancelled token ends the wait at once.
     """
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
@@ -48,7 +48,7 @@ class Images(Protocol):
         ...
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """Return the view of a stored image: derived once, the same bytes ever after.
+        """Return the view of a stored image: it is derived once, so that its bytes never change.
 
         None if the image is not stored or can no longer be decoded. Raises ImagesUnavailableError or StoreError.
         """
@@ -60,7 +60,7 @@ class Images(Protocol):
 
 
 class NoImages:
-    """The Images port of a server that takes no images."""
+    """The Images port of a server that accepts no images."""
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
         """Refuse the image. Raises ImagesUnavailableError."""

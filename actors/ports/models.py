@@ -22,10 +22,10 @@ MAX_MODEL_RESPONSE_BYTES = 1 << 20
 
 
 class ModelInfo(Struct, frozen=True):
-    """A model's identity, abilities and limits. Limits are in tokens."""
+    """A model's identity, capabilities and limits. Limits are in tokens."""
 
     name: str
-    """As in the `model` of conversations, without a prefix, e.g. "claude-sonnet-5-5" or "demo"."""
+    """The name as in the `model` of conversations, without a prefix, e.g. "claude-sonnet-5-5" or "demo"."""
     display_name: str
     provider: str
     protocol: str
@@ -36,9 +36,9 @@ class ModelInfo(Struct, frozen=True):
     """min(input limit, context window - reserved output): thresholds refer to this."""
     images: bool = False
     known: bool = True
-    """False: the limits are unknown, the smallest known window is assumed (REQ-BED-022)."""
+    """Whether the limits are known; if not, the smallest known window is assumed (REQ-BED-022)."""
     lean: bool = False
-    """Whether it reads slowly: it gets a short system prompt and the essential tools only."""
+    """Whether it processes input slowly: it then gets a short system prompt and only the essential tools."""
 
 
 class ToolSpec(Struct, frozen=True):
@@ -79,16 +79,16 @@ class ModelRequest(Struct, frozen=True):
     attempt: int
     system: str
     tools: tuple[ToolSpec, ...]
-    """Empty for the tool-less summary request."""
+    """The tools that the model can call; none in the summary request."""
     view: ProviderView
-    """What the model sees of the conversation: alternating roles, complete tool rounds."""
+    """The conversation as the model gets it: alternating roles, complete tool rounds."""
     view_of: Callable[[Image], ImageView | None] = no_view
     """Returns the view of an image in the turns, the same bytes each time; None: a text replaces it.
 
     Reads the store (runner thread). Raises StoreError or ImagesUnavailableError.
     """
     max_output: int = 0
-    """Limit of the answer in tokens; 0: what the model allows."""
+    """Limit of the answer in tokens; 0: the model's own limit."""
     purpose: Purpose = Purpose.CONVERSATION
     """Only the scripted model uses it."""
 
@@ -99,7 +99,7 @@ class ModelRequest(Struct, frozen=True):
 
 
 class SideQuery(Struct, frozen=True):
-    """A small request beside a conversation, to a small model: without tools or history."""
+    """A small request outside of the conversation's runs, to a small model, without tools or history."""
 
     purpose: Purpose
     system: str
@@ -134,7 +134,7 @@ class ModelFailedError(Exception):
 
 
 class ModelAbortedError(Exception):
-    """The attempt was cancelled. Decided by the token, never by what the socket raised."""
+    """The attempt was cancelled. The cancel token decides this, not the exception of the socket."""
 
     def __init__(self, usage: Usage | None = None) -> None:
         super().__init__()
@@ -146,17 +146,18 @@ class ModelSink(Protocol):
     """Receives an answer as it streams. Called on the thread of `respond`."""
 
     def started(self) -> None:
-        """Note that the stream has started."""
+        """Record that the stream has started."""
         ...
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Receive the next piece of text."""
+        """Receive the next chunk of text."""
         ...
 
     def flush(self) -> None:
-        """Make visible what has been received: the model waits for more of the answer now.
+        """Publish the text received so far, because the model has no more data at the moment.
 
-        Until then the start and the text may be held back. Not called at the end of the answer: `respond` returns it.
+        Before that call, the start and the text may be buffered. Not called at the end of the answer, which `respond`
+        returns.
         """
         ...
 
@@ -183,7 +184,7 @@ class ModelCatalog(Protocol):
 
     @property
     def default(self) -> str:
-        """The model of conversations that name none; "": they must name one. `learn` may change it."""
+        """The default model of conversations; "" if there is none. `learn` may change it."""
         ...
 
     def list(self) -> tuple[ModelInfo, ...]:
@@ -193,16 +194,16 @@ class ModelCatalog(Protocol):
     def get(self, name: str) -> Model | None:
         """Return the model of a conversation, or None if no provider is known to serve it; never a substitute.
 
-        A model that was accepted before a restart is found where only one provider can have served it.
+        A model that was accepted before a restart is found if only one provider can have served it.
         """
         ...
 
     def offers(self, name: str) -> bool:
-        """Whether a conversation may be created with this model, as far as is known."""
+        """Return whether a conversation can be created with this model, according to present knowledge."""
         ...
 
     def undecided(self, name: str) -> bool:
-        """Whether `learn` should ask the providers about this model first: `offers` may be out of date."""
+        """Return whether to call `learn` for this model first, because the answer of `offers` may be outdated."""
         ...
 
     def learn(self, name: str, cancel: CancelToken) -> None:

@@ -16,7 +16,7 @@ class ProcessLimits(Struct, frozen=True):
     wall_seconds: float = 0
     cpu_seconds: int = 0
     memory_bytes: int = 2 << 30
-    """Of each process, and of all processes of the call together."""
+    """Memory limit of each process, and of all processes of the call together."""
     file_bytes: int = 1 << 30
     open_files: int = 1024
     processes: int = 512
@@ -28,7 +28,7 @@ class Launch(Struct, frozen=True):
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
-    """The whole environment, but for BEDROCK_CALL (the number of the call), which is added.
+    """The complete environment; only BEDROCK_CALL, the number of the call, is added.
 
     In restricted mode HOME and TMPDIR become a private directory of the call. The program can write nowhere else, and
     the directory is removed at the end of the call.
@@ -37,21 +37,21 @@ class Launch(Struct, frozen=True):
     limits: ProcessLimits = ProcessLimits()
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
-    """How much of the merged stdout and stderr is kept: its head and its tail."""
+    """Maximum bytes kept of the merged stdout and stderr: the beginning and the end of it."""
 
 
 class ProcessEnd(Struct, frozen=True):
     """How a program ended. Its process tree is dead, unless `leaked`."""
 
     exit_code: int | None
-    """None if a signal terminated it."""
+    """The exit code of the program; None if a signal terminated it."""
     signal: int | None
     head: bytes
-    """The output, or its first part if some was cut."""
+    """The output, or its first part if the middle was omitted."""
     tail: bytes
-    """The last part of the output if some was cut, else b""."""
+    """The last part of the output if the middle was omitted, else b""."""
     cut_bytes: int
-    """Bytes cut between head and tail."""
+    """Bytes omitted between head and tail."""
     duration_ms: int
     reaped: tuple[int, ...]
     """Ids of the killed processes of the tree, in the server's PID namespace."""
@@ -91,7 +91,7 @@ class RunningProcess(Protocol):
 
 
 class SandboxReport(Struct, frozen=True):
-    """What this machine can enforce, probed on start."""
+    """What this machine can enforce; probed at the start of the server."""
 
     tier: str
     """"A", "B" or "none"."""

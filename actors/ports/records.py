@@ -34,7 +34,7 @@ class ConversationRecord(Struct, frozen=True):
     title: str = ""
     labels: dict[str, str] = {}
     system_prompt: str = ""
-    """Fixed at creation, so that the provider can cache the prefix of every request."""
+    """The system prompt. Fixed at creation, so that the provider can cache the prefix of every request."""
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     always_approved: tuple[str, ...] = ()
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
@@ -47,7 +47,7 @@ class ConversationRecord(Struct, frozen=True):
     step: int = 0
     """Number of the last log row."""
     last_seq: int = 0
-    """The last revision."""
+    """The revision of the latest event."""
     log_hash: str = ""
     """Hash of the last log row."""
     workspace_label: str = ""
@@ -70,7 +70,7 @@ class LogEntry(Struct, frozen=True):
     """Revision of the first notification; the others follow one by one."""
     notifications: tuple[Durable, ...]
     context: bytes | None = None
-    """The context as JSON; None: the same as in the row before."""
+    """The context as JSON; None if it is the same as in the previous row."""
 
 
 class CommandRecord(Struct, frozen=True):
@@ -106,7 +106,7 @@ class StoredTransition(Struct, frozen=True):
     at: int
     event: bytes
     context: bytes | None
-    """None: the same as in the row before."""
+    """The context as JSON; None if it is the same as in the previous row."""
     first_revision: int
     notifications: tuple[Durable, ...]
     prev_hash: str
@@ -129,7 +129,8 @@ class StoppedRun(Struct, frozen=True):
     at: int
     stop: RunStop
     last_sequence: int
-    """Sequence of the last message before its end. Messages after the previous run's belong to it by their run id."""
+    """Sequence of the last message before its end. The messages after the previous run's last one that have this run's
+    id belong to it."""
 
 
 class SettledInput(Struct, frozen=True):
@@ -140,7 +141,7 @@ class SettledInput(Struct, frozen=True):
     at: int
     outcome: QueueChanged
     run: str
-    """The run whose history it is in; "": none."""
+    """Id of the run in whose history it is; "" if it is in none."""
 
 
 class Snapshot(Struct, frozen=True):

@@ -10,7 +10,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_THREAD = "can't start new thread"
-"""The text of Python's RuntimeError: there is no type for this error."""
+"""The text of the RuntimeError that Python raises: there is no specific exception type."""
 _FOLDERS = ("/proc/self/fd", "/dev/fd")
 
 
@@ -70,7 +70,7 @@ def open_files() -> int:
 
 
 def out_of_file_descriptors() -> bool:
-    """Probe whether no file can be opened now; for errors that do not tell why opening failed."""
+    """Probe whether no file can be opened now; for errors that do not say why opening a file failed."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as failed:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def no_image(_data: bytes) -> Image:
-    """Refuse to store an image: this server takes none."""
+    """Refuse to store an image: this server accepts none."""
     raise ImagesUnavailableError("this server takes no images")
 
 
@@ -55,7 +55,7 @@ def no_side_queries(query: SideQuery) -> str:  # noqa: ARG001 -- the port's sign
 
 
 class ToolContext(Struct, frozen=True):
-    """What a running tool may use. Tools hold no state of conversations themselves."""
+    """The services that a running tool may use. Tools themselves hold no state of conversations."""
 
     conversation_id: str
     tool_use_id: str
@@ -67,33 +67,33 @@ class ToolContext(Struct, frozen=True):
     on_output: Callable[[str], None]
     """Called with live output, for watchers; ephemeral."""
     track: Callable[[RunningProcess], Callable[[], bool]]
-    """Call it with every process right after its start, so that a cancel kills the process at once.
+    """Registers a process for cancellation. Call it with every process directly after its start.
 
     Returns a function that releases the process, so that it may outlive the call. That function returns True if no
     cancel of this call can kill the process any more, False if a cancel has already done so.
     """
     reaped: Callable[[tuple[int, ...]], None]
-    """Call it with ProcessEnd.reaped of every process that ended: the process ids of the cancel's receipt."""
+    """Call it with ProcessEnd.reaped of every ended process: these process ids become part of the cancel's receipt."""
     keep_image: Callable[[bytes], Image] = no_image
     """Store an image in the conversation, so that the result can refer to it.
 
     Blocks; returns early when cancelled. Raises InvalidImageError, ImagesUnavailableError or StoreError.
     """
     ask_aside: Callable[[SideQuery], str] = no_side_queries
-    """Send one query to a small model beside the conversation.
+    """Send a side query to a small model.
 
     Blocks for a bounded time; returns early when cancelled. Raises SideQueryError, or ToolTransientError if the model
     is at capacity and the tool may be retried.
     """
     plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_sub_agents
-    """Validate the tasks of sub-agents, fill in defaults for "" and 0, and read the files they are given.
+    """Validate the tasks of sub-agents, fill in defaults for "" and 0, and read the files in `read_first`.
 
     Blocks like a tool. Raises SubAgentsRefusedError, or what `Tool.run` raises.
     """
 
 
 class ToolOutput(Struct, frozen=True):
-    """Output of a tool. `text` is what the model reads, already truncated to its limit."""
+    """Output of a tool. `text` is for the model, already truncated to its limit."""
 
     text: str
     is_error: bool = False
@@ -101,7 +101,7 @@ class ToolOutput(Struct, frozen=True):
     display: str = ""
     """JSON for display to people, or ""."""
     agents: tuple[AgentTask, ...] = ()
-    """Sub-agents to start: their reports become the result in place of `text`."""
+    """Sub-agents to start; if there are any, their reports become the result instead of `text`."""
 
 
 class InvalidToolInputError(Exception):
@@ -150,8 +150,8 @@ class Toolbox(Protocol):
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         """Return the handles of the running background jobs of a conversation, in the order of their start.
 
-        With `wider_than`, only of those with more rights than this mode gives. Killed jobs are left out, even before
-        they are dead.
+        With `wider_than`, only of those with more rights than this mode gives. Killed jobs are omitted, even before
+        their processes have ended.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The workspace: the directories that conversations work in, and what a system prompt says of them."""
+"""The workspace: the working directories of conversations, and their description in the system prompt."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from msgspec import Struct
 
 
 class GitState(Struct, frozen=True):
-    """State of a git repository as its files say; "" where unknown."""
+    """State of a git repository according to its files; "" for unknown values."""
 
     root: str
     branch: str = ""
-    """Empty with a detached HEAD, too."""
+    """Name of the branch; also empty with a detached HEAD."""
     commit: str = ""
     """Abbreviated hash; "" before the first commit, too."""
 
@@ -25,7 +25,7 @@ class Instructions(Struct, frozen=True):
     """The beginning of the file, as valid text without NUL."""
     shown_bytes: int = 0
     cut_bytes: int = 0
-    """Bytes of the file that are not in `text`."""
+    """Number of bytes of the file that `text` omits."""
     left_out: str = ""
     """Why the file was not read; "" if it was."""
 
@@ -35,11 +35,11 @@ class WorkspaceContext(Struct, frozen=True):
 
     directory: str
     git: GitState | None = None
-    """None outside of a repository."""
+    """State of the git repository; None outside of one."""
     instructions: tuple[Instructions, ...] = ()
-    """From the root of the repository down to the working directory."""
+    """The files with instructions, from the root of the repository down to the working directory."""
     unnamed: int = 0
-    """How many more such files there are, nearer to the root."""
+    """How many further such files, nearer to the root, are omitted."""
 
 
 class DirectoryEntry(Struct, frozen=True):
@@ -54,9 +54,9 @@ class DirectoryListing(Struct, frozen=True):
     """The entries of a directory that a person may choose from."""
 
     path: str
-    """The real path."""
+    """The real path of the directory."""
     entries: tuple[DirectoryEntry, ...]
-    """Directories first, each kind by name."""
+    """The entries: directories first, each kind sorted by name."""
     truncated: bool = False
     """Whether there are more entries."""
 
@@ -71,10 +71,13 @@ class Workspace(Protocol):
     def list_directory(self, path: str) -> DirectoryListing:
         """List a directory, the home directory of the server's user if `path` is "".
 
-        Entries that belong to the server are left out. Raises ValueError with a text for people.
+        Files of the server are omitted. Raises ValueError with a text for people.
         """
         ...
 
     def surroundings(self, directory: str) -> WorkspaceContext:
-        """Return what a model is shown of a checked directory. Reads little, and waits for nothing but the disk."""
+        """Return the description of a checked directory for the system prompt.
+
+        Reads little; blocks only on the disk.
+        """
         ...

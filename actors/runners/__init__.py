@@ -1,1 +1,1 @@
-"""What the effects of a transition start, each on threads of its own."""
+"""Runners of effects: model requests, tools and sub-agents, each on separate threads."""

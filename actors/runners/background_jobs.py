@@ -1,4 +1,4 @@
-"""The background jobs of one conversation that are being killed: how many exits are still to come."""
+"""The killed background jobs of one conversation, and how many of them have not exited yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BackgroundJobs:
 
     @property
     def all_exited(self) -> bool:
-        """Whether no exit is waited for."""
+        """Whether all killed jobs have exited."""
         return not self._exits_due
 
     def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ class BackgroundJobs:
         return handles
 
     def exited(self, receipt: KillReceipt) -> bool:
-        """Count an exit; return False if the exit of this job was counted before."""
+        """Count an exit; return False if it was counted before."""
         first = receipt.tool_use_id not in self._exited
         self._exited.add(receipt.tool_use_id)
         self._exits_due -= 1
@@ -49,7 +49,7 @@ class BackgroundJobs:
         return first
 
     def stop_waiting(self) -> None:
-        """Wait for no exit any more."""
+        """Stop waiting for exits."""
         self._exits_due = 0
         self._exited.clear()
 

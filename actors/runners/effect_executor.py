@@ -1,4 +1,4 @@
-"""Performs the effects of a conversation: starts, stops and schedules what a transition asked for.
+"""Performs the effects of a conversation: starts, stops and schedules what a transition has requested.
 
 Every effect ends in an outcome. One that cannot be performed reports its failure as its outcome, and one that raises
 is an internal fault of the conversation, which ends its run: without an outcome the conversation would wait for ever.
@@ -55,7 +55,7 @@ class InFlightWork:
     """A model request or tool call that a cancel can stop without waiting for the mailbox."""
 
     run: str
-    """The run it belongs to; "" for a summary by request."""
+    """The run it belongs to; "" for a summary that a user requested."""
     token: CancelToken
 
 
@@ -80,26 +80,27 @@ class EffectExecutor:
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
         self._cancelled_run = ""
-        """A run that must not start anything any more, though its cancel may still be in the mailbox."""
+        """The cancelled run, which must start nothing more, even while its cancel is still in the mailbox."""
         self.rights = ToolRights()
-        """What tools that start now may do, set when a mode is committed; any thread."""
+        """The rights of tools that start now; set when a mode is committed. Any thread."""
         self.parent_notified = False
         """Whether the end of this sub-agent was reported to its parent."""
         self.in_flight: InFlightWork | None = None
-        """What was started last; any thread."""
+        """The model request or tool call started last; any thread."""
 
     @property
     def all_stopped(self) -> bool:
-        """Whether no tool runner and no sub-agent is left, and no exit of a killed job is waited for."""
+        """Whether no tool runner and no sub-agent is left, and all killed jobs have exited."""
         return self._tool_runner is None and self._jobs.all_exited and self._children.all_stopped
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work`, and what its run would still start before its cancel is carried out (any thread)."""
-        self._cancelled_run = work.run or self._cancelled_run  # before the token: its outcome may start the next step
+        """Stop `work`, and keep its run from starting anything before the cancel is handled (any thread)."""
+        # set before the token is cancelled: the outcome could start the next step
+        self._cancelled_run = work.run or self._cancelled_run
         work.token.cancel()
 
     def cancel_run_now(self, run: str) -> None:
-        """Stop what this run has in flight, and what it would still start (any thread)."""
+        """Stop the work in flight of this run, and keep the run from starting anything more (any thread)."""
         self._cancelled_run = run
         work = self.in_flight
         if work is not None and work.run == run:
@@ -133,16 +134,16 @@ class EffectExecutor:
         self._services.faults.hit(f"effect.after.{point}")
 
     def stop_unrecorded(self, effects: Iterable[ActEffect], record: ConversationRecord, context: ConvContext) -> None:
-        """Perform only those effects of a cancel that stop something, while the store cannot take the cancel.
+        """Perform only those effects of a cancel that stop something, because the store cannot save the cancel now.
 
-        The rest is performed once the cancel is committed, and these a second time: each of them is idempotent.
+        All effects are performed once the cancel is committed; those done here are idempotent.
         """
         for effect in effects:
             if isinstance(effect, (AbortLlm, AbortTool, CancelSubAgents)):
                 self.perform(effect, record, context)
 
     def on_idle(self) -> None:
-        """Let the tool runner stop once its last process tree is dead, and stop left-over sub-agents. Idempotent."""
+        """Let the tool runner stop once its last process tree is dead, and stop remaining sub-agents. Idempotent."""
         self.in_flight = None
         self._requests.forget()
         self._children.stop_abandoned()
@@ -156,7 +157,7 @@ class EffectExecutor:
         self.on_idle()
 
     def read_history(self, record: ConversationRecord) -> None:
-        """Read all messages now, so that a run begins only if a model can be shown them. Raises StoreError."""
+        """Read all messages now, so that a run begins only if they are readable. Raises StoreError."""
         self._requests.builder.read_history(record)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
@@ -175,22 +176,23 @@ class EffectExecutor:
         return self._jobs.exited(receipt)
 
     def stop_waiting_for_jobs(self) -> None:
-        """Wait for no exit of a killed job any more."""
+        """Stop waiting for exits of killed jobs."""
         self._jobs.stop_waiting()
 
     def sub_agent_stopped(self, agent_id: str) -> None:
-        """Forget a sub-agent whose actor has stopped."""
+        """Remove a sub-agent whose actor has stopped."""
         self._children.stopped(agent_id)
 
     def tool_runner_stopped(self, runner: ActorRef[Any]) -> None:
-        """Forget a tool runner that has stopped, unless there is another one since."""
+        """Remove a tool runner that has stopped, unless it has already been replaced."""
         if runner is self._tool_runner:
             self._tool_runner = None
 
     def _begin(self, record: ConversationRecord) -> CancelToken:
         """Return the token of new work, cancelled already if its run is being cancelled."""
         work = self.in_flight = InFlightWork(live_run(record), CancelToken())
-        # Read after `in_flight` is set: a cancel from another thread finds either this work, or its run noted here.
+        # Checked after `in_flight` is set: a cancel on another thread then finds this work, or this check sees the
+        # cancelled run.
         if work.run and work.run == self._cancelled_run:
             work.token.cancel()
         return work.token
@@ -202,14 +204,14 @@ class EffectExecutor:
         try:
             runner = ToolRunner(self._services, self._owner, self._side_queries)
             self._tool_runner = runner.launch(self._services.threads).actor_ref
-        except RuntimeError as error:  # the machine has no thread left
+        except RuntimeError as error:  # no thread can be started
             identity = effect.tool_use_id, effect.execution_id
             self._report(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
             return
         tell(self._tool_runner, run)
 
     def _tell_runner(self, message: RunTool | AbortTool | StopWhenIdle) -> bool:
-        """Return whether there is a tool runner that takes the message; one that is stopping does not."""
+        """Send a message to the tool runner; return False if there is none, or it is stopping."""
         return self._tool_runner is not None and tell(self._tool_runner, message)
 
     def _schedule_retry(self, effect: ScheduleRetry) -> None:

@@ -1,4 +1,4 @@
-"""The messages of one conversation in memory, and what its model sees of them."""
+"""The messages of one conversation in memory, and the model's view of them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ PAGE = 1_000
 
 
 class HistoryCache:
-    """A conversation's messages, taken over as they are committed, or read from the store once. Any thread.
+    """A conversation's messages: added when they are committed, or read from the store once. Any thread.
 
-    Messages are only ever appended, so what was read stays true.
+    Messages are never changed, so cached ones stay valid.
     """
 
     def __init__(self, store: ConversationReader, conversation_id: str) -> None:
         self._store = store
         self._conversation_id = conversation_id
         self._lock = threading.Lock()
-        """Held while reading: an abandoned request may still read while the next one begins."""
+        """Held while reading, because a cancelled request may still be reading when the next one begins."""
         self._messages: list[Message] = []
         self._views = _Views()
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Take over messages that were just committed; those behind a gap are read from the store when needed."""
+        """Add messages that were just committed; if there is a gap before them, they are read from the store when
+        needed."""
         with self._lock:
             for message in messages:
                 if message.sequence == len(self._messages) + 1:
                     self._messages.append(message)
 
     def read(self, sequence: int) -> None:
-        """Read what is missing up to this sequence. Raises StoreError, also if a message is not there."""
+        """Read the missing messages up to this sequence. Raises StoreError, also if one does not exist."""
         with self._lock:
             while len(self._messages) < sequence:
                 after = len(self._messages)
@@ -56,7 +57,7 @@ class HistoryCache:
         return tuple(islice(self._messages, sequence))
 
     def view(self, sequence: int, model: ModelInfo, size_of: Callable[[Image], int]) -> ProviderView:
-        """Return what a request to a model contains of the messages up to this sequence.
+        """Return the view for a request to a model of the messages up to this sequence.
 
         `size_of` returns the bytes of an image's view. Raises StoreError, or what `size_of` raises.
         """
@@ -65,10 +66,10 @@ class HistoryCache:
 
 
 class _Views:
-    """The views of one history, each made of the one before. Any thread."""
+    """The views of one history, each built from the previous one. Any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # an abandoned request may still be built while the next one begins
+        self._lock = threading.Lock()  # a cancelled request may still be being built when the next one begins
         self._for = ("", "")
         self._view = GrowingView()
         self._budget = ImageBudget()
@@ -85,7 +86,7 @@ class _Views:
         if (model.protocol, model.name) != self._for:
             self._for = model.protocol, model.name
             self._view = GrowingView(*self._for)
-        if sequence < self._view.sequence:  # of an abandoned request: the next one has added more
+        if sequence < self._view.sequence:  # for a cancelled request: the next one has already added later messages
             return ProviderView(provider_view(messages, sequence, protocol=model.protocol, model=model.name))
         for message in islice(messages, self._view.sequence, sequence):
             self._view.add(message)

@@ -54,9 +54,9 @@ class LlmRequest:
 
 
 class StreamedText:
-    """Text on its way from the runner's thread to the conversation's.
+    """The buffer of streamed text between the runner's thread and the conversation's.
 
-    However fast the text comes, at most one message waits in the mailbox; text that comes meanwhile joins it.
+    At most one message waits in the mailbox; text that arrives meanwhile is added to the buffer.
     """
 
     def __init__(self, request_id: str, attempt: int, clock: Clock) -> None:
@@ -86,7 +86,7 @@ class StreamedText:
             self._announced = True
 
     def take(self) -> tuple[LlmStreamChunk, ...]:
-        """Remove and return all that waits, adjacent text of a kind joined (conversation's thread)."""
+        """Remove and return the buffered text, adjacent text of a kind joined (conversation's thread)."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._announced = False
@@ -106,7 +106,7 @@ class StreamedText:
 class LlmRunner(Actor):
     """Makes one attempt on its own thread.
 
-    Nothing waits for it: the conversation ignores an outcome whose request id and attempt are not its current ones.
+    The conversation does not wait for it to end: outcomes of other than the current request and attempt are ignored.
     """
 
     def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: Clock, ended: Callable[[], None]) -> None:
@@ -180,7 +180,7 @@ class LlmRunner(Actor):
             text = "The stored history could not be read: the server's log tells why."
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
         except ImagesUnavailableError as unavailable:
-            if request.cancel.cancelled:  # a cancel ends the decoding of an image, too
+            if request.cancel.cancelled:  # the error may be that of an image decoder that the cancel has ended
                 return self._aborted()
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
         except BaseException as fault:  # without an outcome the conversation would wait for ever
@@ -210,7 +210,7 @@ class LlmRunner(Actor):
         self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ModelFailedError | None = None
     ) -> LlmError:
         request = self._request
-        # Without the provider's text: it may repeat what was said in the conversation, which must not get into the log.
+        # The provider's text is not logged: it may quote the conversation, which must not get into the log.
         log.warning("model request %s, attempt %d: %s", request.request_id, request.attempt, failure.kind.value)
         return LlmError(
             at=self._clock.now_ms(),
@@ -238,7 +238,10 @@ class ModelRequests:
         record: ConversationRecord,
         begin: Callable[[], CancelToken],
     ) -> None:
-        """Make one attempt on a thread of its own. `begin` returns its token; called only if there is room for it."""
+        """Make one attempt on a separate thread.
+
+        `begin` returns its cancel token; it is called only if the attempt is admitted.
+        """
         if full := self._admission.acquire():
             self._refuse(effect, resource_failure(full))
             return
@@ -249,25 +252,25 @@ class ModelRequests:
         ended = functools.partial(self._on_end, record.id)
         try:
             LlmRunner(self._current, self._owner, self._services.clock, ended).launch(self._services.threads)
-        except RuntimeError as error:  # the machine has no thread left
+        except RuntimeError as error:  # no thread can be started
             self._admission.release()
             self._refuse(effect, resource_failure(exhausted_resource(error) or str(error)))
 
     def abort(self) -> None:
-        """Abandon the current request; idempotent."""
+        """Cancel the current request without waiting for its end; idempotent."""
         if self._current is not None:
             self._current.cancel.cancel()
             self._current = None
 
     def forget(self) -> None:
-        """Keep no request: none is in flight."""
+        """Drop the reference to the last request, because none is in flight."""
         self._current = None
 
     def _on_end(self, conversation_id: str) -> None:
         """Release the request's slot in the admission control (runner's thread).
 
-        An abandoned request may outlive the conversation's actor, which has dropped the conversation's caches of the
-        models by then. So what the request has cached since is dropped now.
+        A cancelled request may end after the conversation's actor, which has then already dropped the models' caches
+        for the conversation. So they are dropped again here.
         """
         self._admission.release()
         if not self._owner.is_alive():

@@ -1,4 +1,4 @@
-"""Models that a command names: providers are asked whether they serve them before a conversation gets the command."""
+"""Resolves the models that a command names: providers are asked for them before a conversation gets the command."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def undecided(services: Services, request: CreateConversationCommand | ConversationCommand) -> bool:
-    """Return whether providers have to be asked before this command can be checked. Never waits."""
+    """Return whether providers have to be asked before this command can be checked. Never blocks."""
     return any(name and services.models.undecided(name) for name in _named(services, request))
 
 
 def learn_for(
     services: Services, request: CreateConversationCommand | ConversationCommand, cancel: CancelToken
 ) -> None:
-    """Ask the providers that may serve the models that a command names. Waits for them."""
+    """Ask the providers that may serve the models that a command names. Blocks."""
     learn(services, _named(services, request), cancel)
 
 
 def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None:
-    """Ask the providers that may serve these models, except "" and models that are known. Waits for them."""
+    """Ask the providers that may serve these models, except "" and known models. Blocks."""
     for name in names:
         if name and services.models.undecided(name):
             services.models.learn(name, cancel)
 
 
 def find(services: Services, name: str, cancel: CancelToken) -> Model:
-    """Return the model of a conversation, asking providers if need be (runner's thread). Raises ModelFailedError."""
+    """Return the model of a conversation, asking providers if necessary (runner's thread). Raises ModelFailedError."""
     model = services.models.get(name)
     if model is None:
         services.models.learn(name, cancel)

@@ -1,4 +1,4 @@
-"""Builds the requests that a model gets: system prompt, tools, and the history as its protocol takes it."""
+"""Builds model requests: system prompt, tools, and the history in the form of the model's protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RequestBuilder:
         self._history: HistoryCache | None = None
 
     def read_history(self, record: ConversationRecord) -> None:
-        """Read all messages now, so that a run begins only if a model can be shown them. Raises StoreError."""
+        """Read all messages now, so that a run begins only if they are readable. Raises StoreError."""
         self.history_of(record).read(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:

@@ -1,4 +1,7 @@
-"""Side queries: small requests to a fast and cheap model, without tools or history, and no part of the conversation."""
+"""Side queries: small requests to a fast and cheap model, without tools or history.
+
+They are not part of the conversation.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +42,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMEOUT_MS = 30_000
-"""Milliseconds that a side query may take."""
+"""Time limit of a side query in milliseconds."""
 MAX_BYTES = 192 * 1024
-"""Bytes of a side query's text and system prompt."""
+"""Maximum bytes of a side query's text and system prompt."""
 BYTES_PER_TOKEN = 3
-"""Assumed, to judge whether a query fits into the model's window: code has more bytes per token."""
+"""Estimate used to check whether a query fits into the model's window; it is low, because code has more bytes per
+token."""
 
 
 class SideQueryAnswer(Struct, frozen=True):
     """The answer to a side query."""
 
     text: str
-    """Not empty."""
+    """The text of the answer; never empty."""
     usage: Usage | None
 
 
@@ -80,7 +84,7 @@ class SideQueries:
         return self._services.models.small(model) is not None
 
     def ask(self, conversation_id: str, model: str, query: SideQuery, cancel: CancelToken) -> SideQueryAnswer:
-        """Ask beside a conversation with this model, and wait for the answer, TIMEOUT_MS at most.
+        """Make a side query for a conversation with this model, and wait for the answer, at most TIMEOUT_MS.
 
         Raises SideQueryFailedError: no small model, too long, at capacity, cancelled, out of time, or failed.
         """
@@ -98,7 +102,7 @@ class SideQueries:
             self._admission.release()
 
     def _in_time(self, small: Model, request: ModelRequest, cancel: CancelToken) -> ModelAnswer:
-        stop = CancelToken()  # of its own: the time-out must stop the query, not the tool that makes it
+        stop = CancelToken()  # a separate token: the timeout must stop the query, not the tool that makes it
         cancel.on_cancel(stop.cancel)
         self._services.timers.after(TIMEOUT_MS, stop.cancel)
         try:
@@ -108,7 +112,7 @@ class SideQueries:
             raise SideQueryFailedError(why, aborted.usage) from None
         except ModelFailedError as failed:
             kind = failed.failure.kind
-            # Without the provider's text: it may repeat what was said, which must not get into the log.
+            # The provider's text is not logged: it may quote the conversation, which must not get into the log.
             log.info("small request of %s: %s", request.conversation_id, kind.value)
             busy = kind is ErrorKind.RATE_LIMIT
             raise SideQueryFailedError(failed.failure.message, failed.usage, busy=busy) from None
@@ -143,7 +147,7 @@ def ask_for_tool(
 
 
 class _NoSink:
-    """Port ModelSink, for an answer that is of interest only as a whole."""
+    """A ModelSink that ignores streamed text: only the complete answer is used."""
 
     def started(self) -> None:
         """Ignore it."""
@@ -156,7 +160,7 @@ class _NoSink:
 
 
 def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
-    """Return the request. Its id is its own: it must not replace the conversation's turns in a provider's cache."""
+    """Return the request. It has a new conversation id, so that it does not replace the conversation's cached turns."""
     identity = f"{conversation_id}:{query.purpose.value}"
     return ModelRequest(
         conversation_id=identity,

@@ -1,4 +1,4 @@
-"""Checks the tasks of sub-agents and reads their files: all tasks of a call, before any of them starts."""
+"""Checks all tasks of a call and reads their files before any of the sub-agents starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 READER = "read_file"
-"""The tool that reads a sub-agent's files: in the sandbox, within limits, and killed by a cancel."""
+"""The tool that reads a sub-agent's files: it runs in the sandbox, with limits, and a cancel kills it."""
 
 CLIENT_NAMES = {"cwd": "working_directory", "timeout_ms": "timeout"}
 """The names that clients use for fields of AgentTask, where they differ."""
@@ -119,7 +119,7 @@ def _tool_context(services: Services, record: ConversationRecord, cancel: Cancel
 
 
 def agent_task(asked: SpawnSubAgentsTask) -> AgentTask:
-    """Return the task that a client asks for; defaults are not filled in."""
+    """Return the task that a client has requested, without defaults filled in."""
     return AgentTask(
         agent_id="",
         task=asked.task,
@@ -133,7 +133,7 @@ def agent_task(asked: SpawnSubAgentsTask) -> AgentTask:
 
 
 def task_refusal(refused: SubAgentsRefusedError) -> InvalidFieldError | TaskRefusedError:
-    """Return the refusal of a client's command."""
+    """Return a refused task as the refusal of a client's command."""
     place = refused.place(CLIENT_NAMES)
     if refused.reason is not None and refused.index is not None:
         return TaskRefusedError(refused.index, refused.reason, f"{place}: {refused}")
@@ -174,7 +174,7 @@ def _checked(services: Services, index: int, task: AgentTask, directory: str, mo
 
 
 def _given(services: Services, index: int, task: AgentTask, context: ToolContext) -> str:
-    """Read the files of one task with the rights that the sub-agent will have, cut to the room there is for them."""
+    """Read the files of one task with the rights that the sub-agent will have, truncated to their size limit."""
     restricted = context.sandbox.report.restriction_available
     rights = Mode.RESTRICTED if restricted else context.mode
     there = msgspec.structs.replace(context, working_directory=task.cwd, mode=rights)
@@ -199,7 +199,7 @@ def _read(services: Services, path: str, context: ToolContext, refusal: SubAgent
 
 
 def _cut(text: str, room: int) -> tuple[str, int]:
-    """Return as many whole lines as fit into `room` bytes, and how many bytes are left out."""
+    """Return as many whole lines as fit into `room` bytes, and how many bytes are omitted."""
     data = text.encode(errors="replace")
     if len(data) <= room:
         return text, 0
@@ -208,7 +208,7 @@ def _cut(text: str, room: int) -> tuple[str, int]:
 
 
 def _framed(path: str, text: str, cut: int) -> str:
-    """Return the text in a tag. Every line has a number before it, so that none of them can close the tag."""
+    """Return the text in a tag. Every line begins with its number, so that no line can close the tag."""
     name = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path).replace('"', "&quot;")
     end = "" if text.endswith("\n") or not text else "\n"
     if cut:

@@ -1,8 +1,8 @@
-"""The sub-agents that run now, and the messages between them and their parents.
+"""The running sub-agents, and the messages between them and their parents.
 
-A sub-agent is a conversation with an actor like any other. No thread waits for it: its end, its time-out and its
-failure to start all reach the parent as events, of which the first one counts. An event may come twice, or too late;
-the parent ignores what it does not wait for.
+A sub-agent is a conversation with an actor like any other. No thread waits for it: its end, its timeout and its failure
+to start are reported to the parent as events, of which only the first one counts. An event may arrive twice or too
+late; the parent ignores those that it does not wait for.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SubAgents:
     """All sub-agents of the process. Any thread; nothing here blocks for long.
 
     Args:
-        clock: Gives the events to parents their time.
-        limit: How many sub-agents there may be at a time.
+        clock: Provides the time of events to parents.
+        limit: Maximum number of running sub-agents.
         directory: The conversations of this process.
     """
 
@@ -49,9 +49,9 @@ class SubAgents:
         self._directory = directory
         self._lock = threading.Lock()
         self._parents: dict[str, str] = {}
-        """The parent of each sub-agent that has an actor, or is about to get one."""
+        """The parent's id by the id of each sub-agent that has an actor or is being created."""
         self._runs: dict[str, str] = {}
-        """The run of the parent that started each sub-agent."""
+        """The id of the parent's run that started each sub-agent, by the sub-agent's id."""
 
     def start(self, parent: ConversationRecord, task: AgentTask) -> None:
         """Create a sub-agent and start its task.
@@ -60,7 +60,7 @@ class SubAgents:
         """
         asked = AskEnvelope(
             CreateSubAgent(parent, task), urgent=True
-        )  # in the lane of its cancel, lest that overtake it
+        )  # urgent like a cancel, so that a cancel cannot overtake it
         asked.answer.add_done_callback(lambda answer: self._on_created(parent.id, task.agent_id, answer))
         if not self._register(parent, task.agent_id):
             text = f"{self._limit} sub-agents are running on this server, which is as many as may: try again later"
@@ -71,12 +71,12 @@ class SubAgents:
             if self._directory.deliver(task.agent_id, asked):
                 return
             asked.fail(Rejected(Reason.SHUTTING_DOWN))
-        except RuntimeError as error:  # the machine has no thread left
+        except RuntimeError as error:  # no thread can be started
             asked.fail(error)
         self.on_stopped(task.agent_id)
 
     def cancel(self, agent_ids: Iterable[str], reason: str) -> None:
-        """Cancel these: what they have in flight is stopped at once, and nothing more is started."""
+        """Cancel these sub-agents: their work in flight is stopped at once, and nothing more is started."""
         for agent_id in agent_ids:
             try:
                 self._directory.deliver(agent_id, _cancel(reason))
@@ -85,7 +85,7 @@ class SubAgents:
             self._cancel_run_now(agent_id)
 
     def abandon(self, agent_ids: Iterable[str]) -> None:
-        """Cancel those of these that still have an actor; their parent waits for none of them any more."""
+        """Cancel those that still have an actor; their parent no longer waits for them."""
         for agent_id in agent_ids:
             actor = self._directory.live(agent_id)
             if actor is not None and actor.deliver(_cancel("its parent is at rest")):
@@ -110,7 +110,7 @@ class SubAgents:
         return ledger.last_text if ledger is not None else ""
 
     def on_stopped(self, conversation_id: str) -> None:
-        """Free the place of a sub-agent whose actor has stopped, and notify its parent; ignore other conversations."""
+        """Release the slot of a sub-agent whose actor has stopped and notify its parent; ignore other conversations."""
         with self._lock:
             parent_id = self._parents.pop(conversation_id, None)
             self._runs.pop(conversation_id, None)
@@ -126,7 +126,7 @@ class SubAgents:
             return True
 
     def _on_created(self, parent_id: str, agent_id: str, answer: Future[object]) -> None:
-        """Report to the parent why a sub-agent could not be created, if so (any thread)."""
+        """If a sub-agent could not be created, report the reason to the parent (any thread)."""
         error = answer.exception()
         if error is None:
             return
@@ -136,7 +136,10 @@ class SubAgents:
         self.report_end(parent_id, agent_id, AgentFailed(kind, f"it could not be started: {text}"), Usage())
 
     def _cancel_run_now(self, agent_id: str) -> None:
-        """Stop its run now. Only once the cancel is in its mailbox: what is stopped must not be taken for a failure."""
+        """Stop its run now.
+
+        Its mailbox must already contain the cancel, so that the stopped work does not count as a failure.
+        """
         actor = self._directory.live(agent_id)
         if actor is not None:
             actor.cancel_run_now(run_id(agent_id, 1))  # a sub-agent has one run only
@@ -155,20 +158,20 @@ class ChildSubAgents:
         self._sub_agents = sub_agents
         self._owner = owner
         self._running: set[str] = set()
-        """Ids of those whose actors have not stopped."""
+        """Ids of the sub-agents whose actors have not stopped."""
         self._cancelled: set[str] = set()
-        """Those of them that were cancelled."""
+        """Ids of those that were cancelled."""
 
     @property
     def all_stopped(self) -> bool:
-        """Whether none of them has an actor."""
+        """Whether the actors of all of them have stopped."""
         return not self._running
 
     def start(self, effect: SpawnSubAgent, record: ConversationRecord) -> None:
-        """Start a sub-agent. Its time runs from now on, also while it waits for its start."""
+        """Start a sub-agent. Its time limit begins now, even if its start is delayed."""
         agent_id = effect.task.agent_id
         self._running.add(agent_id)
-        owner = weakref.ref(self._owner)  # the timer must not keep the actor in memory: it may be hours away
+        owner = weakref.ref(self._owner)  # the timer, which may run for hours, must not keep the actor in memory
         clock, sub_agents = self._services.clock, self._sub_agents
 
         def report_timeout() -> None:
@@ -180,7 +183,7 @@ class ChildSubAgents:
         sub_agents.start(record, effect.task)
 
     def cancel(self, agent_ids: Iterable[str], reason: str) -> None:
-        """Cancel these."""
+        """Cancel these sub-agents."""
         self._cancelled.update(agent_ids)
         self._sub_agents.cancel(agent_ids, reason)
 
@@ -191,7 +194,7 @@ class ChildSubAgents:
             self._sub_agents.abandon(abandoned)
 
     def stopped(self, agent_id: str) -> None:
-        """Forget a sub-agent whose actor has stopped."""
+        """Remove a sub-agent whose actor has stopped."""
         self._running.discard(agent_id)
         self._cancelled.discard(agent_id)
 
@@ -203,7 +206,7 @@ class ChildSubAgents:
 
 
 def outcome_of(state: State) -> AgentOutcome:
-    """Return how a sub-agent has ended whose actor has stopped in this state."""
+    """Return the outcome of a sub-agent whose actor has stopped in this state."""
     match state:
         case Completed(result=result):
             return AgentSucceeded(result)

@@ -1,7 +1,7 @@
-"""Generated titles: at once the first line of the first message, later one that a small model writes.
+"""Generated titles: first the first line of the first message, then one that a small model writes.
 
-The model is asked once, beside the first run. Its title replaces the first line only, never a title that a client has
-set meanwhile. Nothing waits for it; a failure, a deletion or a shutdown leaves the title as it is.
+The model is asked once, concurrently with the first run. Its title replaces only the first line, never a title that a
+client has set meanwhile. Nothing waits for it; a failure, a deletion or a shutdown leaves the title as it is.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 MAX_CHARACTERS = 60
 MAX_READ = 4_000
-"""Characters of the first message that the model is shown."""
+"""Maximum characters of the first message that the model gets."""
 MAX_OUTPUT = 2_000
-"""Tokens; models that reason do so within them."""
+"""Maximum tokens of the answer, including the reasoning of models that reason."""
 AT_ONCE = 16
-"""Titles that are asked for at the same time in the whole process; another one is not asked for."""
+"""Maximum concurrent queries for titles in the process; beyond that, no title is requested."""
 CLOSE_SECONDS = 1.0
-"""How long `close` waits for their threads."""
+"""Seconds that `close` waits for the threads."""
 
 PROMPT = """\
 You give conversations with a programmer's assistant their titles. You get the first message of one. Answer with the \
@@ -65,10 +65,10 @@ def untitled(record: ConversationRecord) -> bool:
 
 
 class Titles:
-    """Asks a model for titles, each on a thread of its own. Any thread.
+    """Asks a model for titles, each on a separate thread. Any thread.
 
     Args:
-        deliver: Sends the title to its conversation, whose actor is started if need be; never blocks.
+        deliver: Sends the title to its conversation, whose actor is started if necessary; never blocks.
     """
 
     def __init__(
@@ -99,18 +99,18 @@ class Titles:
             self._asking[record.id] = cancel, thread
             try:
                 thread.start()
-            except RuntimeError:  # the machine has no thread left
+            except RuntimeError:  # no thread can be started
                 del self._asking[record.id]
 
     def stop(self, conversation_id: str) -> None:
-        """Stop asking for the title of this conversation."""
+        """Cancel the query for the title of this conversation."""
         with self._lock:
             asking = self._asking.get(conversation_id)
         if asking is not None:
             asking[0].cancel()
 
     def close(self) -> None:
-        """Stop asking, and wait CLOSE_SECONDS at most for the threads; idempotent."""
+        """Cancel all queries, and wait at most CLOSE_SECONDS for the threads; idempotent."""
         with self._lock:
             self._closed = True
             asking = tuple(self._asking.values())
@@ -120,14 +120,14 @@ class Titles:
         for _, thread in asking:
             thread.join(max(0.0, until - self._services.clock.monotonic()))
 
-    # --- a title's own thread ---------------------------------------------------------------------------------
+    # --- thread of a query ------------------------------------------------------------------------------------
 
     def _work(self, record: ConversationRecord, text: str, cancel: CancelToken) -> None:
         try:
             title, usage = self._asked(record, text, cancel)
             if title or usage is not None:
                 self._deliver(record.id, SetGeneratedTitleCommand(title, instead_of=record.title, usage=usage))
-        except Exception:  # a title is not worth a fault of its conversation
+        except Exception:  # a failure to write a title must not affect the conversation
             log.exception("the title of conversation %s", record.id)
         finally:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Which mode tools start in now, and which mode each running call was started in."""
+"""The mode in which tools start now, and the mode in which each running call was started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ToolRights:
         return self._mode
 
     def set(self, mode: Mode) -> None:
-        """Start calls in this mode from now on; those that run keep theirs."""
+        """Start calls in this mode from now on; running ones keep theirs."""
         with self._lock:
             self._mode = mode
 
@@ -44,12 +44,12 @@ class ToolRights:
             return self._mode
 
     def end(self, tool_use_id: str) -> None:
-        """Forget a call that has ended, or never began; idempotent."""
+        """Remove a call that has ended, or never began; idempotent."""
         with self._lock:
             self._calls.pop(tool_use_id, None)
 
     def wider_than(self, mode: Mode) -> tuple[str, ...]:
-        """Return the calls that run with more rights than this mode gives, without those that are being killed."""
+        """Return the running calls with more rights than this mode gives, except those that are being killed."""
         with self._lock:
             return tuple(
                 tool_use_id
@@ -58,7 +58,7 @@ class ToolRights:
             )
 
     def cancel(self, tool_use_ids: Iterable[str]) -> None:
-        """Kill these calls; their only outcome is that they were aborted."""
+        """Kill these calls; their outcome will be that they were aborted."""
         with self._lock:
             tokens = [self._calls[tool_use_id][1] for tool_use_id in tool_use_ids if tool_use_id in self._calls]
         for token in tokens:

@@ -1,7 +1,7 @@
 """The tool runner of a conversation: runs one tool call at a time, kills it on request, and reports its outcome.
 
-The runner never blocks: the tool runs on a thread of its own, which ends with the tool. Every call ends in an outcome,
-whatever happens to it: without one the conversation would wait for ever.
+The runner never blocks: the tool runs on a separate thread, which ends with the tool. Every call ends in an outcome,
+even after a bug: without one the conversation would wait for ever.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class RunTool:
     context: ConvContext
     cancel: CancelToken
     rights: ToolRights
-    """Gives the call its mode when it starts. That may be long after this message: the call waits until the processes
-    of a killed one are dead, and the mode may change meanwhile."""
+    """Provides the mode of the call when it starts. That may be long after this message, because the call waits until
+    the processes of a killed one have ended, and the mode may change meanwhile."""
 
 
 @dataclass(frozen=True)
 class StopWhenIdle:
-    """To a tool runner: kill what runs, and stop once its processes are dead, unless another call comes first."""
+    """To a tool runner: kill the running call, and stop after its processes unless another call arrives first."""
 
 
 Identity = tuple[str, int]
@@ -81,11 +81,11 @@ Identity = tuple[str, int]
 
 @dataclass
 class Execution:
-    """A tool call that runs, is being killed, or waits to run."""
+    """A tool call that is running, is being killed, or waits for its start."""
 
     run: RunTool
     killed_at: float | None = None
-    """Monotonic seconds."""
+    """When it was killed, in monotonic seconds; None before."""
     pids: set[int] = field(default_factory=set)
 
     @property
@@ -100,8 +100,7 @@ class Execution:
 class ToolRunner(Actor):
     """Runs the tool calls of one conversation, one after the other.
 
-    After a kill the next call waits until all processes of the killed one are dead, or could not be confirmed dead
-    within a bound.
+    After a kill the next call waits until all processes of the killed one have ended, or until a time limit.
     """
 
     def __init__(self, services: Services, owner: ActorRef[Any], side_queries: SideQueries) -> None:
@@ -114,7 +113,7 @@ class ToolRunner(Actor):
         self._stopping = False
 
     def receive(self, message: Any) -> None:
-        """Handle one message; stop if that was asked for and nothing runs or waits."""
+        """Handle one message; stop if that was requested and no call is running or waiting."""
         match message:
             case RunTool(effect=effect):
                 self._stopping = False
@@ -125,7 +124,7 @@ class ToolRunner(Actor):
                 self._advance(message)
             case StopWhenIdle():
                 self._stopping = True
-                if isinstance(self._run, Running):  # its conversation waits for no outcome of it any more
+                if isinstance(self._run, Running):  # its conversation no longer waits for an outcome
                     self._advance(AbortTool(self._run.call.tool_use_id, self._run.call.execution_id))
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
@@ -133,7 +132,7 @@ class ToolRunner(Actor):
             self.terminate()
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """Contain a bug of this actor: kill what runs, and report it as failed."""
+        """Handle a bug of this actor: kill the running call, and report it as failed."""
         super().on_fault(message, error)
         for execution in self._executions.values():
             execution.run.cancel.cancel()
@@ -179,7 +178,7 @@ class ToolRunner(Actor):
             self._not_started(execution, exhausted_resource(error) or str(error))
 
     def _not_started(self, execution: Execution, reason: str) -> None:
-        """Report a call that did not begin, so that it may be tried again."""
+        """Report that a call did not start, so that it may be tried again."""
         outcome = ToolTransient(self._services.clock.now_ms(), *execution.identity, reason, begun=False)
         tell(self.actor_ref, ToolEnded(outcome, KillReceipt(*execution.identity)))
 
@@ -199,7 +198,7 @@ class ToolRunner(Actor):
         for identity in self._executions.keys() - identities:
             del self._executions[identity]
 
-    # --- the tool's own thread --------------------------------------------------------------------------------
+    # --- thread of the tool ----------------------------------------------------------------------------------
 
     def _work(self, execution: Execution) -> None:
         def killed() -> None:
@@ -213,7 +212,10 @@ class ToolRunner(Actor):
         tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._services.clock.monotonic())))
 
     def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
-        """Run the tool and return its outcome. A call that is cancelled meanwhile was aborted, whatever it returns."""
+        """Run the tool and return its outcome.
+
+        A call that was cancelled meanwhile counts as aborted, independent of its result.
+        """
         cancel = execution.run.cancel
         outcome = None if cancel.cancelled else self._try(execution)
         if outcome is None or cancel.cancelled:

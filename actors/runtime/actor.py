@@ -23,12 +23,12 @@ Request = TypeVar("Request")
 
 
 class AskEnvelope(Generic[Request]):
-    """A request and the future for its answer. The future carries done-callbacks; pykka's own does not."""
+    """A request and the future for its answer. It is a standard future, because pykka's has no callbacks."""
 
     def __init__(self, request: Request, *, deadline: float | None = None, urgent: bool = False) -> None:
         self.request = request
         self.deadline = deadline
-        """Monotonic seconds; past it the request is dropped unapplied."""
+        """Monotonic seconds; after that the request is dropped without being applied."""
         self.urgent = urgent
         self.answer: Future[Any] = Future()
         self._wanted: bool | None = None
@@ -53,7 +53,7 @@ class AskEnvelope(Generic[Request]):
 class Actor(pykka.ThreadingActor):
     """An actor with one thread and one mailbox, which never drops a message silently.
 
-    Subclasses implement `receive`. What it raises goes to `on_fault` on the actor's thread; the actor continues.
+    Subclasses implement `receive`. Its exceptions are passed to `on_fault` on the actor's thread; the actor continues.
     """
 
     @staticmethod
@@ -79,7 +79,7 @@ class Actor(pykka.ThreadingActor):
             message.fail(error)
 
     def on_receive(self, message: Any) -> None:
-        """Guard `receive`: pykka would kill this actor, and on a BaseException every actor of the process."""
+        """Call `receive`, and catch its exceptions: pykka would stop this actor, or on a BaseException all actors."""
         try:
             self.receive(message)
         except BaseException as error:  # noqa: BLE001 -- a fault must be reported, and must not end the actor
@@ -94,12 +94,12 @@ class Actor(pykka.ThreadingActor):
 
     @property
     def mailbox(self) -> Mailbox:
-        """The actor's inbox with its own type."""
+        """The actor's inbox as a Mailbox."""
         return cast("Mailbox", self.actor_inbox)
 
     @property
     def stopped(self) -> bool:
-        """Whether it has stopped taking messages (any thread)."""
+        """Whether it no longer accepts messages (any thread)."""
         return self.mailbox.closed or self.actor_stopped.is_set()
 
     def terminate(self, refusal: Exception | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Admission control: bounds on concurrent model requests and on other work that needs file descriptors."""
+"""Admission control: limits for concurrent model requests and for other work that needs file descriptors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FILES_PER_TOOL = 6
-"""What a tool call opens here while its process starts and runs: sockets, pipes, a handle to kill it by."""
+"""File descriptors that a tool call needs in this process: sockets, pipes, a handle to kill its process."""
 FILES_PER_REQUEST = 2
 """A model request's socket, and what the name resolution before it opens."""
 COUNT_SECONDS = 0.05
-"""How old a count of open files may be: counting thousands takes a millisecond."""
+"""Seconds for which a count of open files is reused: counting thousands takes a millisecond."""
 
 
 class FileRoom:
@@ -59,7 +59,7 @@ class FileRoom:
 
 
 class Admission:
-    """Bounds the model requests in flight in the whole process. Any thread."""
+    """Limits the model requests in flight in the process. Any thread."""
 
     def __init__(self, limit: int, room: FileRoom | None = None) -> None:
         self._room = room or FileRoom()

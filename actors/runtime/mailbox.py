@@ -32,7 +32,7 @@ class Mailbox:
         self._sleep.acquire()
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Add a message, to the urgent lane if it has a true `urgent`.
+        """Add a message, to the urgent lane if its attribute `urgent` is true.
 
         Once closed: raises ActorDeadError, or fails the envelope's reply if it has one.
         """

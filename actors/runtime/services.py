@@ -32,20 +32,21 @@ class AgentLimits:
     """Limits of sub-agents. The default number of turns is in the state machine's limits: Limits.max_turns."""
 
     per_call: int = 10
-    """Started together, which is all that one conversation has at a time."""
+    """Maximum sub-agents started together; a conversation has no others at that time."""
     at_once: int = 50
-    """In the whole process; one more fails as its parent's sub-agent."""
+    """Maximum running sub-agents in the process; a further one fails to start, which is reported to its parent."""
     max_turns: int = 100
     timeout_ms: int = 20 * 60_000
-    """If the task names none."""
+    """Default time limit of a sub-agent, in milliseconds."""
     min_timeout_ms: int = 1_000
     max_timeout_ms: int = 2 * 60 * 60_000
     task_bytes: int = 16 * 1024
-    """Of a task's text in UTF-8."""
+    """Maximum size of a task's text in UTF-8."""
     files: int = 10
-    """Given to one at the start."""
+    """Maximum number of files that a sub-agent gets at its start."""
     file_bytes: int = 64 * 1024
-    """Of all files given to one; no more than its window has tokens, which is about a quarter of it."""
+    """Maximum size of all these files together. It is also limited to as many bytes as the model's window has tokens,
+    which fills about a quarter of the window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +64,16 @@ class Services:
     workspace: Workspace
     timers: Timers
     threads: ThreadPool
-    """For actors, and for work that blocks."""
+    """The thread pool for actors and blocking work."""
     images: Images = field(default_factory=NoImages)
     limits: Limits = field(default_factory=Limits)
     agents: AgentLimits = field(default_factory=AgentLimits)
     idle_seconds: float = 30.0
-    """How long an idle conversation keeps its thread."""
+    """Seconds that an idle conversation keeps its thread."""
     max_llm_requests: int = 1_000
-    """Model requests in flight in the whole process; one more fails as retryable."""
+    """Maximum model requests in flight in the process; a further one fails and can be retried."""
     files: FileRoom = field(default_factory=FileRoom)
-    """File descriptors for model requests and tools."""
+    """Admission of work by free file descriptors."""
     titles: bool = False
     """Whether conversations without a title get one from their first message."""
     node: str = "local"

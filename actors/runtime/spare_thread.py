@@ -1,4 +1,4 @@
-"""A reserved thread: when no thread can be started, it is ended so that an urgent one can start."""
+"""A reserved thread: it is ended when the system has no thread left, so that an urgent one can start."""
 
 from __future__ import annotations
 

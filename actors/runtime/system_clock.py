@@ -7,7 +7,7 @@ import secrets
 import time
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-"""32 letters and digits that are not mistaken for each other: every byte picks one as likely as any other."""
+"""32 letters and digits that look different. As 256 is a multiple of 32, a random byte selects each equally often."""
 _ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
 _NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
 _CONVERSATION_ID = re.compile(rf"[{_ALPHABET}]{{16}}(-a[0-9]+)*")
@@ -24,7 +24,7 @@ class SystemClock:
 
 
 def has_form_of_id(text: str) -> bool:
-    """Return whether `text` could be the id of a conversation or sub-agent; no slug may, so that names are unique."""
+    """Return whether `text` has the form of an id of a conversation or sub-agent, which slugs must not have."""
     return _CONVERSATION_ID.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""A pool of threads for actors and blocking work: to start a thread costs more than most of what runs on one.
+"""A pool of threads for actors and blocking work: starting a thread takes longer than most of these jobs.
 
 concurrent.futures.ThreadPoolExecutor does not fit: beyond a fixed size it queues work instead of raising when the
 system has no thread left, its threads stay until it shuts down, and the interpreter waits for them at exit.
@@ -25,7 +25,7 @@ _Job: TypeAlias = "tuple[Callable[[], object], str]"
 
 
 class ThreadPool:
-    """Runs each job at once on a thread of its own, an idle one if there is any, the last used first. Any thread."""
+    """Runs each job at once on a separate thread: the idle one used last, or a new one. Any thread."""
 
     def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
         self._idle_seconds = idle_seconds
@@ -34,7 +34,7 @@ class ThreadPool:
         self._closed = False
 
     def run(self, job: Callable[[], object], name: str) -> None:
-        """Start `job`; its thread is called `name` meanwhile. Raises RuntimeError if no thread can be started."""
+        """Start `job` on a thread that is named `name` meanwhile. Raises RuntimeError if no thread can be started."""
         with self._lock:
             thread = self._idle.pop() if self._idle else None
         if thread is None:
@@ -66,7 +66,7 @@ class ThreadPool:
                 if thread in self._idle:
                     self._idle.remove(thread)
                     return None
-        return thread.jobs.get()  # it was taken from the idle ones just now, so a job is on its way
+        return thread.jobs.get()  # `run` has just taken it from the idle threads and is about to give it a job
 
 
 class _PooledThread(threading.Thread):
@@ -83,7 +83,7 @@ class _PooledThread(threading.Thread):
             work, self.name = job
             try:
                 work()
-            except BaseException:  # the thread outlives its jobs
+            except BaseException:  # a failing job must not end the thread
                 log.exception("a job of thread %s failed", self.name)
-            del job, work  # an idle thread keeps nothing alive
+            del job, work  # an idle thread must not keep a job's objects in memory
             job = self._pool.next_job(self)

@@ -39,7 +39,7 @@ class Answer(str):
     run: str
     """The resource name of the run."""
     usage: Usage
-    """What the model's responses in this run consumed; its sub-agents are counted in their own conversations."""
+    """The usage of the model's responses in this run; that of sub-agents is in their own conversations."""
 
     @classmethod
     def of(cls, text: str, *, run: str, usage: Usage) -> Self:

@@ -48,7 +48,7 @@ class Tool(Wrapper[v1.Tool]):
     name: str
     """The resource name, ``tools/{tool}``."""
     description: str
-    """What it does, as the model reads it."""
+    """The description of the tool for the model."""
     input_schema: dict[str, Any] = field(hash=False)
     """The JSON schema of its input."""
     modes: tuple[Mode, ...]
@@ -92,7 +92,8 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     """What the sandbox of the server's machine can do."""
 
     tier: SandboxTier
-    """What enforces the restricted mode: "a" (namespaces, Landlock, seccomp), "b" (Landlock, seccomp) or "none"."""
+    """The mechanism that enforces the restricted mode: "a" (namespaces, Landlock, seccomp), "b" (Landlock, seccomp) or
+    "none"."""
     restricted_available: bool
     """Whether conversations can be in the restricted mode."""
     reason: str

@@ -181,7 +181,7 @@ class ReplayStep(Wrapper[v1.ReplayConversationResponse]):
     state_json: str
     """The resulting state as JSON, in the same format."""
     difference: str
-    """How the result differs from what was stored; empty if it does not."""
+    """How the result differs from the stored one; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Task:
     """The task of a sub-agent. Values that are not given default to those of the conversation or the server."""
 
     task: str
-    """What to do, in words for the sub-agent: it knows nothing else of the conversation."""
+    """The task as text for the sub-agent, which knows nothing else about the conversation."""
     model: str = ""
     max_turns: int = 0
     """Maximum number of turns, besides a last one to submit a result; zero for the server's default."""

@@ -122,7 +122,7 @@ class BedrockError(Exception):
     """Base class of all errors: a call failed on the server, or on the way to it."""
 
     hint: ClassVar[str] = ""
-    """What to do about it, in a sentence for people. Empty if the message says it all."""
+    """Advice for people in one sentence. Empty if the message needs none."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class BedrockError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        """What happened, in words for people. Programs should look at the class or at `reason`."""
+        """The error message for people. Programs should use the class or `reason` instead."""
         self.reason = reason
         """The name of the refusal reason, e.g. "AGENT_BUSY". Empty if the failure was not the server's answer."""
         self.code = code

@@ -57,13 +57,13 @@ class TextDelta(Wrapper[v1.Event.TextDelta]):
     """Text that the model is writing. A preview: the message that follows has the final text."""
 
     llm_request_id: str
-    """The request; together with `attempt` it names the delta slot."""
+    """Id of the request to the model; together with `attempt` it identifies the delta slot."""
     attempt: int
     """The attempt, counted from 1."""
     offset: int
     """Where the text begins, in code points from the beginning of the text, or the reasoning, of the slot."""
     text: str
-    """The text."""
+    """The new text."""
     reasoning: bool
     """Whether it is reasoning."""
 
@@ -73,13 +73,13 @@ class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
     """Output that a tool is writing. A preview: the tool result has the final output."""
 
     tool_use_id: str
-    """The call."""
+    """Id of the tool call."""
     attempt: int
     """Its attempt, counted from 1. Output of earlier attempts is void."""
     offset: int
     """Where the text begins, in code points from the beginning of the output of the attempt."""
     text: str
-    """The text."""
+    """The new text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     messages: tuple[Message, ...]
     """The latest messages, oldest first."""
     partial: tuple[TextDelta, ...]
-    """What the model has written so far of a message that is not stored yet; shown as text deltas as well."""
+    """Text that the model has written so far of a message that is not stored yet; also yielded as text deltas."""
     pending_approvals: tuple[Approval, ...]
     """The open approvals."""
     queue: tuple[Message, ...]
@@ -167,9 +167,9 @@ class StreamDiscarded(Wrapper[v1.Event.StreamDiscarded]):
     """A delta slot whose text is void: it is not in the history, and should be removed from the screen."""
 
     llm_request_id: str
-    """The request."""
+    """Id of the request to the model."""
     attempt: int
-    """The attempt."""
+    """The attempt, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class ToolTreeReaped(Wrapper[v1.Event.ToolTreeReaped]):
     pids: tuple[int, ...]
     """The processes that were ended."""
     duration: timedelta
-    """From the cancel to the end of the last of them."""
+    """Time from the cancel to the exit of the last process."""
     leaked: bool
     """Whether some of them could not be confirmed as ended within two seconds."""
 

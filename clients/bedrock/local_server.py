@@ -21,11 +21,11 @@ except ImportError:  # Windows, where no server runs
     fcntl = None  # type: ignore[assignment]
 
 ADDRESS_FILE = "address"
-"""In the data directory while a server runs; contains `unix:` and the path of its socket."""
+"""Name of a file in the data directory, present while a server runs; contains `unix:` and the path of its socket."""
 LOCK_FILE = "lock"
-"""In the data directory; locked by the running server, and contains its process id."""
+"""Name of a file in the data directory, locked by the running server; contains its process id."""
 TOKEN_FILE = "token"  # noqa: S105 -- its name
-"""In the data directory: the bearer token that every call must carry."""
+"""Name of a file in the data directory; contains the bearer token that every call must carry."""
 LONGEST_SOCKET_PATH = 107
 """Maximum bytes of a socket's path: Linux allows 108 with the terminating zero."""
 

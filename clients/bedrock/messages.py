@@ -79,7 +79,7 @@ class ToolResult(Wrapper[v1.ToolResult]):
     outcome: ToolOutcome
     """"ok", "error", "cancelled", "skipped" or "denied"."""
     output: str
-    """What the model reads."""
+    """The output for the model."""
     images: tuple[Image, ...]
     """Images that the model gets with the output."""
     display: dict[str, Any] = field(hash=False)
@@ -109,7 +109,7 @@ class Message(Wrapper[v1.Message]):
     """A stored message, or one that waits in the queue."""
 
     name: str
-    """The resource name."""
+    """The resource name of the message."""
     sequence: int
     """The position in the conversation, counted from 1. Zero while the message waits in the queue."""
     role: Role
@@ -117,7 +117,7 @@ class Message(Wrapper[v1.Message]):
     delivery: Delivery | Literal[""]
     """How a message of a user entered the conversation; empty for all others."""
     content: tuple[ContentBlock, ...]
-    """What it says, in order."""
+    """The content, in order."""
     usage: Usage | None
     """What the response consumed; None unless a model wrote the message and the provider reported it."""
     create_time: datetime

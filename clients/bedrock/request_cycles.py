@@ -31,7 +31,7 @@ class AiBlock(Wrapper[v1.AiBlock]):
     """One text of the agent and the tool calls that followed it, up to the next text."""
 
     assistant: str
-    """What the agent said."""
+    """The agent's text."""
     reasoning: str
     """The agent's visible reasoning. Either this or `assistant` is empty; both are if `synthetic`."""
     synthetic: bool
@@ -59,7 +59,7 @@ class InferenceRound(Wrapper[v1.InferenceRound]):
     """One request to the model and its response."""
 
     llm_request_id: str
-    """The request."""
+    """Id of the request."""
     inputs: tuple[str, ...]
     """The resource names of the messages that were added to the request since the previous round."""
     output: str
@@ -81,7 +81,7 @@ class RequestCycle(Wrapper[v1.RequestCycle]):
     root_delivery: Delivery
     """How its root message entered: "direct" or "follow_up"."""
     stop_reason: StopReason | Literal[""]
-    """How the run ended; empty while it goes on."""
+    """How the run ended; empty while it continues."""
     stop_detail: str
     """The cause in more detail, e.g. "restart"; empty if there is none."""
     steps: tuple[ResolutionStep, ...]
@@ -91,6 +91,6 @@ class RequestCycle(Wrapper[v1.RequestCycle]):
     start_time: datetime
     """When its root message was stored."""
     end_time: datetime | None
-    """When the run ended; None while it goes on."""
+    """When the run ended; None while it continues."""
     events: tuple[str, ...]
     """The events that both views are made of, a JSON object each; empty unless requested."""

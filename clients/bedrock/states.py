@@ -236,7 +236,7 @@ class CompletedDetail(Wrapper[v1.ConversationState.Completed]):
     """How a sub-agent succeeded."""
 
     result: str
-    """What it submitted."""
+    """The submitted result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class FailedDetail(Wrapper[v1.ConversationState.Failed]):
     """How a sub-agent failed."""
 
     error: RunError
-    """Why."""
+    """Why it failed."""
     partial_result: str
     """The last text it wrote; empty if it wrote none, or reported the failure itself."""
 
@@ -254,23 +254,23 @@ class ConversationState(Wrapper[v1.ConversationState]):
     """The state of a conversation. Of the details only the one that belongs to `kind` is set, if there is one."""
 
     kind: StateKind | Literal[""]
-    """Which state it is."""
+    """The name of the state; empty if this version does not know it."""
     enter_time: datetime
     """When the conversation entered it."""
     llm_requesting: LlmRequestingDetail | None
-    """For "llm_requesting" and "awaiting_continuation"."""
+    """Details of the states "llm_requesting" and "awaiting_continuation"; else None."""
     awaiting_approval: AwaitingApprovalDetail | None
-    """For "awaiting_tool_approval"."""
+    """Details of the state "awaiting_tool_approval"; else None."""
     tool_executing: ToolExecutingDetail | None
-    """For "tool_executing"."""
+    """Details of the state "tool_executing"; else None."""
     awaiting_sub_agents: AwaitingSubAgentsDetail | None
-    """For "awaiting_sub_agents"."""
+    """Details of the state "awaiting_sub_agents"; else None."""
     error: RunError | None
-    """For "error"."""
+    """The error of the state "error"; else None."""
     completed: CompletedDetail | None
-    """For "completed"."""
+    """Details of the state "completed"; else None."""
     failed: FailedDetail | None
-    """For "failed"."""
+    """Details of the state "failed"; else None."""
     busy: bool
     """Whether a direct message would be refused because something is in progress."""
     run: str

@@ -43,7 +43,7 @@ class _Span(Struct):
     after: int
     through: int
     ended: StoppedRun | None = None
-    """None while the run is live."""
+    """The outcome of the run; None while it is live."""
 
     @property
     def place(self) -> _Place:

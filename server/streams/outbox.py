@@ -48,7 +48,7 @@ class Outbox:
         self._frames: list[bytes] = []
         self._bytes = 0
         self.writing_since: float | None = None
-        """By the loop's clock; None while nothing is being sent."""
+        """When the present send began, by the event loop's clock; None while nothing is being sent."""
         self.sent_at = 0.0
         """When the transport took the last response."""
 

@@ -42,7 +42,7 @@ class InitialSnapshot:
         return None
 
     def add_partial(self, chunks: tuple[TextChunk, ...]) -> None:
-        """Add the text streamed so far to the snapshot, from its beginning: one entry of each kind."""
+        """Add the text streamed so far to the snapshot: one entry for the answer, one for reasoning."""
         if self.slot is None:
             return
         request_id, attempt = self.slot

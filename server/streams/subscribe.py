@@ -40,7 +40,7 @@ class Sources:
     conversion: ConversionContext
     wakeups: Wakeups
     text_wakeups: Wakeups
-    """For live text, with longer pauses."""
+    """The wakeups for live text, with longer pauses than those for events."""
 
 
 class SubscribeStreams(Streams):

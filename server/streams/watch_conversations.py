@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAGE = 100
-"""Conversations per page."""
+"""Number of conversations that are read from the store at a time."""
 PAUSE_SECONDS = 0.05
 """Pause after changes were sent, in which frequent changes are coalesced."""
 

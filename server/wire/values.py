@@ -50,7 +50,7 @@ def struct_of(value: dict[str, Any]) -> Struct | None:
     result = Struct()
     try:
         result.update(value)
-    except (ValueError, OverflowError):  # a number beyond a double, a lone surrogate
+    except (ValueError, OverflowError):  # a number too large for a double, or a lone surrogate
         return None
     return result
 

@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 MAX_WORKERS = 2
-"""Images that are decoded at the same time in this process."""
+"""Maximum number of concurrent decoders of this process."""
 
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
-"""Limits of one worker. The largest accepted image in the most wasteful format takes about 700 MB."""
+"""Limits of one worker. The largest accepted image, in the format that needs most memory, takes about 700 MB."""
 
 OUTPUT_BYTES = 8 << 20
-"""Bytes of a worker's output; twice the largest view."""
+"""Maximum bytes of a worker's output: twice the largest view."""
 
 VIEW_KIND = "view1"
 """Part of a view's id. A new way to derive views gets a new kind, so that a stored view never changes."""
 
 KNOWN_SIZES = 10_000
-"""Views whose size is cached, at most."""
+"""Maximum number of views whose size is cached."""
 
 PROGRAM = (
     "import sys; sys.path.insert(0, {root!r}); sys.path.append({pillow!r}); "
@@ -96,7 +96,7 @@ class SandboxedImages:
         return image
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """Return what models see of the image; see ports.Images."""
+        """Return the view of the image for models; see ports.Images."""
         view = self._store.attachment(conversation_id, view_name(image.attachment))
         if view is None:
             original = self._store.attachment(conversation_id, image.attachment)
@@ -112,7 +112,7 @@ class SandboxedImages:
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
         """Return the size of the view in bytes; see ports.Images.
 
-        Cached per conversation: another one may have a view that an earlier release derived.
+        Cached per conversation: the same image may have another view there, derived by an earlier release.
         """
         key = f"{conversation_id}/{image.attachment}"
         with self._lock:

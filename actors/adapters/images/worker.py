@@ -1,8 +1,8 @@
 """Decode one image from standard input and derive the view that models get; the argument is MAX_PIXELS.
 
 Runs as a separate process with limits, since decoders are large and images may be hostile. Uses only the standard
-library and Pillow. Prints "error", a newline and what is wrong with the image; or "ok", a newline, a JSON object on one
-line that describes the image, and the bytes of the view.
+library and Pillow. Prints either "error", a newline and the reason; or "ok", a newline, a JSON object on one line that
+describes the image, and the bytes of the view.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 PLUGINS = (PngImagePlugin, JpegImagePlugin, GifImagePlugin, WebPImagePlugin)
 
 LONG_EDGE = 1568
-#: Pixels of a view's longer edge: providers themselves scale larger images down.
+"""Pixels of a view's longer edge: providers themselves scale larger images down."""
 
 MAX_VIEW_BYTES = 3_500_000
-#: In base64 this stays below 5 MB, the lowest limit of any provider.
+"""Maximum bytes of a view: in base64 it stays below 5 MB, the lowest limit of any provider."""
 
 QUALITIES = (90, 75, 50, 25)
-#: JPEG qualities, tried in this order until the view is small enough.
+"""JPEG qualities, tried in this order until the view is small enough."""
 
 DIRECT = {"L", "RGB", "RGBA", "CMYK", "YCbCr"}
-#: Modes that can be scaled directly; others are converted first.
+"""Modes that can be scaled directly; others are converted first."""
 
 ORIENTATION = 0x0112
-#: The EXIF tag for the orientation of the camera.
+"""The EXIF tag for the orientation of the camera."""
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -45,10 +45,10 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-#: What undoes each orientation.
+"""The operation that undoes each EXIF orientation."""
 
 SIDEWAYS = (5, 6, 7, 8)
-#: Orientations that swap width and height.
+"""Orientations that swap width and height."""
 
 
 class UnusableImageError(Exception):
@@ -149,7 +149,7 @@ def main(arguments: list[str]) -> None:
     output = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)  # decoders in C complain there
+    os.dup2(nowhere, 2)  # C decoders print warnings there
     warnings.simplefilter("error", Image.DecompressionBombWarning)
     max_pixels = int(arguments[0])
     Image.MAX_IMAGE_PIXELS = max_pixels

@@ -22,7 +22,7 @@ _MAX_KEY = 16 << 10
 
 
 class ApiKeys:
-    """Keep the key of one provider.
+    """Holds the API key of one provider.
 
     Any thread. The first thread that needs a key runs the command; concurrent callers wait for its result.
     """
@@ -52,7 +52,7 @@ class ApiKeys:
             cancel.forget(self._wake)
 
     def renew(self, refused: Secret, cancel: CancelToken) -> bool:
-        """Return whether a key other than the `refused` one can be had; may run the command, as `with_key` does."""
+        """Return whether there is a key other than the `refused` one; may run the command, as `with_key` does."""
         if not self._provider.api_key_command:
             return False
         with self._changed:
@@ -77,7 +77,7 @@ class ApiKeys:
             if self._key is not None:
                 return self._key
             if self._failures != failures:
-                # Share the failure with all waiters: each running a broken command in turn would take minutes.
+                # All waiters get the same failure: if each ran the broken command, it would take minutes.
                 raise self._failed(self._failure)
             self._running = True
         key: Secret = Secret()

@@ -43,11 +43,11 @@ class Catalog:
 
     Any thread; only `learn` blocks on the network.
 
-    `default` names a served model. Empty: the first provider's default, else the demo model; no default at all where
-    servers list models other than the presumed one. `small` names the model for all small requests (titles, excerpts),
-    or is "none". Empty: the small model of the provider that the conversation uses anyway, so that no third party reads
-    it. `models` holds the operator's limits and prices by model name prefix. `later` runs a callback after so many
-    milliseconds, by which idle connections are closed.
+    `default` names a served model. Empty: the first provider's default, else the demo model; there is no default if
+    servers list models other than the presumed one. `small` names the model for all side queries (titles, excerpts), or
+    is "none". Empty: the small model of the conversation's own provider, so that no third party gets its text. `models`
+    holds the operator's limits and prices by model name prefix. `later` runs a callback after so many milliseconds, by
+    which idle connections are closed.
 
     Raises ValueError, beginning with the name of the setting, for a default or small model that no provider serves and
     for invalid limits; also for two providers of one name.
@@ -84,7 +84,7 @@ class Catalog:
     def default(self) -> str:
         """Return the default model; see ports.ModelCatalog.
 
-        A presumed default gives way to the next provider's as soon as its server lists other models.
+        A presumed default is replaced by the next provider's as soon as its server lists other models.
         """
         servers = self._router.servers
         otherwise = "" if any(server.refuted for server in servers) else DEMO
@@ -149,9 +149,9 @@ class Catalog:
         return name == DEMO or (name in (self._chosen, self._small) and self.get(name) is not None)
 
     def _check(self, setting: str, name: str) -> None:
-        """Raise ValueError unless the model is served, or may be.
+        """Raise ValueError if the model is certainly not served.
 
-        A server that lists its models is not asked at start: it may come up later.
+        A server that lists its models is not asked at the start of Bedrock, because it may not run yet.
         """
         if self.get(name) is None and not self._router.undecided(name):
             raise ValueError(f"{setting}: no provider serves {name}")
@@ -170,7 +170,7 @@ class Catalog:
 
 
 def _spelled(provider: ProviderConfig) -> tuple[str, ...]:
-    """Return the names that a provider's settings list, and the known names that its patterns match."""
+    """Return the names in a provider's settings, and the known names that match its patterns."""
     spelled = [name for name in provider.models if not name.endswith("*")]
     patterns = [name[:-1] for name in provider.models if name.endswith("*") and name != "*"]
     offers = PROTOCOLS[provider.protocol].offers

@@ -71,7 +71,7 @@ _NO_LIST = frozenset({400, 404, 405, 410, 501})
 
 
 class Discovery:
-    """Keep what one provider's server says about its models. Any thread; only `ask_server` blocks."""
+    """Caches the limits that one provider's server states for its models. Any thread; only `ask_server` blocks."""
 
     def __init__(self, client: ProviderClient) -> None:
         self._client = client
@@ -81,13 +81,13 @@ class Discovery:
         self._asking: set[str] = set()
 
     def known(self, model: str) -> StatedLimits | None:
-        """Return what the server has said about `model`; None if nothing is known yet."""
+        """Return the limits that the server has stated for `model`; None if none are known yet."""
         return self._known.get(model)
 
     def ask_server(self, model: str, cancel: CancelToken) -> None:
-        """Ask the server about `model` unless that was done, is being done, or failed a moment ago.
+        """Ask the server for the limits of `model`, unless this was done, is in progress, or has just failed.
 
-        Never raises: after any error the limits stay unknown.
+        Never raises; after an error the limits stay unknown.
         """
         with self._lock:
             again = time.monotonic() - self._failed_at.get(model, float("-inf")) >= AGAIN_SECONDS
@@ -97,7 +97,7 @@ class Discovery:
         try:
             self._known[model] = self._fetch(model, cancel)
         except _NotLoadedError:
-            pass  # the model request itself makes the server load the model: ask again with the next one
+            pass  # this model request makes the server load the model: ask again at the next request
         except (
             TransportError,
             ModelFailedError,
@@ -114,7 +114,7 @@ class Discovery:
                 self._asking.discard(model)
 
     def _fetch(self, model: str, cancel: CancelToken) -> StatedLimits | None:
-        """Return what the server states, None for nothing.
+        """Return the limits that the server states; None if it states none.
 
         Raises _NotLoadedError, and the errors of the transport, the key command and the decoder.
         """
@@ -136,7 +136,7 @@ class _NotLoadedError(Exception):
 
 
 def limits_in_list(body: bytes, model: str, *, loaded: bool = False) -> StatedLimits | None:
-    """Return what a list of models says about `model`; None if it does not list it.
+    """Return the limits of `model` in a list of models; None if the list does not contain it.
 
     The only entry of a list matches regardless of its name, unless the list shows models that happen to be `loaded`.
     A name without a tag means its ":latest".

@@ -56,7 +56,7 @@ class HttpModel:
         return self._client.request(self._protocol, prepared, self._body(prepared), sink, cancel)
 
     def body_of(self, request: ModelRequest) -> bytes:
-        """Return the bytes of the HTTP body that `request` would be sent with."""
+        """Return the HTTP body of a request."""
         return self._body(self._prepare(request))
 
     def _prepare(self, request: ModelRequest) -> PreparedRequest:

@@ -37,9 +37,9 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
     input: float
     output: float
     cache_read: float | None = None
-    """None: the same as `input`."""
+    """Price of input read from the cache; None: the same as `input`."""
     cache_write: float | None = None
-    """None: the same as `input`."""
+    """Price of input written to the cache; None: the same as `input`."""
     long: LongPrompt | None = None
 
     def micros(self, usage: Usage) -> int:
@@ -61,17 +61,17 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     input: int = 0
     """The input limit where it is smaller than the window; 0: the window is the limit."""
     protocol: str = ""
-    """Set: providers of this protocol offer the model by name; "openai-responses" offers "openai-chat" rows too."""
+    """If set, providers of this protocol offer the model by name; "openai-responses" also offers "openai-chat" rows."""
     name: str = ""
     """The name to display."""
     images: bool = False
     reasons: bool = True
-    """False: the model refuses options about reasoning."""
+    """Whether the model accepts options about reasoning."""
     price: Price | None = None
 
     @property
     def reserved_output(self) -> int:
-        """Return the output tokens that a request asks for at most."""
+        """Return the maximum output tokens that a request asks for."""
         return min(self.output, RESERVED_OUTPUT)
 
     @property
@@ -85,7 +85,7 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an operator (`[models."name"]`) or a server states about a model. None: not stated."""
+    """Limits of a model as stated by the operator (`[models."name"]`) or a server. None: not stated."""
 
     window: int | None = None
     output: int | None = None
@@ -95,11 +95,11 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     price: Price | None = None
 
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
-        """Return `limits` overridden by what is stated; `roomy`: the output limit of `limits` was only a guess."""
+        """Return `limits` overridden by the stated ones; `roomy` if the output limit of `limits` is only a guess."""
         given = {field: value for field in self.__struct_fields__ if (value := getattr(self, field)) is not None}
         if self.window is not None:
             given.setdefault("input", 0 if self.window != limits.window else limits.input)
-            # An answer may take a quarter of a window about which nothing else is known.
+            # If only the window is known, an answer may take a quarter of it.
             quarter = max(self.window // 4, 1)
             given.setdefault("output", quarter if roomy else min(limits.output, quarter))
         given["output"] = min(given.get("output", limits.output), max(given.get("window", limits.window) // 2, 1))
@@ -159,7 +159,7 @@ def resolve_limits(
 ) -> tuple[ModelLimits, bool]:
     """Return a model's limits, and whether they are known rather than assumed (REQ-BED-022).
 
-    Precedence, highest first: the operator about the model, the operator about the provider, the server, models.toml.
+    Precedence, highest first: the operator's settings of the model, those of the provider, the server, models.toml.
     """
     row = limits_of(model)
     provided = StatedLimits(window=provider.context_window or None, output=provider.max_output or None)

@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 #: Time limits in seconds. Short, since the command that names an unknown model waits for this.
 LIST_TIMEOUTS = Timeouts(connect=2, first_byte=3, idle=3, total=5)
-#: Seconds before the list is fetched again: models change, and a server that was down comes back.
+#: Seconds before the list is fetched again, because its models change, and a server may be running again.
 AGAIN_SECONDS = 10.0
 #: Bytes of a list that are read; OpenRouter's has half a megabyte.
 _MAX_BYTES = 16 << 20
-#: Names that are kept of one list, at most.
+#: Maximum number of names kept of one list.
 _MAX_NAMES = 5_000
 
 
@@ -52,7 +52,7 @@ class ModelList:
         self._lock = threading.Lock()  # held during a fetch, so that concurrent callers wait for one request
         self._requested_at = float("-inf")
         self.names: tuple[str, ...] | None = None
-        """None: the server was not asked yet, or has never answered with a list."""
+        """The listed names; None if the server was not asked yet, or has never answered with a list."""
         self.failure = ""
         """Why the last fetch failed, as the end of a sentence; "" if it succeeded."""
 
@@ -62,13 +62,13 @@ class ModelList:
         return time.monotonic() - self._requested_at >= AGAIN_SECONDS
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the server listed the model; Ollama's names may lack their ":latest"."""
+        """Return whether the server lists the model; ":latest" may be omitted from Ollama's names."""
         return self.names is not None and (name in self.names or f"{name}:latest" in self.names)
 
     def refresh(self, cancel: CancelToken) -> None:
         """Fetch the list unless that was done a moment ago; concurrent callers wait for one fetch. Never raises.
 
-        A failed fetch keeps the former list.
+        After a failure the previous list is kept.
         """
         with self._lock:
             if not self.stale:
@@ -82,7 +82,7 @@ class ModelList:
                 log.info("provider %s does not list its models: %s", self._client.provider.name, failure)
 
     def _try_fetch(self, cancel: CancelToken) -> tuple[tuple[str, ...] | None, str]:
-        """Return the list, or None and why there is none."""
+        """Return the list and "", or None and the reason for the failure."""
         try:
             return self._fetch(cancel), ""
         except TransportError as failed:

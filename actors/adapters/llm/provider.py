@@ -1,4 +1,4 @@
-"""Configuration of model providers: address, credentials, time limits, and the quirks of their servers."""
+"""Configuration of model providers: address, credentials, time limits, and differences of their servers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OPENAI_RESPONSES = "openai-responses"
 
 
 class ProtocolTraits(Struct, frozen=True):
-    """What all servers of one wire protocol have in common, apart from the request format."""
+    """Properties of all servers of one wire protocol, apart from the request format."""
 
     family: str
-    """The preset whose `models` are the names that the protocol's maker gives to its models."""
+    """The preset whose `models` are the names of the models by the protocol's inventor."""
     offers: frozenset[str]
-    """The rows of models.toml that are offered over it, by their `protocol`."""
+    """The values of `protocol` in models.toml whose models are offered over this protocol."""
     auth: str = "bearer"
     """How the key is sent unless the settings say otherwise; see ProviderConfig.auth."""
     list_path: str = "/models"
-    """Where a server lists its models, below the base_url."""
+    """The path below the base_url where a server lists its models."""
     version_header: str = ""
     """The header that carries ProviderConfig.api_version; "": none."""
 
@@ -95,13 +95,13 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
     """Time limits of the phases of a request, in seconds."""
 
     connect: float = 10.0
-    """Connecting, without name resolution; the TLS handshake has the same limit per step."""
+    """Time to connect, without name resolution; the TLS handshake has the same limit per step."""
     first_byte: float = 300.0
-    """From the request until the response headers are complete, however slowly they arrive."""
+    """Time from the request until the response headers are complete, even if they arrive slowly."""
     idle: float = 300.0
-    """Between two chunks of the answer; pings count."""
+    """Time between two chunks of the answer, pings included."""
     total: float = 3600.0
-    """The whole answer, from the headers on; 0: no limit."""
+    """Time for the whole answer after the headers; 0: no limit."""
 
     def __post_init__(self) -> None:
         if min(self.connect, self.first_byte, self.idle) <= 0 or self.total < 0:
@@ -117,13 +117,13 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     name: str
     preset: str = ""
-    """The row of presets.toml that filled in settings that were not given."""
+    """The row of presets.toml that provided the settings that were not given."""
     protocol: str
-    """"anthropic", "openai-chat" or "openai-responses"; declared, never guessed."""
+    """"anthropic", "openai-chat" or "openai-responses". It must be configured."""
     base_url: str
     """The URL in front of "/v1/messages" (anthropic), "/chat/completions" or "/responses"."""
     api_key: Secret = Secret()
-    """Empty: no credentials are sent."""
+    """The API key; empty to send no credentials."""
     api_key_env: str = ""
     """The environment variable that `api_key` was read from."""
     api_key_command: tuple[str, ...] = ()
@@ -137,47 +137,49 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     models of its protocol."""
     default_model: str = ""
     presumed: bool = False
-    """Whether `default_model` is a guess, which the server's list may refute. Not a setting."""
+    """Whether `default_model` is a guess, which the server's list may show to be wrong. Not a setting."""
     small_model: str = ""
-    """A quick, cheap model for small requests beside conversations with this provider; "" or "none": none."""
+    """A quick, cheap model for side queries of conversations with this provider; "" or "none": none."""
     timeouts: Timeouts = Timeouts()
     headers: Mapping[str, Secret] = {}
-    """Sent with every request."""
+    """Additional headers of every request."""
     extra_body: Mapping[str, Any] = {}
-    """Merged over the body of every request; must contain none of OURS."""
+    """Fields that are merged into the body of every request and replace existing ones; must contain none of OURS."""
     proxy: Secret = Secret()
     """"http://[user:password@]host:port"; proxy settings of the environment are ignored."""
     ca_bundle: str = ""
     """PEM file with the authorities to trust instead of the default ones; certificates are always verified."""
     context_window: int = 0
-    """Tokens; for all models of this provider, overrides models.toml and what the server states."""
+    """Context window in tokens for all models of this provider; overrides models.toml and the server's statement."""
     max_output: int = 0
-    """Tokens; overrides as `context_window` does."""
+    """Maximum output tokens for all models of this provider; overrides as `context_window` does."""
     discover: str = "unknown"
-    """When the server is asked for a model's limits, before the first request to it: "unknown" to the table, "always",
-    "never"."""
+    """Whether to ask the server for a model's limits before the first request: "unknown" (if models.toml has no row for
+    it), "always" or "never"."""
     loaded_path: str = ""
-    """Where the server lists the models that it has loaded with their windows, from its root on, e.g. "/api/ps"; "":
-    nowhere, it is asked at base_url + "/models"."""
+    """The path, from the server's root, where it lists its loaded models with their windows, e.g. "/api/ps"; "" to ask
+    at base_url + "/models" instead."""
     profile: str = "full"
-    """"lean": for models that are slow to read: conversations with one get a shorter system prompt, and it is
-    offered the essential tools only."""
+    """"lean" is for models that process input slowly: their conversations get a shorter system prompt and only the
+    essential tools."""
     api_version: str = "2026-10-21"
-    """Anthropic only."""
+    """The API version. Anthropic only."""
     prompt_cache: bool = True
     """Anthropic only: ask for automatic prompt caching."""
     cache_key: bool = False
-    """OpenAI only: send the conversation's id as "prompt_cache_key", so that its requests meet the same cache."""
+    """OpenAI only: send the conversation's id as "prompt_cache_key", so that its requests use the same cache."""
     encrypted_reasoning: bool = True
     """openai-responses only: request encrypted reasoning, which can be sent back in the next request."""
     max_tokens_field: str = "max_tokens"
-    """openai-chat only: the name of the limit; newer OpenAI models want "max_completion_tokens"; "": send none."""
+    """openai-chat only: the name of the limit's field; newer OpenAI models expect "max_completion_tokens"; "": send
+    none."""
     stream_usage: bool = True
     """openai-chat only: ask for token counts at the end of a stream."""
     tool_choice: str = ""
-    """OpenAI only: sent beside tools, for servers that ignore them otherwise: "auto"."""
+    """OpenAI only: the value of the field "tool_choice", e.g. "auto" for servers that otherwise ignore tools; "": not
+    sent."""
     system_role: str = "system"
-    """openai-chat only: the role of the system prompt; "developer" for some."""
+    """openai-chat only: the role of the system prompt; some servers expect "developer"."""
     echo_reasoning: str = "calls"
     """openai-chat only: which answers are sent back with their reasoning: those with "calls", "always", "never"."""
     cost_in_usage: bool = False
@@ -217,7 +219,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return every text that must never be shown."""
+        """Return all secret texts, which must never be shown."""
         return tuple(s.reveal() for s in (self.api_key, self.proxy, *self.headers.values()) if s)
 
     @property
@@ -313,7 +315,7 @@ def setting_types() -> dict[str, Any]:
 
 
 def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `settings` merged over those of their preset, whose key source counts only if they name none."""
+    """Return `settings` merged over their preset; the preset's source of the key is used only if they have none."""
     given = [key for key in _KEY_SETTINGS if settings.get(key)]
     if len(given) > 1:
         raise ValueError(f"providers.{name}.{given[1]}: there is an {given[0]} already")
@@ -359,7 +361,7 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
 def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
     """Return the provider of OPENAI_API_KEY and OPENAI_BASE_URL; None if neither is set.
 
-    OpenAI itself is used over Responses; a custom server over Chat Completions, which all of them implement.
+    OpenAI itself is used over Responses; a custom server over Chat Completions, which all such servers implement.
     """
     key, url = env.get("OPENAI_API_KEY"), env.get("OPENAI_BASE_URL")
     if not (key or url):

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds to wait for what may follow a complete answer: its token usage, "[DONE]", the end of the stream.
+#: Seconds to wait for data after a complete answer: its token usage, "[DONE]", the end of the stream.
 TAIL_SECONDS = 5.0
 
 
 class KeyRefusedError(ModelFailedError):
-    """The provider refused the request for want of a valid key (HTTP 401)."""
+    """The provider refused the API key (HTTP 401)."""
 
     def __init__(self, failure: LlmFailure, key: Secret) -> None:
         super().__init__(failure)
@@ -46,7 +46,7 @@ class KeyRefusedError(ModelFailedError):
 
 
 class WireProtocol(Struct, frozen=True):
-    """How requests of one wire protocol are built and its answers read."""
+    """A wire protocol: how its requests are built and its answers are read."""
 
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
@@ -59,7 +59,7 @@ class WireProtocol(Struct, frozen=True):
 
 
 class ProviderClient:
-    """Send requests to one provider. Any thread; its only state is a key that a command printed."""
+    """Sends requests to one provider. Any thread; its only state is the API key printed by a command."""
 
     def __init__(self, provider: ProviderConfig, transport: Transport) -> None:
         self.provider = provider
@@ -71,8 +71,9 @@ class ProviderClient:
     ) -> ModelAnswer:
         """POST `body` and read the answer; retry once if the key was refused and its command prints another one.
 
-        Only the token tells whether the request was aborted, since a socket that is shut down raises what a network
-        error raises. No exception is chained: the chain would keep the request with its credentials alive.
+        Whether the request was aborted is decided by the token, because a socket that is shut down raises the same
+        exceptions as a network error. Exceptions are not chained: a chain would keep the request and its credentials in
+        memory.
 
         Raises ModelFailedError or ModelAbortedError and nothing else.
         """
@@ -101,7 +102,7 @@ class ProviderClient:
         except ModelFailedError as failed:
             return None, failed
         except ModelAbortedError:
-            return None, None  # while it waited for a key
+            return None, None  # cancelled while it waited for a key
         except LocalResourcesExhaustedError as full:
             return None, ModelFailedError(resource_failure(full.text))
         except TransportTimeoutError as late:
@@ -171,7 +172,7 @@ def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerRea
 
 
 def _error_body(reply: Reply) -> bytes:
-    """Return what arrives of an error's body; its status counts even if the body breaks off."""
+    """Return the body of an error response as far as it arrives: its status is valid even if the body breaks off."""
     reply.idle = min(reply.idle, TAIL_SECONDS)
     try:
         return reply.read_all(provider_errors.MAX_ERROR_BYTES)
@@ -182,7 +183,7 @@ def _error_body(reply: Reply) -> bytes:
 def _unexpected(provider: ProviderConfig, fault: Exception) -> ModelFailedError:
     """Return the failure for a bug of this program, and log it.
 
-    The text of the exception may hold secrets, so only its type and place are reported.
+    The text of the exception may contain secrets, so only its type and location are reported.
     """
     place = traceback.extract_tb(fault.__traceback__)[-1]
     log.error("model adapter failed: %s at %s:%s", type(fault).__name__, place.name, place.lineno)

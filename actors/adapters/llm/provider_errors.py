@@ -1,9 +1,9 @@
 """Classify errors of providers: the kind of failure, advice for users, and when to try again.
 
 Two cases need more than the HTTP status. An account without quota or credit looks like a rate limit (429) or a bad
-request (400) although waiting does not help: it is `invalid_request` and says where to pay. A 429 that says "do not
-retry" is the same. Every other 4xx but 401, 403, 408, 409, 425 and 429 is `invalid_request` too, which fails at once
-(REQ-BED-006); everything else, redirects included, is a retryable `server_error`.
+request (400) although waiting does not help: it is `invalid_request`, with a message that says where to pay. So is a
+429 that says "do not retry". Every other 4xx but 401, 403, 408, 409, 425 and 429 is `invalid_request` too, which fails
+at once (REQ-BED-006); everything else, redirects included, is a retryable `server_error`.
 
 A message contains the provider's own error text and nothing else of its answer: bounded, on one line, and with
 everything masked that looks like a key or contains a piece of a configured secret.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_ERROR_BYTES = 64 << 10
 #: Characters of a provider's message that are passed on.
 MAX_SAID = 400
-#: An upper bound for waits (30 days), so that infinity and huge numbers stay integers.
+#: An upper limit for waits (30 days), so that infinity and huge numbers become valid integers.
 _MAX_RETRY_AFTER_MS = 30 * 86_400_000
 
 _QUOTA = frozenset({
@@ -50,7 +50,8 @@ _QUOTA_TEXT = re.compile(
     r"|budget has been exceeded",
     re.IGNORECASE,
 )
-#: One request exceeds the tokens allowed per minute: it looks like a rate limit, but no retry can succeed.
+#: Matches errors of a single request that exceeds the tokens allowed per minute: it looks like a rate limit, but no
+#: retry can succeed.
 _TOO_MUCH_TEXT = re.compile(r"request too large for .* on (input |output )?tokens per", re.IGNORECASE)
 _FILTER = frozenset({
     "content_filter", "content_policy_violation", "responsibleaipolicyviolation", "bio_policy", "cyber_policy",
@@ -62,7 +63,8 @@ _FILTER_TEXT = re.compile(
     r"|output blocked by content filter",
     re.IGNORECASE,
 )
-#: `request_too_large` is Anthropic's limit in bytes: every later request has the same history, so none would pass.
+#: `request_too_large` is Anthropic's limit in bytes: it is not retried, because later requests contain the same
+#: history.
 _TOO_LONG = frozenset({
     "context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded", "context_window_exceeded",
     "context_exceeded", "request_too_large", "string_above_max_length",
@@ -90,7 +92,7 @@ _NAMED = {
     "unknown_parameter": 400, "unsupported_parameter": 400, "unsupported_value": 400, "invalid_value": 400,
     "missing_required_parameter": 400,
 }  # fmt: skip
-#: "Please try again in 11.054s", "6m0s", "20ms": errors inside a stream have no Retry-After header.
+#: Matches "Please try again in 11.054s", "6m0s", "20ms": errors inside a stream have no Retry-After header.
 _TRY_AGAIN_IN = re.compile(
     r"(?:try again|retry) in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)(ms|s)\w*)?", re.IGNORECASE
 )
@@ -112,7 +114,7 @@ class ErrorBody(Struct, frozen=True):
     wait_ms: int | None = None
     """Milliseconds to wait before a retry, if the error itself says so."""
     moderated: bool = False
-    """Whether it gives reasons of a content moderation."""
+    """Whether the error is from content moderation."""
 
 
 def parse_error_body(payload: bytes) -> ErrorBody:
@@ -322,7 +324,7 @@ def _is_filtered(error_body: ErrorBody, status: int) -> bool:
 
 def _is_quota(error_body: ErrorBody, status: int) -> bool:
     named = error_body.names & _QUOTA or any(name.endswith(_QUOTA_SUFFIXES) for name in error_body.names)
-    # Google uses the same text for a quota per minute, but then says how long to wait.
+    # Google uses the same text for a quota per minute, but then with a time to wait.
     described = status in (400, 403, 429) and error_body.wait_ms is None and _QUOTA_TEXT.search(error_body.said)
     return bool(named or described or status == 402)
 

@@ -43,7 +43,7 @@ class Server(Struct, frozen=True, eq=False):
 
     @property
     def lists(self) -> bool:
-        """Return whether the server's own list decides what it serves."""
+        """Return whether the server's own list determines its models."""
         return not self.provider.models
 
     @property
@@ -53,19 +53,19 @@ class Server(Struct, frozen=True, eq=False):
 
     @property
     def refuted(self) -> bool:
-        """Return whether its list shows that it does not serve the presumed default model."""
+        """Return whether its list lacks the presumed default model."""
         presumed, names = self.provider.default_model, self.listed.names
         if not self.provider.presumed or names is None or presumed in self.listed:
             return False
         return presumed != ONLY_MODEL or len(names) != 1
 
     def presumes(self, name: str) -> bool:
-        """Return whether `name` is the default model that is presumed here."""
+        """Return whether `name` is this provider's presumed default model."""
         return self.provider.presumed and name == self.provider.default_model
 
 
 class Router:
-    """Find the server of a model name. Any thread; only `learn` blocks."""
+    """Finds the server of a model name. Any thread; only `learn` blocks."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self.servers = tuple(servers)
@@ -73,7 +73,7 @@ class Router:
         """Incremented when routes may change; a cached route is valid for one generation."""
 
     def route(self, name: str) -> Server | None:
-        """Return the server known to serve a model; None: there is none, or lists have yet to be fetched."""
+        """Return the server that is known to serve a model; None if there is none, or lists were not fetched yet."""
         if not _is_name(name):
             return None
         return (
@@ -87,7 +87,7 @@ class Router:
     def presumed(self, name: str) -> Server | None:
         """Return the server of a model that was accepted before.
 
-        As `route`; otherwise the only server that has never said what it serves.
+        Like `route`, but falls back to the only server whose list was never fetched.
         """
         silent = [server for server in self.servers if server.lists]
         return self.route(name) or (silent[0] if len(silent) == 1 and _is_name(name) else None)
@@ -131,7 +131,7 @@ class Router:
         return tuple(server for server in self.servers if server.lists and server.listed.failure)
 
     def _spelled(self, name: str) -> Server | None:
-        """Return the server whose settings match the name best, the first of equals."""
+        """Return the server whose settings match the name best; the first one of equal matches."""
         fits = ((_fit(server.provider, name), -index) for index, server in enumerate(self.servers))
         fit, index = max(fits, default=(0, 0))
         return self.servers[-index] if fit else None

@@ -20,26 +20,26 @@ PREFIX = "bedrock-"
 
 WANTED = ("pids", "memory")
 DELEGATED = ("user.delegate", "trusted.delegate")
-"""Extended attributes by which systemd marks a group as delegated to its service."""
+"""Extended attributes that systemd sets on a group that it has delegated to a service."""
 
 Described: TypeAlias = "tuple[bytes, str, bool, list[tuple[str, str]]]"
 """A group for the tool host to create: directory, controllers, whether of version 2, and the content of its files."""
 
 
 class Hierarchy(Struct, frozen=True):
-    """One tree of groups, and this process's place in it."""
+    """One hierarchy of control groups, and this process's group in it."""
 
     own: Path
     controllers: tuple[str, ...]
-    """Its controllers, as far as they are among WANTED."""
+    """Its controllers that are in WANTED."""
     unified: bool
-    """Whether it is of version 2."""
+    """Whether it is a hierarchy of cgroup version 2."""
     topmost: bool = False
-    """Whether this process sees no group above its own, as in a container."""
+    """Whether this process can see no parent of its group, as in a container."""
 
 
 class ControlGroups:
-    """Groups for the calls of this server, below its own group, so that its own limits bind its tools too.
+    """Groups for the calls of this server, below the server's group, so that its limits also apply to its tools.
 
     Any thread. Without permission to create groups there are none, and `controllers` is empty. A group of version 2 is
     divided only if it was delegated to the server, because its processes then have to move.
@@ -56,11 +56,11 @@ class ControlGroups:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """Return what the kernel limits for every call: "pids", "memory", both or nothing."""
+        """Return the controllers that limit every call: "pids", "memory", both or none."""
         return frozenset(name for each in self._usable for name in each.controllers)
 
     def describe(self, limits: ProcessLimits, in_memory: int) -> list[Described]:
-        """Return the groups of one more call; `in_memory`: bytes that its directories may hold on top of its memory."""
+        """Return the groups for a new call; `in_memory` bytes, for directories in memory, are added to its limit."""
         name = f"call-{next(self._numbers)}"
         memory = limits.memory_bytes and limits.memory_bytes + in_memory
         return [
@@ -69,7 +69,7 @@ class ControlGroups:
         ]
 
     def close(self) -> None:
-        """Remove empty groups; a later server removes the rest."""
+        """Remove empty groups; a later server removes the others."""
         for each in self._usable:
             _remove(_ours(each))
         self._usable = []
@@ -115,10 +115,10 @@ def _ours(hierarchy: Hierarchy) -> Path:
 
 
 def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[tuple[str, str]]:
-    """Return the content of the files of a call's group; not every kernel limits swap."""
+    """Return the content of the files of a call's group; some kernels cannot limit swap."""
     said: list[tuple[str, str]] = []
     if "pids" in hierarchy.controllers and limits.processes:
-        said.append(("pids.max", str(limits.processes + 1)))  # and the tool host's own
+        said.append(("pids.max", str(limits.processes + 1)))  # plus one for the tool host
     if "memory" in hierarchy.controllers and memory and hierarchy.unified:
         said += [("memory.max", str(memory)), ("memory.oom.group", "1"), ("memory.swap.max", "0")]
     elif "memory" in hierarchy.controllers and memory:
@@ -146,7 +146,7 @@ def _prepare(hierarchy: Hierarchy) -> None:
 
 
 def _divide(hierarchy: Hierarchy) -> None:
-    """Enable the controllers for the subgroups of a group of version 2, which then must not have processes itself."""
+    """Enable the controllers for the subgroups of a version 2 group, whose own processes must then move out."""
     if set(hierarchy.controllers) <= set(_words(hierarchy.own / "cgroup.subtree_control")):
         return
     if not hierarchy.topmost and not _delegated(hierarchy.own):

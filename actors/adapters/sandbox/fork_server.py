@@ -1,4 +1,5 @@
-"""Provide tool hosts as forks of one process in which everything is loaded, which is quicker than an interpreter."""
+"""Provides tool hosts by forking a process that has all modules loaded, which is faster than starting an
+interpreter."""
 
 from __future__ import annotations
 
@@ -17,32 +18,33 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host_process import HostProcess
 
 SEND_SECONDS = 10.0
-"""Seconds that the fork server may take to accept a request; then it is replaced."""
+"""Seconds in which the fork server must accept a request; otherwise it is replaced."""
 
 START = "import marshal, posix; exec(marshal.loads(posix.pread({}, 1 << 24, 0)))"
-"""What the interpreter of the fork server runs, given the descriptor of the compiled program."""
+"""The code that the fork server's interpreter runs; formatted with the descriptor of the compiled program."""
 
 
 class ForkServer:
-    """Provide tool hosts: forks of a process that never runs a call, so nothing of one call reaches another one.
+    """Provides tool hosts by forking a process that never runs a call itself, so no data of one call reaches another.
 
-    Any thread. The process starts with the first request, and again if it has ended. Its hosts are children of this
-    process and live on without it. Where the kernel does not allow that, each host is an interpreter started for it.
+    Any thread. The process is started by the first request, and again if it has ended. The hosts are children of the
+    server's process, not of the fork server, and survive its end. If the kernel does not allow that, each host is
+    started as a new interpreter.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the rest
+        self._lock = threading.Lock()  # guards the fields below
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._forks = True
         self._starts = 0
-        _program()  # compile now: the first call would wait for it
+        _program()  # compiles the program now, so that the first call does not wait for it
 
     def request(self, control: int, stdin: int | None) -> tuple[int, HostProcess | None]:
-        """Request a host with these files: its control socket and its stdin.
+        """Request a host with these files as its control socket and its stdin.
 
-        Returns the number of the process that was asked, see `replace`, and the host, if it is known: one that is
-        forked says its pid in its first frame. Raises OSError.
+        Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
+        already known: a forked host reports its pid in its first frame. Raises OSError.
         """
         files = [control] if stdin is None else [control, stdin]
         with self._lock:
@@ -56,7 +58,8 @@ class ForkServer:
             return self._starts, None
 
     def replace(self, number: int) -> None:
-        """End the process with this number, which lost a request; the next request starts another one."""
+        """End the fork server's process with this number, because it lost a request; the next request starts another
+        one."""
         with self._lock:
             if number == self._starts:
                 self._stop()
@@ -68,7 +71,7 @@ class ForkServer:
             self._stop()
 
     def close(self) -> None:
-        """End the process; its hosts live on. Idempotent."""
+        """End the fork server's process; hosts continue to run. Idempotent."""
         with self._lock:
             self._stop()
 
@@ -88,7 +91,7 @@ class ForkServer:
         return self._channel
 
     def _stop(self) -> None:
-        """Kill and reap the process, and reap the hosts that ended before they said their pid."""
+        """Kill and reap the process, and reap the hosts that ended before they reported their pid."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -102,9 +105,10 @@ class ForkServer:
 
 
 def start_interpreter(role: str, inherited: list[int]) -> subprocess.Popen[bytes]:
-    """Run the compiled tool host: vfork and exec, in a session of its own. Raises OSError.
+    """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
-    It has nothing of the server's environment or files but the `inherited` ones, whose numbers are its arguments.
+    It inherits neither the server's environment nor its files, except those in `inherited`, whose numbers are its
+    arguments.
     """
     program = _program()
     return subprocess.Popen(
@@ -122,19 +126,19 @@ def start_interpreter(role: str, inherited: list[int]) -> subprocess.Popen[bytes
 def _started_directly(files: list[int]) -> HostProcess:
     """Start a host without a fork server. Raises OSError."""
     process = start_interpreter("host", files)
-    process.returncode = 0  # so that Popen leaves reaping it to the owner of what is returned
+    process.returncode = 0  # so that Popen does not reap it: the caller does
     return HostProcess(process.pid)
 
 
 @functools.cache
 def _program() -> int:
-    """Return the tool host as `compiled` does; it lives as long as this process."""
+    """Return the tool host as compiled by `compiled`; its file stays open as long as this process runs."""
     source = Path(str(toolhost.__file__))
     return compiled(source.read_bytes(), source.name)
 
 
 def compiled(source: bytes, name: str) -> int:
-    """Compile a program to a sealed file in memory; return its descriptor.
+    """Compile a program into a sealed file in memory, and return its descriptor.
 
     Compiling takes longer than starting the interpreter, and not every machine allows storing compiled files.
     """

@@ -1,8 +1,9 @@
-"""Find and kill processes of a call whose tool host and init have exited, by marks that processes inherit.
+"""Find and kill the orphaned processes of a call whose tool host and init have exited.
 
-Without a PID namespace a tool can kill its tool host and init, and its processes become orphans. What it started still
-carries the call's number, in the environment and as a meaningless resource limit, and is in the call's control groups.
-A process cannot leave only the groups: without them it is never certain that none is left.
+Without a PID namespace a tool can kill its tool host and init; its other processes are then orphans. They are
+recognised by marks that processes inherit: the call's number in the environment and as an otherwise unused resource
+limit, and membership in the call's control groups. A process can remove the first two marks, but cannot leave the
+groups: only with groups is it certain that no process is left.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ VARIABLE = "BEDROCK_CALL"
 """The environment variable with the number of the call."""
 
 _LIMIT = b"Max realtime timeout"
-"""How /proc names the limit that carries the call's number: RLIMIT_RTTIME, in microseconds."""
+"""The name in /proc of the limit that contains the call's number: RLIMIT_RTTIME, in microseconds."""
 
 
 class CallMarks(Struct, frozen=True):
@@ -35,15 +36,15 @@ class CallMarks(Struct, frozen=True):
 
 
 def new_number() -> int:
-    """Return a random number that cannot be guessed; as a limit it means over thirty years of CPU time."""
+    """Return an unguessable random number; as a limit of CPU time it is over thirty years, so it has no effect."""
     return 1 << 50 | randbits(50)
 
 
 def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[set[int], bool]:
     """Kill processes with these marks until none is left, for at most `seconds` (any thread).
 
-    Returns the process ids, and whether it is certain that none is left; that takes `grouped`: every process of the
-    call was created in its control groups.
+    Returns the process ids, and whether it is certain that none is left; that requires `grouped`: all processes of the
+    call were created in its control groups.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
@@ -57,7 +58,7 @@ def kill_orphans(trace: CallMarks, seconds: float, *, grouped: bool) -> tuple[se
 
 
 def remove_groups(trace: CallMarks) -> None:
-    """Remove the control groups of a call that has ended; groups that still have processes stay."""
+    """Remove the control groups of a call that has ended; groups that still contain processes are kept."""
     for folder in trace.folders:
         with suppress(OSError):
             os.rmdir(folder)
@@ -75,7 +76,7 @@ def _members(folder: bytes) -> list[int]:
 def _kill(pid: int, trace: CallMarks) -> bool:
     """Kill the process if it is one of the call; False if it is not, or cannot be killed.
 
-    The pidfd rules out that the pid is reused in between.
+    A pidfd is used, so that the pid cannot be reused between the check and the kill.
     """
     try:
         process = os.pidfd_open(pid)

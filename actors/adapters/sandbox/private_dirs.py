@@ -17,15 +17,15 @@ PREFIX = "bedrock-tools-"
 class PrivateRoot:
     """The parent of all private directories of this server. Any thread.
 
-    It is locked while the server lives, so a later server of the same user can recognise and remove what a killed one
-    left behind. Its name is unpredictable and its owner is checked, so no other user can put something in its place.
+    It is locked while the server lives, so a later server of the same user can recognise and remove the directory of a
+    killed server. Its name is unpredictable and its owner is checked, so no other user can replace it.
     """
 
     def __init__(self, protected: tuple[str, ...] = ()) -> None:
-        """Create it. Raises OSError if there is no place for it outside the `protected` paths."""
+        """Create the directory. Raises OSError if that is impossible outside the `protected` paths."""
         self._parent = _parent(protected)
         _sweep(self._parent)
-        self._guard = threading.Lock()  # so that two calls do not both replace a directory that was removed
+        self._guard = threading.Lock()  # prevents two calls from both replacing a removed directory
         self._path, self._lock = _create(self._parent)
 
     @property

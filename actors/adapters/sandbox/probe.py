@@ -27,7 +27,7 @@ SETTINGS = ("auto", "A", "B", "none")
 """The values of the setting `sandbox`."""
 
 PROBE_SECONDS = 10.0
-"""Seconds that one attempt may take."""
+"""Time limit of one attempt in seconds."""
 
 
 def probe(setting: str = "auto") -> SandboxReport:
@@ -128,7 +128,7 @@ def _advice_on_signals(abi: int) -> str:
 
 
 def why_not(report: SandboxReport) -> str:
-    """Run a program that tries to break out of the restrictions in `report`; return why they fail, "" if they hold."""
+    """Run a program that tries to break out of the restrictions in `report`; return what it could do, "" if nothing."""
     try:
         with tempfile.TemporaryDirectory(prefix="bedrock-probe-") as folder:
             secret = Path(folder, "protected", "secret")

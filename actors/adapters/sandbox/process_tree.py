@@ -1,4 +1,4 @@
-"""One running program as the server sees it: receives the tool host's frames, and recovers if the host fails."""
+"""The server's side of one running program: receives the tool host's frames, and kills the tree if the host fails."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 10.0
-"""Seconds that a new tool host may take to report that the program runs."""
+"""Time limit in seconds for a new tool host to report that the program runs."""
 
 REPORT_SECONDS = 2.2
-"""Seconds after a kill within which the host must report the tree's end. A little more than the tool runner waits, so
-that it has reported a tree as leaked by the time it is abandoned here."""
+"""Seconds after a kill within which the host must report the tree's end. A little longer than the tool runner waits, so
+that the runner has reported the tree as leaked before it is abandoned here."""
 
 WALL_GRACE_SECONDS = 5.0
 """Seconds after the host's deadline at which the server itself enforces the wall clock."""
@@ -39,7 +39,7 @@ CONFIRM_SECONDS = 0.5
 """Seconds for which the server itself kills and checks a tree whose host did not report."""
 
 FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
-"""Errors of a kernel, or of a filter of system calls, that does not let a process fork a child for its parent."""
+"""Errors of clone if the kernel, or a filter of system calls, does not allow a process to create a sibling."""
 
 LIMITS = ("", "wall", "processes", "memory")
 """The names of limits by the tool host's numbers."""
@@ -68,7 +68,10 @@ class ForkUnsupportedError(ProcessStartError):
 
 
 class InitProcess:
-    """The root of a program's tree. Its death kills a namespace; otherwise it makes the host kill the rest."""
+    """The root of a program's tree.
+
+    In a namespace, its exit makes the kernel kill all others; otherwise it makes the host kill the others.
+    """
 
     def __init__(self, pid: int, namespace: bool, host: int) -> None:
         self.pid = pid
@@ -92,13 +95,13 @@ class InitProcess:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def resume(self) -> None:
-        """Send SIGCONT, under the same condition: a stopped init would not clean up."""
+        """Send SIGCONT, under the same condition as `kill`: a stopped init would not clean up."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def ended_within(self, seconds: float) -> bool:
-        """Return whether it is known to have ended within `seconds`."""
+        """Wait for at most `seconds`; return whether it has certainly ended."""
         if self._pidfd is None:
             return self._vanished
         poll = select.poll()
@@ -113,7 +116,8 @@ class InitProcess:
 
 
 OnEnd: TypeAlias = "Callable[[ProcessTree, HostProcess | None, orphans.CallMarks | None], None]"
-"""Called at a tree's end with its host process, if there was one, and, if processes may have survived, their marks."""
+"""Called at a tree's end with its host process, if there was one, and the marks of its processes if some may
+survive."""
 
 
 class ProcessTree:
@@ -183,8 +187,8 @@ class ProcessTree:
         """Wait until the program runs.
 
         Raises ProcessStartError or SandboxUnavailableError if it certainly did not start, in particular HostLostError
-        and ForkUnsupportedError, after which another host may do. A host that is lost after the
-        program may have started is no failure here: `wait` reports that.
+        and ForkUnsupportedError, after which another host may succeed. If the host is lost after the program may have
+        started, this does not fail: `wait` reports it.
         """
         with self._changed:
             known = self._changed.wait_for(self._decided, BEGIN_SECONDS)
@@ -221,7 +225,7 @@ class ProcessTree:
             self._changed.notify_all()
 
     def _kill_host(self) -> None:
-        """Kill a host that has not begun; one that is not forked yet ends by itself without its control socket."""
+        """Kill a host that has not begun; one that is not forked yet ends when it finds its control socket closed."""
         if self._host is not None:
             self._host.kill()
         with suppress(OSError):
@@ -261,7 +265,7 @@ class ProcessTree:
 
     def _join_reader(self, leaked: bool) -> None:
         """End the reader thread, which ends with the host, unless the host keeps killing leaked processes."""
-        if self._reader.ident is None:  # so the host's pid is not known yet
+        if self._reader.ident is None:  # it was never started, so the host's pid is not known
             self._control.settimeout(CONFIRM_SECONDS)
             self._read()
             return
@@ -312,7 +316,7 @@ class ProcessTree:
     def _sweep(self, host: HostProcess) -> bool:
         """Kill the descendants of a live host that does not report; return whether none is left.
 
-        A host that is ending has already given up its children: then their absence would prove nothing.
+        A host that is exiting has already lost its children: then the absence of children proves nothing.
         """
         deadline = time.monotonic() + CONFIRM_SECONDS
         while not host.ended() and time.monotonic() < deadline:
@@ -343,7 +347,7 @@ class ProcessTree:
             limit="wall" if self._wall_passed and code < 0 else LIMITS[limit],
         )
 
-    # --- the reader's thread --------------------------------------------------------------------------------------
+    # --- thread of the reader --------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         try:

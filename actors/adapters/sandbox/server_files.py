@@ -13,19 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OWN_NAME = "bedrock"
-"""A directory of this name is assumed to be the server's own, as `~/.config/bedrock` is."""
+"""A directory of this name is assumed to belong to the server, like `~/.config/bedrock`."""
 
 REPLACED_TOGETHER = "..data"
 """The link by which Kubernetes replaces all files of a secret atomically; its directory contains nothing else."""
 
 
 class ServerFiles:
-    """Files and directories that no tool may read or change. Resolved for each call, since links may change.
+    """The files and directories that no tool may read or change.
+
+    Paths are resolved for each call, because links may change.
 
     Saving a file usually replaces it with another one of the same name, so hiding the current file is not enough.
-    Therefore its directory is hidden if it is exclusively the server's: if its name or form says so, or if it is
-    outside the home directory and others have no permissions; provided that neither the call nor the server's home,
-    programs or temporary files are inside. The same applies to the target of a link.
+    Therefore its directory is hidden if only the server uses it. That is assumed if its name or layout indicates it, or
+    if it is outside the home directory and other users have no permissions, provided that it contains neither the
+    call's directory nor the server's home, programs or temporary files. The same applies to the target of a link.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -47,13 +49,13 @@ class ServerFiles:
         return tuple(sorted(path for path in found if not any(_within(path, other) for other in found)))
 
     def in_shared_directories(self) -> tuple[str, ...]:
-        """Return the files that are hidden alone, since others use their directory: a replaced file is visible."""
+        """Return the files whose directory is shared and so not hidden: a file that replaces one of them is visible."""
         hidden = self.to_hide("/")
         return tuple(path for path in hidden if not os.path.isdir(path))
 
 
 def _directories(path: str, real: str) -> set[str]:
-    """Return the directory of a file; for a link also the target's, and their parents, which can be replaced too."""
+    """Return a file's directory, for a link also that of the target, and their parents, which can be replaced too."""
     named, target = os.path.realpath(os.path.dirname(path)), os.path.dirname(real)
     if os.path.join(named, os.path.basename(path)) == real:
         return {named}

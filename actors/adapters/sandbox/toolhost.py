@@ -4,7 +4,7 @@ Started by `fork_server.py` as an interpreter with `-I -S`, single-threaded, in 
 environment: as the fork server, which has everything loaded and forks a host for each call, or as a host.
 Self-contained and sparing with imports, because hosts, init and main are copies of that process.
 
-Theory of operation. Three processes, each the only child of the one before:
+Theory of operation. Three processes, each the only child of the previous one:
 
     host   forked by the fork server as a child of the server. Talks to the server, pumps output, keeps the wall clock,
            kills.
@@ -13,7 +13,7 @@ Theory of operation. Three processes, each the only child of the one before:
 
 In a namespace the kernel kills all processes when init exits. Without one, killing init makes the host inherit all
 orphans, and `clear` kills and reaps until the kernel reports that no child is left. Either way the host is done only
-when waitpid answers ECHILD. Which process ends, and what follows:
+when waitpid fails with ECHILD. Which process ends, and what follows:
 
     KILL received, out of time   the host kills init and clears; likewise beyond the limits of processes or memory
     main ended                   its output is drained, then what it left behind is killed likewise
@@ -22,9 +22,9 @@ when waitpid answers ECHILD. Which process ends, and what follows:
     the host                     init is signalled: in a namespace it exits, and all others with it; else it clears
     host and init, by the tool   only without a namespace: the server finds what is left by its mark or control group
 
-The host must outlive its server to clean up, so it never asks to die with it. PR_SET_PDEATHSIG is used only between
-these single-threaded processes, because it fires when the *thread* ends that forked. Main is forked only after the
-server was sent INIT: a host that ends without it provably began nothing.
+The host must outlive its server to clean up, so it does not set PR_SET_PDEATHSIG for itself. PR_SET_PDEATHSIG is used
+only between these single-threaded processes, because it fires when the *thread* ends that forked. Main is forked only
+after INIT was sent to the server: a host that ends before that has certainly started nothing.
 
 Control socket (AF_UNIX, SOCK_SEQPACKET, so a frame is whole or absent even if its writer is killed):
 
@@ -42,21 +42,21 @@ Launch: argv [bytes], cwd bytes, env {bytes: bytes}, limits {name: number, 0 non
 mark number or 0, groups [(path bytes, controllers text, unified bool, [(file text, content text)])], hide [path
 bytes], restrict None or {tier "A" or "B", abi number, private path bytes, protected [path bytes]}.
 
-Limits. Time is the host's to keep. What one process may use is the kernel's (rlimits). How many processes there are,
-and how much memory they have together, is the kernel's where the call has control groups (or, for processes, where a
-namespace or a user's own limit says it); elsewhere the host counts (Census).
+Limits. The host enforces the time limit. The kernel limits each single process (rlimits). The number of processes, and
+their total memory, are limited by the kernel if the call has control groups (the number of processes also by a
+namespace, or the user's own limit); otherwise the host counts (Census).
 
 Restriction. All requested restrictions apply, or main does not exec (FAILED "restrict …", "hide …"). They are applied
-by processes of the call itself, so none outlasts the call, and in this order, because each step needs rights
-that the next one takes away:
+by processes of the call itself, so none remains after the call, and in this order, because each step needs rights that
+the next one takes away:
 
     host   user and PID namespace; in tier A for root, too: init's capabilities then reach nothing outside
     init   mount namespace, own /proc, pid_max; tier A: also network, IPC and host name namespaces, every mount
            read-only, private tmpfs over the private directory and /dev/shm; masks over what is hidden
     main   capabilities dropped permanently, no_new_privs, Landlock, seccomp, exec
 
-Tier A needs all of it, tier B only what main does. Masks hide directories; a file in a directory that others need, too,
-gets no rule of Landlock either, so that one which takes its place stays closed. In B nothing is masked, and no
+Tier A needs all of it, tier B only what main does. Masks hide directories; a file in a directory that is shared with
+others gets no Landlock rule either, so that a file which replaces it stays inaccessible. In B nothing is masked, and no
 protected path has a rule. Mounts are bound to init's namespace and end with it; none propagates outwards.
 """
 
@@ -86,39 +86,39 @@ KILL, SIGNAL = b"K", b"N"
 HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O", b"E", b"C"
 
 WALL, PROCESSES, MEMORY = 1, 2, 3
-#: The limits that END can name; 0: none.
+"""The limits that END can name; 0: none."""
 
 CHUNK = 1 << 16
-#: Bytes read from the program at once; the largest frame is one more.
+"""Bytes read from the program at once; the largest frame is one byte longer."""
 
 DRAIN_SECONDS = 0.2
-#: Seconds to wait for output after main ended; a background process may keep the pipe open for ever.
+"""Seconds to wait for output after main ended; a background process may keep the pipe open for ever."""
 
 CENSUS_SECONDS = 0.05, 0.2, 0.5
-#: Seconds between checks for too many processes, for too much memory, and for processes that the kernel killed for
-#: want of memory.
+"""Seconds between checks for too many processes, for too much memory, and for processes that the kernel killed because
+memory ran out."""
 
 LOOK_SECONDS = 1.0
-#: Seconds after which the tree is inspected even if the machine's figures do not move: memory taken from caches does
-#: not move them.
+"""Seconds after which the tree is inspected even if the machine's figures have not changed: memory taken from caches
+does not change them."""
 
 LOOKING_SHARE = 20
-#: Inspecting large trees and measuring shared memory is slow: it takes at most this fraction (1/n) of the time.
+"""Limits inspections, which are slow for large trees and shared memory: they take at most 1/n of the time."""
 
 BEHIND = 10
-#: The nice value of a tree whose host has to count its processes but may not use a real-time priority.
+"""The nice value of a tree whose host has to count its processes but may not use a real-time priority."""
 
 CLEAR_SECONDS = 3.0
-#: Seconds that remaining processes may take to die before the host reports a leak (and keeps killing).
+"""Seconds in which the remaining processes must have exited; then the host reports a leak, and continues to kill."""
 
 PASS_SECONDS = 0.005
-#: Seconds that killed processes have to exit before those that are left are looked for again, at least.
+"""Minimum seconds between a kill and the next search for remaining processes."""
 
 LAST_OUTPUT = 1 << 20
-#: Bytes taken from the pipe after the tree is dead, at most.
+"""Maximum bytes read from the pipe after the tree is dead."""
 
 SNAPSHOT = 128
-#: Processes that are listed for the receipt before a tree is killed, at most.
+"""Maximum number of processes that are listed for the kill receipt before a tree is killed."""
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS = 23, 24, 28, 38
@@ -137,27 +137,28 @@ LIMITS = {
     "open_files": resource.RLIMIT_NOFILE,
 }
 RESERVED_PIDS = 300
-#: The kernel never hands out the first pids again, so a namespace's pid_max counts from here.
+"""The kernel reserves the pids below this one, so a namespace's pid_max counts from here."""
 
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
-#: What the private directory and /dev/shm hold at most in tier A. In tier B only the size of each file is limited.
+"""Maximum content of the private directory and of /dev/shm in tier A. In tier B only the size of each file is
+limited."""
 
 CLONE_PARENT = 0x00008000
 CLONE_INTO_CGROUP, NR_CLONE3 = 1 << 33, 435
 NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
-#: System calls that are newer than 2019 have the same number on every architecture.
+"""System calls that are newer than 2019 have the same number on every architecture."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 forking_libc = ctypes.PyDLL(None, use_errno=True)
-#: Keeps the interpreter's lock, so that a child has it, too.
+"""The C library, called without releasing the interpreter's lock, so that a forked child holds it, too."""
 
 
 class ServerGoneError(Exception):
-    """The control socket ended or failed: the server has no use for this call any more."""
+    """The control socket ended or failed: the server no longer needs this call."""
 
 
 class NotStartedError(Exception):
-    """The program did not start; the server has been sent the reason."""
+    """The program did not start; the reason was sent to the server."""
 
 
 # --- the process tree -------------------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ def children(pid: int) -> list[int]:
         for task in os.listdir(f"/proc/{pid}/task"):
             found.extend(map(int, contents(f"/proc/{pid}/task/{task}/children").split()))
     except OSError:
-        pass  # ended while it was looked at; the caller looks again
+        pass  # the process has ended meanwhile; the caller inspects again
     return found
 
 
@@ -222,9 +223,9 @@ def below(root: int, most: int) -> list[int]:
 
 
 def snapshot(root: int) -> list[int]:
-    """Return what will be killed below `root`, for the receipt: all living, or of very many the first SNAPSHOT.
+    """Return the processes below `root` that will be killed, for the receipt: at most the first SNAPSHOT.
 
-    The kill waits for this while a fork bomb grows: so many are not inspected one by one.
+    The number is limited because the kill waits for it while a fork bomb grows.
     """
     seen = below(root, SNAPSHOT)
     return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
@@ -331,14 +332,14 @@ def kill_all(pids: "Iterator[int]") -> None:
         send_signal(pid, signal.SIGKILL)
 
 
-# --- what the kernel bounds, and what is counted here -----------------------------------------------------------------
+# --- limits of the kernel, and those monitored here -----------------------------------------------------------------
 
 
 class Groups:
-    """The control groups of one call. Init joins them before anything else; where that fails, the host counts.
+    """The control groups of one call. Init joins them first; if that fails, the host counts processes and memory.
 
-    Joining avoids the ways that stop every fork of the machine for a while: in version 2 init is created inside, in
-    version 1 it joins as a single thread.
+    Some ways of joining block all forks of the machine for a time. They are avoided: in version 2 init is created in
+    the group, in version 1 it joins as a single thread.
     """
 
     def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
@@ -373,7 +374,7 @@ class Groups:
             os.write(file, b"0")
 
     def starved(self) -> bool:
-        """Return whether the kernel has killed a process of the groups for want of memory."""
+        """Return whether the kernel has killed a process of the groups because memory ran out."""
         for folder in self.folders:
             for name in (b"/memory.events", b"/memory.oom_control"):
                 try:
@@ -397,7 +398,7 @@ class Groups:
                 for pid in contents(folder + b"/cgroup.procs").split():
                     send_signal(int(pid), signal.SIGKILL)
             except OSError:
-                pass  # found among the descendants
+                pass  # it may be found among the descendants instead
 
     def remove(self) -> None:
         """Remove the groups, as far as they are empty."""
@@ -416,9 +417,10 @@ def struct_of_words(*words: int) -> bytes:
 class Census:
     """Monitor what the kernel does not limit: the number of processes of a tree, and their total memory.
 
-    The figures of the whole machine are cheap to read. The tree is inspected when they have moved by a good part of a
-    limit, and every LOOK_SECONDS. Memory means what cannot be reclaimed: anonymous memory, by each process's share of
-    it, and shared memory, as far as the machine has more of it than before the call and the tree could own it.
+    The figures of the whole machine are cheap to read. The tree is inspected when they have changed by a considerable
+    part of a limit, and every LOOK_SECONDS. Only memory that cannot be reclaimed counts: the processes' shares of
+    anonymous memory, and shared memory, as far as the machine has more of it than before the call and the tree could
+    own it.
     """
 
     def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
@@ -442,7 +444,7 @@ class Census:
             return 0
         self.at = now + self.seconds
         if self.groups.joined and self.groups.starved():
-            return MEMORY  # in version 1 the others live on
+            return MEMORY  # in version 1 the kernel kills only one process
         if not (self.processes or self.memory):
             return 0
         if not self.moved(now):
@@ -507,7 +509,7 @@ def figure(lines: bytes, name: bytes) -> int:
 def unshared_at_most(pid: int) -> int:
     """Return an upper bound for the anonymous memory of a process in bytes; 0 if it has ended.
 
-    Includes what it shares with the processes that it was forked from.
+    Includes memory that it shares with the processes it was forked from.
     """
     try:
         _, resident, shared, *_ = contents(f"/proc/{pid}/statm").split()
@@ -517,9 +519,9 @@ def unshared_at_most(pid: int) -> int:
 
 
 def unshared(pid: int) -> int:
-    """Return the anonymous memory of a process in bytes, of shared pages its share.
+    """Return the anonymous memory of a process in bytes, with its share of shared pages.
 
-    For a process that may not be inspected it is the upper bound.
+    For a process that must not be inspected, returns the upper bound.
     """
     try:
         return figure(contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
@@ -528,7 +530,7 @@ def unshared(pid: int) -> int:
 
 
 def shareable(pids: "list[int]") -> int:
-    """Return the bytes of shared memory that these processes could have filled: all they have mapped or opened."""
+    """Return the bytes of shared memory that these processes could own: all that they have mapped or opened."""
     sizes: dict[tuple[int, int], int] = {}
     try:
         for pid in pids:
@@ -538,7 +540,7 @@ def shareable(pids: "list[int]") -> int:
     except FileNotFoundError:
         return shareable([pid for pid in pids if alive(pid)])
     except OSError:
-        return sys.maxsize  # it hides what it has
+        return sys.maxsize  # the process cannot be inspected
     return sum(sizes.values())
 
 
@@ -565,7 +567,7 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
                 about = os.stat(path)
                 found[about.st_dev, about.st_ino] = about.st_blocks * 512
         except FileNotFoundError:
-            continue  # closed in between
+            continue  # closed meanwhile
     return found
 
 
@@ -662,8 +664,8 @@ def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> byte
 def unshare_mounts(closed: bool, hiding: bool) -> None:
     """Enter a mount namespace whose changes stay inside, and for tier A the other namespaces too.
 
-    What is mounted outside later shows up inside, except in tier A, where it would be writable. Without anything to
-    hide only /proc is separated, so that mounts behave for the program as they do outside.
+    Later mounts outside become visible inside, except in tier A, where they would be writable. If there is nothing to
+    hide, only /proc is separated, so that mounts behave for the program as they do outside.
     """
     others = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     checked(libc.unshare(CLONE_NEWNS | (others if closed else 0)))
@@ -714,7 +716,7 @@ def limit_pids(processes: int) -> None:
         try:
             write_file("/proc/sys/kernel/pid_max", str(RESERVED_PIDS + processes))
         except OSError:
-            pass  # the tree can be killed all the same
+            pass  # the tree can be killed without it, too
 
 
 # --- main: the program ------------------------------------------------------------------------------------------------
@@ -751,7 +753,7 @@ def restore_signals() -> None:
 
 
 def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
-    """Limit what one process may use. The mark is a limit without effect that survives every exec."""
+    """Limit the resources of one process. The mark is a limit without effect that is kept by every exec."""
     if mark:
         lower(resource.RLIMIT_RTTIME, mark)
     for name, number in LIMITS.items():
@@ -772,14 +774,14 @@ def lower(limit: int, value: int) -> None:
 
 
 def running_threads() -> int:
-    """Return the threads of the whole machine: RLIMIT_NPROC counts all of a user, wherever they were started."""
+    """Return the number of threads of the whole machine: RLIMIT_NPROC counts all threads of a user."""
     return int(contents("/proc/loadavg").split()[3].partition(b"/")[2])
 
 
 def arrange_files(stdin: int, output: int, report: int) -> int:
     """Keep only the three standard streams and `report`; return the new number of `report`.
 
-    Without `stdin` the host's own remains: /dev/null.
+    Without `stdin` the program gets that of the host: /dev/null.
     """
     if stdin >= 0:
         os.dup2(stdin, 0)
@@ -808,7 +810,7 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
 
 CAPABILITY_VERSION_3, CAP_SETPCAP = 0x20080522, 8
 SECUREBITS = 0b11101111
-#: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, KEEP_CAPS off, and all of them locked.
+"""NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, KEEP_CAPS off, and all of them locked."""
 
 
 def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) -> None:
@@ -831,7 +833,8 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) 
 def drop_capabilities() -> None:
     """Drop all capabilities and every way to regain them, root's included.
 
-    Without CAP_SETPCAP the bounding set stays: then nothing can be regained anyway, as no_new_privs is set next.
+    Without CAP_SETPCAP the bounding set remains, but then nothing can be regained anyway, because no_new_privs is set
+    next.
     """
     if has_setpcap():
         checked(libc.prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0))
@@ -864,14 +867,14 @@ def has_setpcap() -> bool:
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
 READ = EXECUTE | READ_FILE | READ_DIR
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-#: What a rule for something that is no directory may grant.
+"""The rights that a rule for a file can grant, as opposed to a directory."""
 
 LANDLOCK_CREATE_RULESET_VERSION = 1
 LANDLOCK_ABI = 7
-#: The newest version of Landlock that is made use of.
+"""The newest version of Landlock whose features are used here."""
 
 SIGNALS_ABI = 6
-#: From this version on Landlock can confine signals to the sandbox.
+"""The first version of Landlock that can confine signals to the sandbox."""
 
 DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")
 
@@ -890,8 +893,8 @@ def ruleset_attributes(abi: int) -> "list[int]":
 def apply_landlock(section: "dict[str, Any]") -> None:
     """Allow reading anything but protected paths and writing in the private directory only; close the network.
 
-    Only harmless devices can be opened: a disk would reveal protected files, a terminal what is typed. In tier A masks
-    hide protected directories, so that usually no search for the paths around them is needed.
+    Only DEVICES can be opened: a disk would reveal protected files, a terminal the user's input. In tier A masks hide
+    protected directories, so that usually no rules for the paths around them are needed.
     """
     abi = min(section["abi"], LANDLOCK_ABI)
     if abi < 1:
@@ -914,7 +917,7 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 
 
 def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
-    """Yield the fewest paths that cover `folder` without the protected ones; links lead to one of them or nowhere."""
+    """Yield the fewest paths that cover `folder` without the protected ones."""
     if not any(within(path, folder) for path in protected):
         yield folder
         return
@@ -929,7 +932,7 @@ def within(path: bytes, folder: bytes) -> bool:
 
 
 def grant(ruleset: int, path: bytes, rights: int) -> bool:
-    """Allow `rights` below `path`; False if it does not exist or may not be opened: then it stays closed."""
+    """Allow `rights` below `path`; False if it does not exist or cannot be opened: then access stays denied."""
     try:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -947,14 +950,14 @@ def grant(ruleset: int, path: bytes, rights: int) -> bool:
 # --- seccomp ----------------------------------------------------------------------------------------------------------
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-#: Operations of classic BPF on words.
+"""Operations of classic BPF on words."""
 
 ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
 REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x00050000
-#: The system call fails with this error, or does nothing and says that it did.
+"""Filter results: the system call fails with this error, or does nothing and reports success."""
 
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
-#: Where struct seccomp_data has them; an argument takes 8 bytes, the lower half first.
+"""Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first."""
 
 X32_BIT = 0x40000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -968,15 +971,16 @@ mount_setattr open_by_handle_at swapon swapoff acct quotactl quotactl_fd sethost
 kexec_file_load init_module finit_module delete_module reboot settimeofday clock_settime adjtimex clock_adjtime iopl
 ioperm syslog vhangup shmget
 """
-#: Refused with EPERM regardless of arguments: the network, other processes, the machine; and shared memory without
-#: an owner, which no limit counts.
+"""System calls refused with EPERM regardless of arguments: those for the network, other processes and the machine; and
+for shared memory without an owner, which no limit includes."""
 
 DENIED_IN_B = """
 chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
 setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmat shmctl semget semop
 semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """
-#: Likewise without namespaces: metadata, which Landlock leaves alone, and memory and queues shared by name.
+"""Also refused without namespaces: changes of metadata, which Landlock does not restrict, and memory and queues shared
+by name."""
 
 X86_64 = {
     "open": 2, "ioctl": 16, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
@@ -1027,25 +1031,29 @@ NAMESPACE_FLAGS = (
 AF_UNIX, SOCK_TYPE_MASK = 1, 0xF
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 STREAM_PAIRS = (1, 5)
-#: SOCK_STREAM and SOCK_SEQPACKET; a datagram socket could still send to any address.
+"""The allowed types of socket pairs, SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could still send to any
+address."""
 
 TERMINAL_INPUT = (0x5412, 0x541C)
-#: TIOCSTI and TIOCLINUX type on a terminal that they were given.
+"""The ioctls TIOCSTI and TIOCLINUX, which insert input into a terminal."""
 
 SIGNAL_OWNER = (8, 15)
-#: F_SETOWN and F_SETOWN_EX name a process to be signalled; FIOSETOWN and SIOCSPGRP do so for sockets.
+"""Requests that select a process to be signalled: F_SETOWN and F_SETOWN_EX for files, FIOSETOWN and SIOCSPGRP for
+sockets."""
 
 SOCKET_OWNER = (0x8901, 0x8902)
 LEASES = (1024, 1040)
-#: F_SETLEASE and F_SETDELEG block other processes that open the file, outside the sandbox too.
+"""F_SETLEASE and F_SETDELEG, which can block processes outside the sandbox that open the file."""
 
 HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
-#: FICLONE and FICLONERANGE, which need a file opened for writing; FS_IOC_FIEMAP and FIGETBSZ, which read.
+"""Allowed ioctls: FICLONE and FICLONERANGE, which need a file opened for writing; FS_IOC_FIEMAP and FIGETBSZ, which
+only read."""
 
 IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
 IOCTL_KINDS = (0x5400, 0x8900)
-#: Types of the ioctls of terminals and of all files, and of sockets. Of other types only those that read are allowed:
-#: file systems change attributes, versions and subvolumes even through a file opened for reading; others are devices'.
+"""Allowed types of ioctls: those of terminals and of all files, and those of sockets. Of other types only ioctls that
+read are allowed: those of file systems change attributes, versions and subvolumes even through a file opened for
+reading; the others are for devices."""
 
 
 def seccomp_program(machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> bytes:
@@ -1086,10 +1094,11 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
     """Return the system calls that depend on their arguments, with the code that decides."""
     oneself = all_equal((0, 0))
     calls = {
-        "clone3": result(UNKNOWN),  # its flags are in memory; the C library then takes clone
+        "clone3": result(UNKNOWN),  # its flags are in memory; the C library then uses clone
         "clone": argument(0) + test(ANY_BIT, NAMESPACE_FLAGS, 0, 1) + result(REFUSE) + result(ALLOW),
         "socketpair": argument(0) + test(EQUAL, AF_UNIX, 1, 0) + result(REFUSE) + pair_kind(),
-        "sendto": all_equal((4, 0), (4.5, 0)),  # without an address, as loops wake themselves
+        # allowed without an address, because event loops wake themselves like this
+        "sendto": all_equal((4, 0), (4.5, 0)),
         "prlimit64": oneself,
         "sched_setaffinity": oneself,
         "sched_setscheduler": oneself,
@@ -1101,19 +1110,19 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
         "ioctl": ioctls(tier),
     }
     if tier == "B":
-        # touch sets the times of a file that it has just made to now: these are its times already
+        # allowed for touch, which sets the times of a new file to now: that has no effect
         calls["utimensat"] = all_equal((1, 0), (1.5, 0), (2, 0), (2.5, 0), then=PRETEND)
     if tier == "B" and abi < 3:
         calls["open"] = unless_truncating_reader(1)
         calls["openat"] = unless_truncating_reader(2)
-        calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then take openat
+        calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then use openat
     if tier == "B" and abi < SIGNALS_ABI and keepers:
         calls |= signals(keepers)
     return calls
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
-    """Protect these processes and their groups; also refuse signals to all processes and through pidfds."""
+    """Refuse signals to these processes and their groups, to all processes, and through pidfds."""
     spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
     first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
     return {
@@ -1128,7 +1137,7 @@ def pair_kind() -> "list[bytes]":
 
 
 def ioctls(tier: str) -> "list[bytes]":
-    """Allow harmless ioctls; refuse those that type on terminals or send signals."""
+    """Allow ioctls without outside effects; refuse those that insert terminal input or send signals."""
     if tier == "A":
         return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
     program = argument(1)
@@ -1193,7 +1202,7 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
 
 
 filters: "dict[tuple[str, int], bytes]" = {}
-#: Filters without keepers by tier and version of Landlock, as far as they are built in advance.
+"""Filters without keepers that were built in advance, by tier and version of Landlock."""
 
 
 def build_filters() -> None:
@@ -1226,7 +1235,8 @@ class Pipes:
         self.status, self.status_end = os.pipe()
         self.report, self.report_end = os.pipe()
         self.life, self.life_end = os.pipe()
-        #: Held by the host: one byte lets init go on, later ones are signals for main, and its end is the host's.
+        """Written by the host: the first byte lets init continue, later ones are signals for main; it closes when the
+        host ends."""
 
 
 def close(*files: int) -> None:
@@ -1265,17 +1275,17 @@ def joined_or_why_not(groups: Groups) -> bytes:
 
 
 def be_first_to_go(behind: int) -> None:
-    """Make this tree, never the server, the OOM killer's first choice; run with the nice value `behind`."""
+    """Make this tree, not the server, the OOM killer's first choice; run with the nice value `behind`."""
     try:
         write_file("/proc/self/oom_score_adj", "1000")
     except OSError:
-        pass  # no /proc to write to: the largest process goes
+        pass  # /proc is not writable: the kernel then kills the largest process
     if behind:
         os.nice(behind)
 
 
 def attend(main: int, pipes: Pipes) -> None:
-    """Reap, and report how `main` ended, until the host has ended. In a namespace that ends this process too.
+    """Reap children, and report how `main` ended, until the host has ended. In a namespace this process then ends, too.
 
     Signals for main are sent by its parent, because only the parent knows for certain that the pid is still main's.
     """
@@ -1293,7 +1303,7 @@ def attend(main: int, pipes: Pipes) -> None:
 
 
 def clear_for_host(control: int) -> None:
-    """Clear in place of the dead host, and report to the server if that succeeds in time."""
+    """Do `clear` in place of the dead host, and report to the server if it succeeds in time."""
     killed: set[int] = set()
     if clear(killed, CLEAR_SECONDS):
         os.write(control, CLEARED + " ".join(map(str, killed)).encode())
@@ -1340,7 +1350,7 @@ def signal_group(leader: int, number: int) -> None:
 
 
 class Host:
-    """One call: from the launch to the death of the last of its processes."""
+    """One call, from the launch to the exit of its last process."""
 
     def __init__(self, control: int, launch: "dict[str, Any]") -> None:
         self.control = control
@@ -1382,7 +1392,7 @@ class Host:
         try:
             self.namespace = bool(self.launch["namespace"]) and enter_pid_namespace(restricted)
             self.census = Census(self.launch["limits"], self.namespace, self.groups)
-            if self.census.processes and os.geteuid() == 0:  # others' forks fail at a limit, if a larger one
+            if self.census.processes and os.geteuid() == 0:  # other users' processes fail to fork at their own limits
                 self.behind = step_ahead()
             self.init = self.groups.fork()
         except OSError as error:
@@ -1427,7 +1437,7 @@ class Host:
         return self.limit > 0
 
     def patience(self) -> float | None:
-        """Return the milliseconds until something is due; None: nothing is."""
+        """Return the milliseconds until the next check is due; None if none is."""
         now = time.monotonic()
         dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
         if (asked := self.census.due()) is not None:
@@ -1435,7 +1445,7 @@ class Host:
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
-        """Process a frame of the server, or send what it did not accept before; return whether it was KILL."""
+        """Process a frame of the server, or send output that it did not accept before; return whether it was KILL."""
         try:
             frame = os.read(self.control, CHUNK)
         except BlockingIOError:
@@ -1459,7 +1469,7 @@ class Host:
         send_signal(self.init, signal.SIGTERM)
 
     def read_report(self) -> None:
-        """Read whether main became the program: it wrote why not, or exec closed the pipe."""
+        """Read whether main became the program: either it wrote an error, or exec closed the pipe."""
         self.begun = True
         self.poll.unregister(self.pipes.report)
         why = os.read(self.pipes.report, CHUNK)
@@ -1504,7 +1514,7 @@ class Host:
             self.poll.register(self.pipes.output, select.POLLIN)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, waiting for as long as the server takes to make room."""
+        """Send a frame, blocking until the server's socket has space."""
         poll = select.poll()
         poll.register(self.control, select.POLLOUT)
         while True:
@@ -1518,9 +1528,9 @@ class Host:
             return
 
     def clear(self) -> bool:
-        """Kill the tree and wait for its end; False if it is not dead in time.
+        """Kill the tree and wait for its end; return False if it does not end in time.
 
-        After KILL the time limit is the server's, which kills this process when it passes.
+        After KILL there is no time limit here: the server kills this process after its own.
         """
         if not self.init:
             return True
@@ -1529,7 +1539,7 @@ class Host:
         send_signal(self.init, signal.SIGKILL)
         if not self.namespace and (self.killed is None or len(self.killed) >= SNAPSHOT):
             self.groups.kill()
-        if self.namespace:  # the kernel kills the others; looking at them as they die would hold it up
+        if self.namespace:  # the kernel kills the others; inspecting them meanwhile would delay it
             signal.sigtimedwait({signal.SIGCHLD}, CLEAR_SECONDS)
         cleared = clear(self.killed, CLEAR_SECONDS)
         while self.kill_requested and not cleared:
@@ -1678,7 +1688,7 @@ KEPT = b"kept"
 
 
 def check(mode: str, secret: str, outside: str) -> None:
-    """Try to break out of the restriction of this process; write to stdout what worked, or KEPT for nothing."""
+    """Try to break out of the restriction of this process; write to stdout what succeeded, or KEPT if nothing did."""
     tries: list[tuple[str, Callable[[], object]]]
     tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
     if mode == "restricted":

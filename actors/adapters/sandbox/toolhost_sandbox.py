@@ -29,14 +29,14 @@ CLOSE_SECONDS = 0.5
 
 
 class ToolHostSandbox:
-    """Run each program in its own tool host (ports.Sandbox). Any thread.
+    """Runs each program in its own tool host (ports.Sandbox). Any thread.
 
     `pid_namespace=False` disables PID namespaces: trees are then found by walking /proc. A server without root needs a
     user namespace for a PID namespace, in which programs cannot become another user (sudo).
 
-    `protected` paths are hidden from restricted programs, and from others where the report says so. Private directories
-    cause no waiting: in tier A calls share one mount point, on which each has its own tmpfs; in tier B each has its own
-    directory, removed when the call has ended.
+    `protected` paths are hidden from restricted programs, and from others where the report says so. Concurrent calls do
+    not wait for each other's private directories: in tier A they share one mount point, on which each has its own
+    tmpfs; in tier B each has its own directory, removed when the call has ended.
 
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. What they do not limit, the
     tool host monitors.
@@ -58,7 +58,7 @@ class ToolHostSandbox:
         self._fork_server = ForkServer()
         self._orphaned: list[orphans.CallMarks] = []
         self._directories: dict[ProcessTree, str] = {}
-        # Held only to read or change the collections below, never while a process is started or waited for.
+        # Guards the collections below; never held while a process is started or waited for.
         self._lock = threading.Lock()
         self._live: set[ProcessTree] = set()
         self._lingering: list[HostProcess] = []
@@ -76,7 +76,7 @@ class ToolHostSandbox:
 
     @property
     def exposed(self) -> tuple[str, ...]:
-        """Return protected files in shared directories: an unrestricted call sees a file that replaces one of them."""
+        """Return the protected files in shared directories: unrestricted calls can see files that replace them."""
         return self._files.in_shared_directories()
 
     @property
@@ -94,11 +94,11 @@ class ToolHostSandbox:
             raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")
         try:
             return self._begun(launch, on_output)
-        except (HostLostError, ForkUnsupportedError):  # nothing has begun
+        except (HostLostError, ForkUnsupportedError):  # the program was not started, so another host can try
             return self._begun(launch, on_output)
 
     def _begun(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
-        """Start `launch` in a host. Raises like `start`, or like `ProcessTree.await_begin`."""
+        """Start `launch` in a host. Raises what `start` and `ProcessTree.await_begin` raise."""
         tree, description, number = self._spawn(launch, on_output)
         try:
             tree.begin(description)
@@ -156,7 +156,10 @@ class ToolHostSandbox:
         return tree, description, number
 
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
-        """Return where a restricted program may write, "" for others; `unowned` removes it. Raises OSError."""
+        """Return the directory where a restricted program may write, "" for others; `unowned` removes it.
+
+        Raises OSError.
+        """
         if launch.mode is not Mode.RESTRICTED or self._private is None:
             return ""
         if self._report.tier == "A":
@@ -240,7 +243,7 @@ class ToolHostSandbox:
 
 @contextmanager
 def _memory_file(content: bytes) -> Generator[BinaryIO]:
-    """Yield an anonymous file with this content, at its start: a stdin that needs no thread to feed it."""
+    """Yield an anonymous file with this content, positioned at its start, for use as stdin without a writer thread."""
     with open(os.memfd_create("stdin"), "w+b") as file:
         file.write(content)
         file.seek(0)

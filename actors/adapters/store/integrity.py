@@ -1,7 +1,7 @@
-"""Verify a stored conversation structurally: every row is unchanged, and none is missing.
+"""Verify the stored rows of a conversation: every row is unchanged, and none is missing.
 
-Whether its transitions are legal is verified elsewhere. Everything is read once, in order; unreadable rows are reported
-as findings.
+`actors.core.invariants` verifies the transitions. Everything is read once, in order; unreadable rows are reported as
+findings.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class StoredRows(NamedTuple):
     """The rows of one conversation; every text can be decoded."""
 
     conversation: Row
-    """Columns RECORD."""
+    """The row of the conversation, with the columns RECORD."""
     prompt: Row | None
-    """Columns PROMPT."""
+    """The row of the system prompt, with the columns PROMPT."""
     begins: Place
     """The position where the log begins: after the pruned rows."""
     log: Iterable[LogRow]
-    """In order of their revisions."""
+    """The rows of the log, in order of their revisions."""
     messages: Iterable[Row]
-    """Columns MESSAGE, in order of their sequence."""
+    """The rows of the messages, with the columns MESSAGE, in order of their sequence."""
     runs: Iterable[Row]
-    """Columns RUN."""
+    """The rows of stopped runs, with the columns RUN."""
     fates: Iterable[Row]
-    """Columns FATE."""
+    """The rows of settled queued inputs, with the columns FATE."""
     others: Iterable[Row] = ()
     """Rows of further tables, each with its digest at the end."""
 
@@ -66,13 +66,13 @@ def rows_of(
 
 
 def _as_read(row: Row) -> Row:
-    """Return a message's row as it is read back: with NULL where an empty text was written for it."""
+    """Return a message's row as it is read back: empty texts that were written for NULL become None."""
     usage = MESSAGE.index("usage_data")
     return (*row[:usage], row[usage] or None, *row[usage + 1 :])
 
 
 def violations(stored: StoredRows) -> Iterator[str]:
-    """Yield every finding about a conversation, in words."""
+    """Yield every finding about a conversation, as text."""
     conversation: dict[str, object] = dict(zip(RECORD, stored.conversation, strict=True))
     yield from _conversation(conversation, stored.prompt)
     log = _Log(stored.begins, stored.messages)
@@ -160,7 +160,7 @@ def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: Place) -> 
 
 
 class _Messages:
-    """Read the stored messages once, side by side with the log."""
+    """Reads the stored messages once, in parallel with the log."""
 
     def __init__(self, stored: Iterable[Row]) -> None:
         self._stored = iter(stored)

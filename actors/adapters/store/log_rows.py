@@ -1,7 +1,7 @@
 """Rows of the log: how a transition is encoded and hashed.
 
 A row's hash is SHA-256 over the row, then over the hash of the row before it. The row comes first so that the
-committing thread can digest it; the writer, which alone knows the row before, adds 64 bytes.
+committing thread can digest it; the writer thread, which alone knows the previous row, adds 64 bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LogRow(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """An encoded and digested row that lacks only the hash of the row before it."""
+    """An encoded and digested row that lacks only the hash of the previous row."""
 
     numbers: tuple[str, int, int, int, int, int]
     """The columns of LOG up to the count."""
@@ -79,7 +79,7 @@ def _digest(numbers: tuple[str, int, int, int, int, int], *texts: bytes) -> hash
 
 
 def hash_of(row: LogRow) -> str:
-    """Return the hash that a row must have. Raises TypeError if a number is not one."""
+    """Return the hash that a row must have. Raises TypeError if a numeric column is not a number."""
     digest = _digest(row[:6], row.notifications.encode(), row.event.encode(), (row.context or "").encode())
     return _link(digest, row.prev_hash)
 

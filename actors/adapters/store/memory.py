@@ -103,7 +103,7 @@ class MemoryStore:
     # --- writing ----------------------------------------------------------------------------------------------
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        """Write the commits atomically and durably; see ports.Store."""
+        """Write the commits atomically; see ports.Store."""
         for part in parts:
             check_shape(part)
         with self._writing():
@@ -301,7 +301,7 @@ class MemoryStore:
         return tuple(stored_transition(row) for row in found[:limit])
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Return what fails verification, in words; see ports.Store."""
+        """Return the findings of a verification, as text; see ports.Store."""
         kept = self._read().get(conversation_id)
         if kept is None:
             return ()
@@ -326,7 +326,7 @@ class MemoryStore:
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.attachments.get(attachment_id)
 
-    # --- the rest ---------------------------------------------------------------------------------------------
+    # --- lifetime ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Release everything; idempotent; see ports.Store."""

@@ -1,4 +1,4 @@
-"""Prune the log: remove its oldest rows in batches and record where the rest begins.
+"""Prune the log: remove its oldest rows in batches and record the position where the remaining rows begin.
 
 The record distinguishes a pruned log from one whose beginning is missing for another reason. Rows that fail
 verification are kept, as evidence.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROWS = 256
-"""Rows per batch, at most: the writer is blocked meanwhile."""
+"""Maximum rows per batch, which blocks the writer."""
 CHARACTERS = 4 * 1024 * 1024
 """Characters of text per batch, roughly: a large row has overflow pages, each of which must be freed."""
 

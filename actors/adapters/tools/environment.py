@@ -1,4 +1,4 @@
-"""The environment of a tool's process: nothing but an allowlist of the server's variables, so never a secret."""
+"""The environment of a tool's process: only an allowlist of the server's variables, so that it contains no secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", 
 def tool_environment(server: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the complete environment of a tool's process.
 
-    HOME is the real one, since git and shells have their configuration there. TERM says that there is no terminal.
+    HOME is the real one, because git and shells have their configuration there. TERM is set for "no terminal".
     """
     server = os.environ if server is None else server
     passed = {name: value for name, value in server.items() if name in PASSED or name.startswith("LC_")}

@@ -1,7 +1,7 @@
-"""keyword_search: find what a repository says about some terms.
+"""keyword_search: find text about some terms in a repository.
 
-A worker process, which can be killed, searches; a small model, if there is one, selects excerpts. Without its answer
-the beginning of the findings is shown.
+A worker process, which can be killed, searches; a small model, if there is one, selects excerpts. If it does not
+answer, the beginning of the findings is shown.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 MAX_TERMS = 30
 MAX_CHARACTERS = 8_000
-"""Characters of the findings or excerpts that are shown, at most."""
+"""Maximum characters of the findings or excerpts that are shown."""
 PLAIN_CHARACTERS = 2_000
-"""Findings up to this length are shown as they are: selecting would take longer than reading."""
+"""Findings up to this length are shown unfiltered: selecting excerpts would take longer than reading all."""
 FINDINGS_BYTES = 1 << 20
-"""A bound above what the worker writes."""
+"""Maximum bytes of the worker's output; more than it ever writes."""
 MAX_OUTPUT = 8_000
 """Output tokens for the selection, including reasoning."""
 
 ALIASES = {"terms": "search_terms", "keywords": "search_terms"}
-"""Names that models use for an argument from habit."""
+"""Alternative names of an argument that models often use."""
 
 SPEC = ToolSpec(
     description=(
@@ -79,7 +79,7 @@ class KeywordSearchTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Show what is around the terms.
+        """Show the matches of the terms with their context.
 
         Raises ToolTransientError if the worker is lost or the small model is busy, or SandboxUnavailableError.
         """
@@ -95,7 +95,7 @@ class KeywordSearchTool:
 
 
 def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
-    """Return the excerpts that a small model selects; all findings if they are short or there is no answer."""
+    """Return the excerpts that a small model selects; all findings if they are short or the model does not answer."""
     if len(found.text) <= PLAIN_CHARACTERS:
         return found
     aside = SideQuery(Purpose.EXCERPTS, PROMPT, f"Question: {query}\n\nFound:\n{found.text}", MAX_OUTPUT)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from actors.adapters.tools.clipboards import Clipboards
 
 MAX_INPUT = 240 * 1024
-"""Bytes of a call: the specified 60,000 tokens at 4 bytes each."""
+"""Maximum bytes of a call: the specified 60,000 tokens at 4 bytes each."""
 
 MAX_OUTPUT = 8 << 20
-"""A bound above the size of all clipboards and a diff as JSON."""
+"""Maximum bytes of the worker's output: more than all clipboards and a diff as JSON."""
 
 MAX_PATCHES = 200
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WORKER_SECONDS = 60
 WORKER_OUTPUT_BYTES = 256 * 1024
-"""The default bound for a worker's output."""
+"""The default maximum of a worker's output in bytes."""
 
 WORKER_PROGRAM = (
     "import sys; sys.path.insert(0, {root!r}); sys.path += {behind!r}; "
@@ -78,7 +78,7 @@ def run_worker(
     """Run a module of actors.adapters.tools.workers to its end and return its answer.
 
     `what` names the activity for users ("Reading a.txt"), `hint` says what to change if it takes too long, `libraries`
-    are the packages it imports beside the standard library. Raises ToolTransientError or SandboxUnavailableError.
+    are the packages that it imports besides the standard library. Raises ToolTransientError or SandboxUnavailableError.
     """
     answer = worker_answer(
         worker, arguments, context, what=what, stdin=stdin, hint=hint, output_bytes=output_bytes, libraries=libraries

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT = 2000
 
 ALIASES = {"file_path": "path", "filename": "path"}
-"""Names that models use for an argument from habit."""
+"""Alternative names of an argument that models often use."""
 
 SPEC = ToolSpec(
     description=(

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 ALIASES = {"file_path": "path", "filename": "path"}
-"""Names that models use for an argument from habit."""
+"""Alternative names of an argument that models often use."""
 
 ANIMATED = ("image/gif", "image/webp")
 """Formats that may contain more than one frame."""
 
 HEADER_BYTES = 4096
-"""A bound for what the worker writes in front of the file's content."""
+"""Maximum bytes that the worker writes before the file's content."""
 
 SPEC = ToolSpec(
     description=(

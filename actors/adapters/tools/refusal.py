@@ -1,4 +1,4 @@
-"""A call that a tool refuses, with an error name that models can learn."""
+"""The refusal of a call by a tool, with an error name that models can recognise."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actors.core.tool_run import KillReceipt
 
 MAX_FAULTS = 3
-"""Faults of one input that are reported, at most."""
+"""Maximum number of reported errors of one input."""
 
 MAX_FAULT_CHARACTERS = 300
 
@@ -43,7 +43,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 
 
 class StandardToolbox:
-    """The standard tools (ports.Toolbox). Any thread. `forget` drops what they keep of a conversation."""
+    """The standard tools (ports.Toolbox). Any thread. `forget` drops their state of a conversation."""
 
     def __init__(self) -> None:
         self._jobs = JobRegistry()
@@ -90,7 +90,7 @@ class StandardToolbox:
         return self._jobs.end_all(conversation_id, ended, wider_than)
 
     def forget(self, conversation_id: str) -> None:
-        """Kill the jobs of a deleted conversation, and drop what the tools keep for it."""
+        """Kill the jobs of a deleted conversation, and drop the state that the tools keep for it."""
         self._jobs.forget(conversation_id)
         self._clipboards.forget(conversation_id)
 
@@ -135,7 +135,7 @@ def _no_constant(constant: str) -> NoReturn:
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Rename aliases of arguments; an alias beside its own name stays, to be refused."""
+    """Rename aliases of arguments; an alias is kept, and later refused, if the real name is present, too."""
     aliases = ALIASES.get(name, {})
     renamed: dict[str, Any] = {}
     for argument, value in arguments.items():

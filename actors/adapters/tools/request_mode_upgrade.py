@@ -22,9 +22,10 @@ HOW_TO_ASK = (
     "The mode is restricted: tools can read but not change anything outside of a temporary directory of the call, and "
     f"have no network. {ASK}"
 )
-"""Appended to results that restricted mode made fail. Its last sentence is for the model only, see `FOR_AGENT`."""
+"""Text appended to results that failed because of restricted mode. Its last sentence is for the model only, see
+`FOR_AGENT`."""
 FOR_AGENT = {"for_agent": ASK}
-"""Part of the display of such a result: the sentence that clients should not show."""
+"""Part of such a result's display data: the sentence that clients should not show."""
 
 GRANTED = (
     "Approved: the mode is unrestricted from now on. Tools may change files, run any command and use the network. "
@@ -61,10 +62,10 @@ _WORDS = (
     r"|EAI_AGAIN"
 )
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
-"""Messages of programs that restricted mode stops from writing or from using the network."""
+"""Matches error messages of programs that restricted mode prevents from writing or from using the network."""
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
-"""The same for a successful command, whose output may quote such words: only in lines in the form of error messages,
-with a name and a colon in front (`touch: cannot touch …`, `bash: line 1: …`, `fatal: …`)."""
+"""The same for a successful command, whose output may quote such words: matches only lines in the form of error
+messages, which begin with a name and a colon (`touch: cannot touch …`, `bash: line 1: …`, `fatal: …`)."""
 
 _LOOKED_AT = 16 * 1024
 """Bytes at the end of an output that are searched for such messages."""

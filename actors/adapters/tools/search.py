@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 DEFAULT_RESULTS = 50
 MAX_RESULTS = 1000
 MAX_PATTERN = 4_096
-"""Characters of a pattern, at most: long ones take very long to compile."""
+"""Maximum characters of a pattern: long ones take very long to compile."""
 
 ALIASES = {"regex": "pattern", "query": "pattern", "glob": "include"}
-"""Names that models use for an argument from habit."""
+"""Alternative names of an argument that models often use."""
 
 SPEC = ToolSpec(
     description=(
@@ -74,7 +74,7 @@ SPEC = ToolSpec(
 )
 
 LIBRARIES = ("pathspec",)
-"""The packages that walking through a directory needs."""
+"""The packages that the worker needs to walk through a directory."""
 
 HINT = "Narrow `path` or `include`, or write a simpler pattern."
 
@@ -102,6 +102,9 @@ class SearchTool:
 
 
 def ripgrep() -> str:
-    """Return the absolute path of ripgrep; "" if there is none. A relative path could run anyone's program."""
+    """Return the absolute path of ripgrep; "" if there is none.
+
+    Relative entries of PATH are ignored, because they could lead to a program of another user.
+    """
     found = shutil.which("rg", path=tool_environment()["PATH"]) or ""
     return found if found.startswith("/") else ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST = 10
 NAMES = {"timeout_ms": "timeout_seconds"}
-"""Names of arguments that differ from the field of AgentTask."""
+"""Names of arguments that differ from those of the fields of AgentTask."""
 
 _TASK = {
     "type": "object",

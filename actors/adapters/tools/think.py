@@ -1,4 +1,4 @@
-"""think: a place for the model's reasoning; it has no effect."""
+"""think: lets the model write down its reasoning; it has no effect."""
 
 from __future__ import annotations
 

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_ENTRIES = 1_000
-"""Entries that are listed."""
+"""Maximum number of entries in a listing."""
 MAX_SCANNED = 100_000
-"""Entries that are read to find the first ones; in a larger directory some of them may be missing."""
+"""Maximum number of entries that are read; the listing of a larger directory may lack some of its first entries."""
 
 
 def list_entries(directory: str, hidden: Sequence[str]) -> DirectoryListing:
     """Return the first entries of a directory, given by its real path; directories first, each kind by name.
 
-    Entries that are at or in a `hidden` real path, or link to one, are left out. Raises ValueError with a text for
+    Entries that are at or in a `hidden` real path, or link to one, are omitted. Raises ValueError with a text for
     people if the directory cannot be read.
     """
     try:
@@ -46,7 +46,7 @@ def home_directory() -> str:
 
 
 def _visible(directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str]) -> Iterator[tuple[bool, str]]:
-    """Yield pairs that sort in the order of the listing: whether it is no directory, and the name."""
+    """Yield pairs that sort in the order of the listing: whether it is not a directory, and the name."""
     for entry in found:
         path = os.path.join(directory, entry.name)
         if _is_utf8(entry.name) and not _is_hidden(path, entry.is_symlink(), hidden):
@@ -56,12 +56,12 @@ def _visible(directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence
 def _is_hidden(path: str, link: bool, hidden: Sequence[str]) -> bool:
     if not hidden:
         return False
-    real = os.path.realpath(path) if link else path  # the directory's own path is real already
+    real = os.path.realpath(path) if link else path  # the path of the directory has no links
     return any(is_inside(real, folder) for folder in hidden)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a directory, or a link to one; a link in a circle is none."""
+    """Return whether it is a directory, or a link to one; False for circular links."""
     try:
         return entry.is_dir()
     except OSError:
@@ -69,7 +69,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_utf8(name: str) -> bool:
-    """Whether the name can be sent; names of files need not be UTF-8."""
+    """Return whether a name is valid UTF-8, so that it can be sent: file names need not be."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -11,7 +11,7 @@ from actors.adapters.workspace.safe_read import RefusedError, is_inside, read_st
 from actors.ports import GitState
 
 SMALL = 4096
-"""Bytes read of HEAD, of a ref, and of a file that points elsewhere: each is one short line."""
+"""Bytes read of HEAD, of a ref, and of a `.git` file: each is one short line."""
 
 PACKED_REFS = 4 << 20
 """Bytes of packed-refs that are searched, some 50,000 refs."""
@@ -61,7 +61,7 @@ def git_state(root: str, refusal: Refusal) -> GitState:
 
 
 def _is_root(folder: str, trusted: set[int]) -> bool:
-    """Whether there is a repository, and not one that another user put above the directory."""
+    """Return whether `folder` is the root of a repository that belongs to a trusted user."""
     try:
         about = os.stat(os.path.join(folder, ".git"))
     except OSError:

@@ -1,4 +1,4 @@
-"""The directories of this machine that conversations work in, and what a model is shown of them at the start."""
+"""The working directories on this machine, and their description in the system prompt."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from actors.ports import DirectoryListing
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
-"""Files with instructions for agents; of those in one directory the first that can be read."""
+"""Names of files with instructions for agents; in each directory the first one that can be read is used."""
 
 FILE_BYTES = 32 * 1024
-"""Bytes read of one file, at most."""
+"""Maximum bytes read of one file."""
 
 ALL_BYTES = 64 * 1024
-"""Bytes read of all files together, at most; those nearest to the working directory come first."""
+"""Maximum bytes read of all files together; those nearest to the working directory come first."""
 
 SHOWN = 200
-"""Characters of a path that is refused, at most."""
+"""Maximum characters of a refused path in an error message."""
 
 MAX_FILES = 16
-"""Files that are named at all, read or not: those nearest to the working directory."""
+"""Maximum number of files that the prompt names, read or not: those nearest to the working directory."""
 
 
 class LocalWorkspace(Workspace):
     """Directories of this machine.
 
-    `protected` returns the real paths of the server's own files as they are now: no conversation may work there.
+    `protected` returns the present real paths of the server's own files, where no conversation may work.
     """
 
     def __init__(self, protected: Callable[[], Sequence[str]] = tuple) -> None:
@@ -68,14 +68,14 @@ class LocalWorkspace(Workspace):
         return list_entries(self.check(path or home_directory()), self._protected())
 
     def surroundings(self, directory: str) -> WorkspaceContext:
-        """Return what a model is shown of a checked directory; what cannot be read is left out."""
+        """Return the description of a checked directory for the system prompt; unreadable parts are omitted."""
         root = repository_root(directory)
         git = git_state(root, self._refusal) if root else None
         found, unnamed = self._instructions(directory, root or directory)
         return WorkspaceContext(directory, git, found, unnamed)
 
     def _instructions(self, directory: str, top: str) -> tuple[tuple[Instructions, ...], int]:
-        """Return the files from `top` down to `directory`, and how many of the topmost are not among them."""
+        """Return the files from `top` down to `directory`, and how many nearest to `top` are omitted."""
         found: list[Instructions] = []
         left, unnamed = ALL_BYTES, 0
         for folder in _upwards(directory, top):
@@ -91,7 +91,7 @@ class LocalWorkspace(Workspace):
         return tuple(reversed(found)), unnamed
 
     def _read(self, path: str, limit: int, top: str) -> Instructions | None:
-        """Read one file, if it exists; with a reason instead of its text if it must not or cannot be read."""
+        """Read one file, if it exists; with a reason in place of its text if it must not or cannot be read."""
 
         def why_not(real: str) -> str:
             return self._refusal(real) if is_inside(real, top) else "it leads out of the repository"
@@ -102,7 +102,7 @@ class LocalWorkspace(Workspace):
             return None
         except RefusedError as refused:
             return Instructions(path, left_out=str(refused))
-        # A character that the limit cuts in two is left out; other bytes that are not UTF-8 are replaced.
+        # A character that is cut off by the limit is omitted; other invalid UTF-8 is replaced.
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=len(data) >= size)
         text = text.replace("\0", "\ufffd").removeprefix("\ufeff")
         cut = max(0, size - len(data))
@@ -127,7 +127,7 @@ def _upwards(directory: str, top: str) -> Iterator[str]:
 
 
 def _shown(path: str) -> str:
-    """Return a path as it was given, made safe to print, and cut in the middle if it is long."""
+    """Return a path for an error message: printable, and shortened in the middle if it is long."""
     if len(path) > SHOWN:
         path = f"{path[: SHOWN // 2]}…{path[-SHOWN // 2 :]}"
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path)

@@ -13,7 +13,7 @@ UNREADABLE = "it cannot be read"
 
 
 class RefusedError(Exception):
-    """The file exists and is not read; the text says why."""
+    """The file exists but must not be read; the text says why."""
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -27,8 +27,8 @@ def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[by
     `refusal` gets the real path of the file and says why it must not be read, or "". Raises RefusedError, or
     FileNotFoundError if there is no such file.
     """
-    # An O_PATH handle opens nothing: a FIFO does not block, a device is not touched. What is checked through it cannot
-    # be exchanged for another file before it is read.
+    # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file checked
+    # through this handle cannot be replaced by another one before it is read.
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -50,7 +50,7 @@ def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[by
 
 
 def _read(path: str, limit: int) -> bytes:
-    # It is a regular file by now; the flags make sure that opening it cannot wait in any case.
+    # The file is known to be regular; the flags ensure that opening it never blocks.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         data = b""

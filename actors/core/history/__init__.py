@@ -1,12 +1,12 @@
-"""The history of a conversation: is its chain valid, and what does a provider see of it.
+"""The history of a conversation: checks that it is valid, and converts it to what a provider gets.
 
-A provider's view is append-only. Read as a row of (role, block) pairs, the view of a request that was answered is the
-beginning of every later view, block for block and in the same order; so what a provider cached or signed stays valid.
-Turns are that row cut where the role changes: only the last turn of a view, always the user's, can grow, at its end,
-by what was said after a request that was cancelled or failed. Two rules keep it that way: an answer is placed right
-behind what its request contained (`Message.through_sequence`, C48), and what never reached a model, error
-messages, is left out. One block of an unanswered request can vanish: the "Continue." that closed its view when
-nothing else did. Changing the model changes the view once, because the former model's reasoning goes.
+A provider's view is append-only. Taken as a sequence of (role, block) pairs, the view of an answered request is a
+prefix of every later view, so that everything a provider has cached or signed stays valid. Turns are this sequence,
+split where the role changes: only the last turn of a view, always the user's, can grow, by messages that follow a
+cancelled or failed request. Two rules ensure this: an answer is placed directly after the messages that its request
+contained (`Message.through_sequence`, C48), and error messages, which no model gets, are omitted. One block of an
+unanswered request can disappear: the "Continue." at its end, which is added if the request would have no new block
+otherwise. A change of the model changes the view once, because the former model's reasoning is omitted.
 """
 
 from __future__ import annotations

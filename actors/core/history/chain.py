@@ -1,4 +1,4 @@
-"""Is the chain of a history valid: sequences, tool calls and their results."""
+"""Checks that a history is valid: sequences, tool calls and their results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ChainCheck:
-    """Check a history message by message, in order; keeps the ids of its tool calls and nothing else."""
+    """Checks a history message by message, in order; keeps only the ids of its tool calls."""
 
     def __init__(self) -> None:
         self._sequence = 0
@@ -64,7 +64,7 @@ class ChainCheck:
 
     def _interruption(self, message: Message) -> Iterable[str]:
         if self._open and message.type is not MessageType.TOOL:
-            yield f"a message of type {message.type.value} stands before the results of {', '.join(self._open)}"
+            yield f"a message of type {message.type.value} is before the results of {', '.join(self._open)}"
             self._open.clear()
 
     def _call(self, message: Message, call: ToolUse) -> Iterable[str]:
@@ -83,15 +83,16 @@ class ChainCheck:
             yield f"the result of {result.tool_use_id} answers " + ("an answered call" if known else "no call")
             return
         if result.tool_use_id != self._open[0]:
-            yield f"the result of {result.tool_use_id} stands before that of {self._open[0]}"
+            yield f"the result of {result.tool_use_id} is before that of {self._open[0]}"
         self._open.remove(result.tool_use_id)
 
 
 def violations(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Say what is wrong with a stored history; () if its chain is valid (I23).
+    """Return the rules that a stored history violates, as text; () if it is valid (I23).
 
     Sequences count from 1 without a gap; tool call ids are unique; every call has exactly one result, after it, in
-    request order and before any other message. Calls at the end that still wait are no violation: see `open_calls`.
+    request order and before any other message. Calls without a result at the end of the history are allowed: see
+    `open_calls`.
     """
     check = ChainCheck()
     return tuple(text for message in messages for text in check.feed(message))

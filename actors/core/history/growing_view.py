@@ -1,4 +1,4 @@
-"""The provider's view of a history that grows: each request costs what is new since the one before."""
+"""The provider's view of a growing history, updated incrementally: each request processes only new messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class GrowingView:
-    """Equal to `provider_view` after every message of a history with a valid chain.
+    """A view that equals `provider_view` after each added message, if the history is valid.
 
-    An answer begins a turn of its own and no later answer is placed before it, so the turns before the last answer are
-    settled: they are built once.
+    An answer begins a new turn, and no later answer is placed before it. So the turns before the last answer are
+    settled: they no longer change, and are built once.
     """
 
     def __init__(self, protocol: str = "", model: str = "") -> None:
@@ -24,12 +24,12 @@ class GrowingView:
         self._model = model
         self._lineage = object()
         self._order = ProviderOrder()
-        """Places the messages that are not settled."""
+        """Orders the messages that are not in settled turns yet."""
         self._settled: list[Turn] = []
         self._calls: set[str] = set()
         """Ids of the calls in settled turns."""
         self.sequence = 0
-        """Of the last message that was added."""
+        """The sequence of the last added message."""
 
     def add(self, message: Message) -> None:
         """Add the next message of the history."""
@@ -44,7 +44,7 @@ class GrowingView:
         return ProviderView((*self._settled, *tail), len(self._settled), self._lineage, self._calls)
 
     def _is_shown(self, answer: Message) -> bool:
-        """Whether something of the answer is in the view, so that it begins a turn."""
+        """Return whether a part of the answer is in the view, so that it begins a turn."""
         return not all(map(is_blank, answer_content(answer, self._protocol, self._model)))
 
     def _settle(self) -> None:

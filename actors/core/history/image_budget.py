@@ -1,4 +1,4 @@
-"""Limits the images of a request: the latest ones of the history, as many as every provider takes."""
+"""Limits the images of a request to the latest ones of the history, as many as every provider accepts."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 MAX_IMAGES = 100
-"""Images in a request."""
+"""Maximum images in a request."""
 MAX_BYTES = 15_000_000
-"""Bytes of their views. In base64 that is 20 MB, of the 32 MB that a request may have."""
+"""Maximum bytes of their views: 20 MB in base64, while a request may have 32 MB."""
 
 
 def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
     """Return the turns with a remark in place of the oldest images, if they are too many or too large.
 
-    `size_of` gives the bytes of a view. They are removed half of the limit at a time, so that the beginning of the
-    requests, which providers cache, changes seldom. Which ones are removed depends on the history alone.
+    `size_of` returns the bytes of a view. Images are removed in groups of half the limit, so that the prefix of
+    requests, which providers cache, changes rarely. Which ones are removed depends only on the history.
     """
     removed = _to_remove(_sizes(turns, size_of))
     return tuple(_without(turns, removed)) if removed else tuple(turns)
 
 
 class ImageBudget:
-    """Applies the limits to the views of a history that grows: equal to `within_limits`, at the cost of new turns."""
+    """Applies the limits to the views of a growing history.
+
+    The result equals `within_limits`, but only new turns are processed.
+    """
 
     def __init__(self) -> None:
         self._seen = Prefix()
         """The settled turns of the last view."""
         self._sizes: list[int] = []
-        """Of the images in the settled turns."""
+        """The sizes of the images in the settled turns, in bytes."""
         self._removed = 0
         self._kept = _Kept()
 
@@ -67,7 +70,7 @@ class _Kept:
         self.turns: list[Turn] = []
         self.lineage = object()
         self._images = 0
-        """In the turns before the removal."""
+        """The number of images in the turns before any were removed."""
 
     def add(self, turns: Sequence[Turn], removed: int) -> None:
         """Add turns; `removed` counts the images of all turns from the first on."""
@@ -81,7 +84,7 @@ def _to_remove(sizes: Sequence[int]) -> int:
 
 
 def _surplus(costs: Sequence[int], limit: int) -> int:
-    """Return how many of the first must be removed, so that the rest costs at most `limit`."""
+    """Return how many of the first items must be removed so that the sum of the others is at most `limit`."""
     excess = sum(costs) - limit
     if excess <= 0:
         return 0

@@ -1,4 +1,5 @@
-"""What a provider sees of a history: turns with alternating roles, each answer right behind what it answers."""
+"""A provider's view of a history: turns with alternating roles, each answer directly after the messages that it
+answers."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CONTINUE = "Continue."
-"""The message to a model that continues an unfinished answer when nothing else is new."""
+"""The text that asks a model to continue an unfinished answer if there is no new message."""
 
 
 class Turn(Struct, frozen=True):
@@ -40,27 +41,28 @@ class Turn(Struct, frozen=True):
     role: str
     """"user" or "assistant"."""
     content: tuple[Content, ...]
-    """User turns: tool results first, then text and images. Assistant turns: as the model wrote them."""
+    """The blocks. User turns have tool results first, then text and images; assistant turns are in the model's
+    order."""
 
 
 class Prefix(NamedTuple):
-    """The beginning of a view, by which a later view of the same history is recognised in constant time."""
+    """Identifies the beginning of a view, to recognise a later view of the same history in constant time."""
 
     settled: int = 0
-    """Turns in it."""
+    """The number of its turns."""
     lineage: object = None
-    """Views of one lineage, compared by identity, begin with the same turns."""
+    """Identifies the history: views with the same object (compared by identity) begin with the same turns."""
 
 
 class ProviderView(Struct, frozen=True):
-    """What a request contains of a history."""
+    """The part of a history that a request contains, as turns."""
 
     turns: tuple[Turn, ...]
     settled: int = 0
-    """So many of the first turns are in every later view of the lineage."""
+    """The number of first turns that every later view of the lineage also begins with."""
     lineage: object = None
     settled_calls: AbstractSet[str] = frozenset()
-    """Ids of the tool calls in the settled turns; ids of later ones may join them."""
+    """Ids of the tool calls in the settled turns; the set may grow later."""
 
     @property
     def prefix(self) -> Prefix:
@@ -68,19 +70,18 @@ class ProviderView(Struct, frozen=True):
         return Prefix(self.settled, self.lineage)
 
     def begins_with(self, prefix: Prefix) -> bool:
-        """Whether the view begins with the settled turns of an earlier view."""
+        """Return whether the view begins with the settled turns of an earlier view."""
         return not prefix.settled or (prefix.lineage is self.lineage and prefix.settled <= self.settled)
 
 
 def provider_view(
     messages: Iterable[Message], through_sequence: int, *, protocol: str = "", model: str = ""
 ) -> tuple[Turn, ...]:
-    """Build what a request over the history up to `through_sequence` contains.
+    """Build the turns of a request over the history up to `through_sequence`.
 
-    Roles alternate; the last turn is the user's. System messages become user content that is marked as the system's;
-    the same tag in what people and tools wrote is escaped.
-    Reasoning of another wire protocol or model than `protocol` and `model` is left out; "" lets all pass. Append-only:
-    see the head of this package. A history that never had anything to send gives ().
+    Roles alternate; the last turn is the user's. System messages become user content in a tag; the same tag in texts of
+    people and tools is escaped. Reasoning of another wire protocol or model than `protocol` and `model` is omitted; ""
+    includes all. Append-only: see the head of this package. Returns () for a history with nothing to send.
     """
     return turns_of(in_provider_order(messages, through_sequence), protocol, model)
 
@@ -97,7 +98,7 @@ def turns_of(placed: Iterable[Message], protocol: str, model: str) -> tuple[Turn
 
 
 class TurnBuilder:
-    """Builder of turns: joins blocks in order, and begins a turn where the role changes."""
+    """Builds turns: joins blocks in order, and begins a turn when the role changes."""
 
     def __init__(self) -> None:
         self._turns: list[tuple[str, list[Content]]] = []
@@ -111,7 +112,7 @@ class TurnBuilder:
             if role == "user":
                 self._turns[-1][1].extend(blocks)
                 return
-            # Two answers in a row: the second one's request was closed like this when it was sent.
+            # Between two answers in a row: the second one's request ended with this block when it was sent.
             self._turns.append(("user", [Text(CONTINUE)]))
         self._turns.append((role, blocks))
 
@@ -123,7 +124,8 @@ class TurnBuilder:
 
 
 class ProviderOrder:
-    """Place messages in the provider's order, one after another: each answer right behind what its request contained.
+    """Puts messages into the provider's order, one after the other: each answer directly after the messages of its
+    request.
 
     Messages that were stored while a request was in flight follow its answer and that answer's tool results.
     """
@@ -132,13 +134,13 @@ class ProviderOrder:
         self._placed: list[Message] = []
         self._late: list[Message] = []
         self._unanswered = 0
-        """Tool calls of the last answer without a result."""
+        """Number of tool calls of the last answer that have no result."""
         self._answer = 0
         """Index of the last answer in `_placed`."""
 
     @property
     def placed(self) -> list[Message]:
-        """The messages in order; error messages are left out."""
+        """The messages in order, without error messages."""
         return self._placed + self._late
 
     def add(self, message: Message) -> None:
@@ -164,7 +166,7 @@ class ProviderOrder:
         return settled
 
     def _take_later(self, answer: Message) -> list[Message]:
-        """Remove the messages that the answer's request did not contain."""
+        """Remove and return the messages that the answer's request did not contain."""
         placed, through = self._placed, answer.through_sequence
         end = len(placed)
         while through and end and placed[end - 1].sequence > through:
@@ -185,12 +187,12 @@ def in_provider_order(messages: Iterable[Message], through_sequence: int) -> lis
 
 
 def is_blank(block: Content) -> bool:
-    """Whether a block is a text without a visible character, which no request contains."""
+    """Return whether a block is a text without a visible character; requests contain no such blocks."""
     return isinstance(block, Text) and not block.text.strip()
 
 
 def answer_content(message: Message, protocol: str, model: str) -> tuple[Content, ...]:
-    """Return an answer's blocks without the reasoning of another protocol or model; "" lets all pass."""
+    """Return an answer's blocks without the reasoning of another protocol or model; "" includes all."""
     return tuple(
         block
         for block in message.content
@@ -200,14 +202,14 @@ def answer_content(message: Message, protocol: str, model: str) -> tuple[Content
 
 
 def user_content(message: Message) -> tuple[Content, ...]:
-    """Return a message's blocks: a system message's text in a tag, and that tag escaped in all others."""
+    """Return a message's blocks: the text of a system message in a tag; that tag is escaped in all other messages."""
     if message.type is not MessageType.SYSTEM or message.kind is SystemKind.CONTINUE:
         return tuple(map(_escaped, message.content))
     return (Text(tags.notice(text_of(message.content))),)
 
 
 def _escaped(block: Content) -> Content:
-    """Return the block with Bedrock's tags escaped; the very same object if it has none, which is the common case."""
+    """Return the block with Bedrock's tags escaped; the same object if it has none, which is the common case."""
     match block:
         case Text():
             text = tags.escape(block.text)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def summary_view(messages: Iterable[Message], through_sequence: int, rejected: Sequence[str]) -> tuple[Turn, ...]:
-    """Build the tool-less summary request (REQ-BED-020): no tool or reasoning block is left in it.
+    """Build the turns of the summary request, which has no tools (REQ-BED-020), without tool and reasoning blocks.
 
-    Calls and results are rendered as text, so that every provider takes them without tool definitions. The last
-    block asks for the summary and names the tools in `rejected`, which the full context kept from running.
+    Calls and results are rendered as text, so that every provider accepts them without tool definitions. The last block
+    asks for the summary and names the tools in `rejected`, whose calls did not run because the context is full.
     """
     turns, names = TurnBuilder(), dict[str, str]()
     for message in in_provider_order(messages, through_sequence):

@@ -43,8 +43,8 @@ def events_of(
     """Convert a conversation's durable notifications into input events, one by one.
 
     `groups`: the declared group of each tool, others are other-group. `times`: when each notification was stored, ms
-    since the epoch. A follow-up enters when it is accepted; its message, which is stored when its turn comes, adds
-    nothing.
+    since the epoch. A follow-up is converted when it is accepted; its message, which is stored when its run begins,
+    adds no event.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):
@@ -63,7 +63,10 @@ def events_of(
 
 
 def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
-    """Convert a message. Only messages of people and parents are user messages: no reminder, notice or summary is."""
+    """Convert a message.
+
+    Only messages of people and of parent agents are user messages; reminders, notices and summaries are not.
+    """
     if message.type is MessageType.USER and not message.meta:
         delivery = _DELIVERIES.get(message.delivery, Delivery.DIRECT)
         yield UserMessage(message.id, delivery, text_of(message.content), message.created_at)
@@ -89,7 +92,7 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at, block.duration_ms)
             case ToolCancelled() | SubAgentComplete():
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at)
-            case Text() | Image() | Reasoning():  # the provider hides the reasoning
+            case Text() | Image() | Reasoning():  # hidden reasoning and content without text
                 pass
 
 

@@ -1,6 +1,6 @@
-"""Records of the Request Cycle Model: the input events, the cycles made of them, and the two views of a cycle.
+"""Data types of the Request Cycle Model: the input events, the cycles, and the two views of a cycle.
 
-An event list can be kept and exchanged as JSON lines: one event a line, with the seed's names as tags.
+An event list can be kept and exchanged as JSON lines: one event per line, with the tags of the specification.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OutputKind(StrEnum):
 
 
 class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
-    """A user message. A steer enters when it is delivered, any other when it is accepted."""
+    """A user message. The event of a steer is its delivery, that of other messages their acceptance."""
 
     id: str
     delivery: Delivery | None = None
@@ -57,7 +57,7 @@ class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
 
     kind: OutputKind
     text: str = ""
-    """Assistant and reasoning items: the text."""
+    """For assistant and reasoning items: the text."""
     round: str | None = None
     """Id of the model request."""
     tool_call_id: str = ""
@@ -71,7 +71,7 @@ class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
 
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
-    """A tool call got its result, a real or a synthetic one."""
+    """A tool call got its result, which may be synthetic."""
 
     tool_call_id: str
     status: str = ""
@@ -108,7 +108,7 @@ def encode_line(event: CycleEvent) -> str:
 
 
 class RequestCycle(Struct, frozen=True):
-    """One root message, what the agent did, and the steers in between; the first run-stop closes it."""
+    """A root message, the agent's work on it, and the steers during it; the first run-stop closes it."""
 
     root: UserMessage
     kind: Delivery
@@ -116,7 +116,7 @@ class RequestCycle(Struct, frozen=True):
     events: tuple[UserMessage | AgentOutput | ToolResult, ...] = ()
     """Everything after the root, in order; user messages among them are steers."""
     stop: RunStop | None = None
-    """None while the run is open (rule P7)."""
+    """The run-stop; None while the run is open (rule P7)."""
 
 
 class InferenceRound(Struct, frozen=True):
@@ -164,7 +164,7 @@ class AiBlock(Struct, frozen=True, tag="ai-block"):
     text: str
     message_id: str = ""
     synthetic: bool = False
-    """True: the agent called tools without any text, and this empty text is a placeholder."""
+    """Whether this empty text is a placeholder, because the agent called tools without any text."""
     groups: tuple[CallGroup, ...] = ()
 
 

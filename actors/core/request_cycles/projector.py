@@ -1,4 +1,4 @@
-"""Projection of an ordered event list into request cycles: the same fold live and offline.
+"""Projection of an ordered event list into request cycles: used live and offline alike.
 
 `Projector.step` takes one input event and never waits; `project` folds a whole list. The references P1 to P9 and
 S-a to S-f are the rules of the Request Cycle Model.

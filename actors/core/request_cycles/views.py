@@ -1,4 +1,4 @@
-"""The two views of a request cycle: inference rounds as the model was served, and steps as people see them."""
+"""The two views of a request cycle: inference rounds, which are the requests to the model, and steps for people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from actors.core.request_cycles.model import (
 
 
 def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
-    """Return the rounds of a cycle: the model-serving view. Results after the last request are in no round."""
+    """Return the rounds of a cycle: the view of model requests. Results after the last request are in no round."""
     done: list[InferenceRound] = []
     inputs: list[UserMessage | ToolResult] = [cycle.root]
     for event in cycle.events:

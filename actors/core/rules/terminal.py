@@ -1,4 +1,4 @@
-"""The terminal states: ContextExhausted, and Completed and Failed of sub-agents. None is ever left."""
+"""The terminal states: ContextExhausted, and Completed and Failed of sub-agents. No event leads out of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Approval of tool calls by a person: each question that is asked ends exactly once (REQ-BED-015)."""
+"""Approval of tool calls by a person: each request is answered or withdrawn exactly once (REQ-BED-015)."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def resolve_question(builder: TransitionBuilder, tool_use_id: str, decision: Dec
 
 
 def withdraw_questions(builder: TransitionBuilder, tool_use_ids: Iterable[str]) -> None:
-    """Notify clients that these questions need no answer any more."""
+    """Notify clients that these questions no longer need an answer."""
     for tool_use_id in tool_use_ids:
         resolve_question(builder, tool_use_id, Decision.WITHDRAWN)

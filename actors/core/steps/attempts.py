@@ -1,6 +1,6 @@
 """One attempt of a model request: its outcomes and its cancellation.
 
-LlmRequesting and AwaitingContinuation share these steps: an answer and a summary are requested alike.
+LlmRequesting and AwaitingContinuation share these steps: answers and summaries are requested in the same way.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def cancel_request(
 ) -> TransitionResult:
     """Abort the request and cancel the run, without waiting for confirmation of the abort.
 
-    A conversation passes through Cancelling and is idle in the same commit. A sub-agent, and a request in backoff,
-    have nothing to abort visibly and end at once.
+    A conversation passes through Cancelling and is idle in the same commit. Sub-agents and requests in backoff skip
+    Cancelling and end directly.
     """
     builder = TransitionBuilder(state, context, event.at)
     if context.is_sub_agent or state.phase is Phase.BACKOFF:

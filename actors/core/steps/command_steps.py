@@ -1,4 +1,4 @@
-"""Commands that several states handle alike, and their refusals."""
+"""Commands that several states handle in the same way, and their refusals."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
 
 
 def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
-    """Remove a queued message; no request cycle comes of it.
+    """Remove a queued message; it gets no request cycle.
 
     Raises Rejected(UNKNOWN_OR_DECIDED) if it is not in the queue (any more).
     """

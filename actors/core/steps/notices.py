@@ -1,11 +1,11 @@
-"""Notices to the agent, which wait until the history can take them (REQ-BED-005, REQ-BED-017).
+"""Notices to the agent, queued until the history may contain them (REQ-BED-005, REQ-BED-017).
 
 A system message must not occur between a tool call and its result. A notice raised in between is queued in the
 ledger and delivered at the next inference boundary.
 
-The notice of an interrupted run waits longer, until the next run begins, and stands before its first message. A
-cancel itself persists nothing but synthetic results, so without the notice the history of a cancelled question would
-look like that of one that was never answered.
+The notice of an interrupted run waits longer, until the next run begins, and comes before its first message. A cancel
+itself persists nothing but synthetic results, so without the notice the history of a cancelled question would look like
+that of one that was never answered.
 """
 
 from __future__ import annotations

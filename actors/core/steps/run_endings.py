@@ -81,7 +81,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
     if builder.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
         return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
-    if not isinstance(builder.before, Cancelling):  # a run that was being cancelled has its notice: it names the cancel
+    if not isinstance(builder.before, Cancelling):  # a cancelled run already has a notice, which names the cancel
         queue_restart_notice(builder)
     return become_idle(builder, StopReason.INTERRUPTED, "restart", drop_queue=True)
 

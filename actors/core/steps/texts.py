@@ -1,4 +1,4 @@
-"""Every sentence that the state machine writes. Programs must not match on them: typed kinds say the same.
+"""All texts that the state machine writes. Programs must not match on them: there are typed kinds for that.
 
 They are stored in histories, and a replay compares them: a changed text makes logs of earlier versions differ.
 """

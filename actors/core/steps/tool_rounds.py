@@ -40,7 +40,7 @@ def run_next_call(
 
 
 def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionResult:
-    """End the round, in which every call has its result; the next step is a model request."""
+    """End a round whose calls all have results; the next step is a model request."""
     passed = (*through, ContextState.EXECUTING_TOOLS) if through else ()
     reason = LlmReason.TOOL_RESULTS
     return builder.finish(AwaitingLlm(builder.ledger, reason), *passed, ContextState.PROCESSING_TOOL_RESULTS)

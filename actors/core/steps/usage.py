@@ -1,4 +1,4 @@
-"""TextDelta accounting: what responses report, and what requests without a response have used."""
+"""Token accounting: usage reported by responses, and usage of requests without a response."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_window: bool) -> None:
     """Add the tokens of a response to the totals; warn once when the context window is nearly full.
 
-    `fills_window` is False for a failed attempt: its tokens were paid for, but are not in the history.
+    `fills_window` is False for a failed attempt: its tokens cost money, but are not in the history.
     """
     if usage is None:
         return

@@ -1,4 +1,4 @@
-"""The Store port: durable memory of conversations, in parts, so that each user can name the part it needs."""
+"""The Store port: durable storage of conversations, in parts, so that each user can depend on the part it needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from actors.ports.store.writer import ConversationWriter
 
 
 class StoreReader(ConversationReader, LogReader, Protocol):
-    """Everything that can be read of a conversation but its attachments."""
+    """All reads of conversations, except their attachments."""
 
 
 class Store(StoreReader, ConversationWriter, AttachmentStore, StoreMaintenance, Protocol):

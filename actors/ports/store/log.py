@@ -1,4 +1,4 @@
-"""Reading the transition log of a conversation, its events, and the indexes over them."""
+"""The part of the Store port that reads the transition log of a conversation, its events, and the indexes over them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LogReader(Protocol):
         ...
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Check what is stored and return one sentence for each finding; empty if all is well. Repairs nothing.
+        """Check what is stored and return one sentence for each finding; empty if there are none. Repairs nothing.
 
         Checks the hash chain of the log, that steps, revisions and message sequences have no gaps, and that the
         messages are those that the log recorded.

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 class StoreMaintenance(Protocol):
-    """What retention needs. Any thread; every call is one short transaction. Raises StoreUnavailableError."""
+    """The operations that retention needs. Any thread; every call is one short transaction.
+
+    Raises StoreUnavailableError.
+    """
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
         """Return the conversation's row, or None. See `ConversationReader.load`."""
@@ -30,7 +33,7 @@ class StoreMaintenance(Protocol):
         `older_than` (ms since the epoch); never the one of the latest event. A call deletes a few hundred at most, so
         that it does not hold up other writers.
 
-        Raises StoreUnavailableError; StoreDamagedError if they are not what was written, and then they are kept.
+        Raises StoreUnavailableError; StoreDamagedError if they fail verification; then they are kept.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Reading conversations, their messages and their commands."""
+"""The part of the Store port that reads conversations, their messages and their commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing conversations."""
+"""The part of the Store port that writes conversations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ConversationWriter(Protocol):
     """Atomic, durable writes. Any thread; blocks until the write is on disk."""
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        """Write all parts in one transaction and return once it is durable. Urgent ones overtake others that wait.
+        """Write all parts in one transaction and return once it is durable. Urgent writes precede other queued ones.
 
         Raises StoreUnavailableError, FencedError, SlugTakenError or CommandExistsError; ValueError if the parts
         contradict each other.

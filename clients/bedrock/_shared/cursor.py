@@ -28,7 +28,7 @@ class EventCursor:
     """The position of one watcher in one conversation."""
 
     name: str
-    """The conversation, `conversations/{conversation}`."""
+    """The resource name of the conversation, `conversations/{conversation}`."""
     revision: int | None = None
     """The last revision that was seen; None to start with a snapshot."""
     recent_messages: int | None = None

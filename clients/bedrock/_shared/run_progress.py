@@ -29,9 +29,9 @@ class RunProgress:
     stop: Stop | None = None
     """How the run ended; None before that."""
     _said: dict[str, str] = field(default_factory=dict)
-    """What the agent has said since the last tool or user message of the run, by message."""
+    """The texts of the agent since the last tool or user message of the run, by the name of the message."""
     _usage: dict[str, Usage] = field(default_factory=dict)
-    """What each message of the agent consumed."""
+    """The token usage of each message of the agent, by the name of the message."""
     _questions: dict[str, Approval] = field(default_factory=dict)
     """The approvals that were asked and not decided, by name."""
     _shown: set[str] = field(default_factory=set)

@@ -32,5 +32,5 @@ def test_the_tokens_reported_last_are_those_of_the_state(used: int, total: Usage
     assert list(audit.check_end(Idle(ledger), Mode.UNRESTRICTED)) == []
     assert list(audit.check(UsageChanged(1, 100, Usage(1), False))) == []
     assert list(audit.check(UsageChanged(used, 100, total, False))) == []
-    said = ["the tokens that the state counts are not those that were told of"]
+    said = ["the tokens that the state counts differ from those last reported"]
     assert list(audit.check_end(Idle(ledger), Mode.UNRESTRICTED)) == said * wrong

@@ -1,7 +1,7 @@
 """The demo model: a script that needs neither key nor network and drives the real machinery.
 
-The conversation alone decides what it says (see `script`). What it does is real: its text streams, its tool calls run
-or ask for approval, its staged failure is retried, and all of it can be cancelled.
+Its answers depend only on the conversation (see `script`). Their effects are real: text streams, tool calls run or ask
+for approval, a simulated failure is retried, and everything can be cancelled.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DemoModel:
         self._pace = pace
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Stream the scene that the script has for the request; see ports.Model."""
+        """Stream the answer of the script to the request; see ports.Model."""
         if cancel.cancelled:
             raise ModelAbortedError
         scene = _scene(request)

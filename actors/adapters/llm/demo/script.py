@@ -1,4 +1,4 @@
-"""The script of the demo model: which scene follows from a conversation. Pure."""
+"""The script of the demo model: the next scene (answer) for a conversation. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _TASKS = (
 SHOWN_LINES = 8
 _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
-"""Seconds after which bash would let a command go on as a job; longer ones get an explicit wait."""
+"""Longest sleep in seconds without an explicit wait: bash turns commands that run longer into background jobs."""
 _ASK = "request_mode_upgrade"
 _NOTICE = "<system-notice>\n"
 _RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.DOTALL)
@@ -71,7 +71,7 @@ class Scene(Struct, frozen=True):
     reasoning: str = ""
     calls: tuple[tuple[str, dict[str, Any]], ...] = ()
     fails: str = ""
-    """Set: the attempt fails with this text after the answer was streamed."""
+    """If set, the attempt fails with this text after the answer was streamed."""
     tempo: float = 1.0
     """Factor for the pauses between words."""
 
@@ -130,7 +130,7 @@ def words_of(block: Content) -> str:
             return block.output
 
 
-# --- scenes that a word of the user starts -----------------------------------------------------------------------
+# --- scenes started by a word of the user ------------------------------------------------------------------------
 
 
 def _run(found: re.Match[str], request: ModelRequest) -> Scene:
@@ -216,7 +216,8 @@ _SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
 )
 
 
-# --- scenes that follow from elsewhere ------------------------------------------------------------------------------
+# --- scenes for results and other cases
+# --------------------------------------------------------------------------------
 
 
 def _after_tools(results: list[ToolResult], said: str, request: ModelRequest) -> Scene:

@@ -1,4 +1,4 @@
-"""What the answer readers of all wire protocols share: text buffers, size limits, token counts, the final checks."""
+"""Code shared by the answer readers of all wire protocols: text buffers, size limits, token counts, final checks."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 #: The default of a field that is kept as undecoded JSON.
 ABSENT = Raw(b"")
 
-#: Content blocks of one answer, at most: their overhead also has to fit into the largest message to clients.
+#: Maximum content blocks of one answer: their overhead also has to fit into the largest message to clients.
 MAX_BLOCKS = 2_048
 
-#: Bytes of JSON per byte of text, at most. A raw block beyond that contains more than its text, which is counted.
+#: Maximum bytes of JSON per byte of text. A raw block that is larger contains more than its text; the excess counts.
 _ESCAPED_BYTES = 6
 
 #: Digits of a count that is written as a string.
 _DIGITS = 20
 
-#: A bound that no real count reaches; sums of bounded counts fit into 64 bits.
+#: An upper limit that no real count reaches, so that sums of counts fit into 64 bits.
 MAX_TOKENS = 1 << 40
 
 
@@ -64,11 +64,11 @@ class PreparedRequest(Struct, frozen=True):
     request: ModelRequest
 
     def reasoning(self, text: str, raw: str = "") -> Reasoning:
-        """Return reasoning marked as this model's; `raw` is what the provider wants back, "" for nothing."""
+        """Return reasoning marked as this model's; `raw` is the block to send back to the provider, "" for none."""
         return Reasoning(text, self.info.protocol, self.info.name, raw)
 
     def can_echo(self, block: Content) -> TypeGuard[Reasoning]:
-        """Whether `block` is reasoning that this very model can read back over this protocol."""
+        """Return whether `block` is reasoning of this model and protocol, so that it can be sent back."""
         return (
             isinstance(block, Reasoning)
             and bool(block.raw)
@@ -91,7 +91,7 @@ class Stop(Struct, frozen=True):
 
 
 class AnswerReader(Protocol):
-    """Build one answer from a stream or from a whole body. Not thread-safe; used by the request's own thread.
+    """Builds one answer from a stream or a complete body. Not thread-safe; used by the request's thread.
 
     Each method raises ModelFailedError when the provider reports an error or violates the protocol.
     """
@@ -101,7 +101,7 @@ class AnswerReader(Protocol):
         ...
 
     def whole(self, body: bytes) -> None:
-        """Process a plain JSON answer; nothing is passed to the sink, since there was no live text."""
+        """Process a plain JSON answer; nothing is passed to the sink, because there is no live text."""
         ...
 
     @property
@@ -111,7 +111,7 @@ class AnswerReader(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing of interest can follow."""
+        """Return whether nothing relevant can follow."""
         ...
 
     @property
@@ -164,7 +164,7 @@ class ContentSize:
 
     @property
     def excess(self) -> str:
-        """Return the limit that is exceeded, for users; "" if none is."""
+        """Return the exceeded limit, as text for users; "" if none is exceeded."""
         if self._bytes > MAX_MODEL_RESPONSE_BYTES:
             return f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
         return f"{MAX_BLOCKS:,} parts" if self._blocks > MAX_BLOCKS else ""
@@ -202,8 +202,8 @@ def build_answer(
 ) -> ModelAnswer:
     """Check a complete answer and return it.
 
-    Tool calls get ids and inputs that every provider accepts; a refused answer keeps none. An answer of nothing but
-    reasoning counts as empty.
+    Tool calls get ids and inputs that every provider accepts; a refused answer keeps none. An answer that consists only
+    of reasoning counts as empty.
 
     Raises ModelFailedError: content_filter for a refusal without text, response_too_large beyond the size of a message.
     """
@@ -211,7 +211,7 @@ def build_answer(
         raise provider_errors.too_large(prepared.provider, excess, usage)
     blocks = tool_calls.accepted(content, prepared.request)
     if stop.refusal:
-        # The refusal may have cut a call in the middle of its input.
+        # The refusal may have interrupted a call in the middle of its input.
         blocks = tuple(block for block in blocks if not isinstance(block, ToolUse))
         if not any(isinstance(block, Text) and block.text.strip() for block in blocks):
             raise provider_errors.filtered(prepared.provider, stop.said, usage)

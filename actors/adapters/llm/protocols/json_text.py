@@ -15,7 +15,8 @@ _ESCAPE = re.compile(
 def replace_lone_surrogates(data: bytes) -> bytes:
     """Return JSON text with U+FFFD for every escape of a lone surrogate.
 
-    A lone surrogate has no UTF-8, so it can neither be stored nor sent. Text without one is returned as it is.
+    A lone surrogate cannot be encoded in UTF-8, and so neither be stored nor sent. Text without one is returned
+    unchanged.
     """
     if b"\\ud" not in data and b"\\uD" not in data:
         return data

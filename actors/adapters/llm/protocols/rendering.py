@@ -53,12 +53,12 @@ def image_placeholder(image: Image) -> str:
 
 
 def view_of(image: Image, prepared: PreparedRequest) -> ImageView | None:
-    """Return the view of an image that the model gets; None if `image_placeholder` has to replace it."""
+    """Return the view of an image for the model; None if `image_placeholder` has to replace it."""
     return prepared.request.view_of(image) if prepared.info.images else None
 
 
 def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[ToolResult, tuple[ImageView, ...]]:
-    """Split a result into one without the images that the model gets, and their views."""
+    """Split a result into the result without the images for the model, and the views of these images."""
     if not isinstance(result, ToolSuccess) or not result.images:
         return result, ()
     views = [(image, view_of(image, prepared)) for image in result.images]
@@ -67,7 +67,7 @@ def separate_images(result: ToolResult, prepared: PreparedRequest) -> tuple[Tool
 
 
 def user_parts(content: Iterable[Content], prepared: PreparedRequest) -> list[str | ImageView]:
-    """Return the texts and images of a user turn that are no tool results, without blank texts, in order."""
+    """Return the texts and images of a user turn outside of tool results, in order and without blank texts."""
     parts: list[str | ImageView] = []
     for block in content:
         if isinstance(block, Image):
@@ -88,7 +88,7 @@ def data_url(view: ImageView) -> str:
 
 
 def images_caption(result: ToolResult) -> str:
-    """Return the text in front of a result's images where they cannot be part of the result."""
+    """Return the text that introduces a result's images if these cannot be part of the result."""
     return f"What tool call {result.tool_use_id} shows:"
 
 
@@ -105,6 +105,6 @@ def json_elements(parts: Iterable[Any]) -> bytes:
 def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes | bytearray) -> bytes:
     """Encode the object `head` with an array as its last member; its encoded elements are given in pieces.
 
-    Joined in one step, since a body may have megabytes.
+    The chunks are joined in one step, because a body may have megabytes.
     """
     return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', *elements, b"]}"))

@@ -1,4 +1,4 @@
-"""Tool calls between providers and the core: unique ids and valid JSON in both directions."""
+"""Conversion of tool calls between providers and the core: unique ids and valid JSON in both directions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAME_CHARS = 64
 
 
 def accepted(content: tuple[Content, ...], request: ModelRequest) -> tuple[Content, ...]:
-    """Return an answer's content with calls that can be stored and echoed to every provider.
+    """Return an answer's content with calls that can be stored and sent to every provider.
 
-    Their ids are unique in the conversation; their inputs hold no lone surrogates.
+    Their ids are unique in the conversation; their inputs contain no lone surrogates.
     """
     view = request.view
     recent = {block.id for turn in view.turns[view.settled :] for block in turn.content if isinstance(block, ToolUse)}

@@ -21,7 +21,7 @@ from actors.ports.resources import file_descriptor_limit_text, out_of_file_descr
 
 
 class TransportError(Exception):
-    """The request got no answer, or an incomplete one. The text contains no header, key or body."""
+    """The request got no response, or an incomplete one. The text contains no header, key or body."""
 
     def __init__(self, kind: ErrorKind, text: str) -> None:
         super().__init__(text)
@@ -47,7 +47,8 @@ class AbortHandle:
     """The owner of one connection's socket, through which a cancel reaches it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # a cancel must not shut down a descriptor that was closed and reused
+        # held while sockets are closed and shut down: a cancel must not hit a descriptor that was closed and reused
+        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._aborted = False
 
@@ -59,8 +60,8 @@ class AbortHandle:
 
     def _shutdown(self) -> None:
         if self._socket is not None:
-            # Fails if not connected: the connecting thread checks `is_aborted` once the connect has begun. The method
-            # of ssl.SSLSocket would take the TLS state from under the thread that reads.
+            # Fails if not connected; then the connecting thread notices `is_aborted`. The method of ssl.SSLSocket would
+            # take the TLS state from under the thread that reads.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -90,13 +91,13 @@ class AbortHandle:
 def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle) -> socket.socket:
     """Connect to the first address of `host` that answers, within `timeout` seconds in all.
 
-    Name resolution cannot be interrupted: a cancel during it takes effect when it returns; until then this thread is
-    left behind without anything waiting for it. Raises TransportError.
+    Name resolution cannot be interrupted: a cancel during it takes effect when it returns; until then this thread
+    continues, but nothing waits for it. Raises TransportError.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        if out_of_file_descriptors():  # the resolver's errors do not say
+        if out_of_file_descriptors():  # the resolver's errors do not say so
             raise LocalResourcesExhaustedError(file_descriptor_limit_text()) from None
         raise TransportError(ErrorKind.NETWORK, f"cannot resolve the host name {host}") from None
     deadline = time.monotonic() + timeout
@@ -105,7 +106,7 @@ def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle)
         sock = socket.socket(family, kind, protocol)
         abort_handle.publish(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer that vanished without a FIN would otherwise be noticed only by the idle time limit.
+        # Detects a peer that disappeared without a FIN before the idle time limit does.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         error = _connect(sock, address, (deadline - time.monotonic()) / left, abort_handle)
         if not error:

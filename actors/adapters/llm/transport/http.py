@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from actors.adapters.llm.transport.connection_pool import Later
     from actors.ports import CancelToken
 
-#: Bytes of one decoded answer, at most.
+#: Maximum bytes of one decoded response body.
 MAX_ANSWER_BYTES = 64 << 20
 
 #: Of zlib: recognise gzip and deflate by their first bytes.
@@ -54,7 +54,7 @@ class Reply:
         self.headers: Mapping[str, str] = response.headers
         """By name in lower case."""
         self.idle = timeouts.idle
-        """Seconds that the next chunk may take; may be changed between reads."""
+        """Time limit for the next chunk in seconds; can be changed between reads."""
         self._connection = connection
         self._response = response
         compressed = self.headers.get("content-encoding", "").strip().lower() in _COMPRESSED

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 
-#: Bytes of one event, at most.
+#: Maximum bytes of one event.
 MAX_EVENT_BYTES = 16 << 20
 
-#: Bytes of an unfinished event that are buffered whole; a longer one is parsed line by line, to parse it once only.
+#: Maximum bytes of an unfinished event that is buffered; a longer one is parsed line by line, so that no part is parsed
+#: twice.
 _MAX_TAIL = 64 << 10
 
 
@@ -29,8 +30,9 @@ class SseTooLargeError(Exception):
 class SseParser:
     """Incremental parser of one stream. Not thread-safe.
 
-    Lines end with CR, LF or CRLF, wherever a chunk is cut; a leading BOM and comments are skipped; `id` and `retry` are
-    ignored, since a model request is never resumed. An event without its final blank line is never dispatched.
+    Lines end with CR, LF or CRLF, also if a chunk ends in between; a leading BOM and comments are skipped; `id` and
+    `retry` are ignored, since a model request is never resumed. An event without its final blank line is never
+    dispatched.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -70,7 +72,7 @@ class SseParser:
         return events
 
     def _feed_event(self, text: bytes, events: list[SseEvent]) -> None:
-        """Parse an event of one `data` line with an optional `event` line before it; others are parsed line by line."""
+        """Parse an event of the common form, one `data` line after an optional `event` line; others line by line."""
         name, data = b"", text
         if text.startswith(b"event: "):
             name, _, data = text[7:].partition(b"\n")

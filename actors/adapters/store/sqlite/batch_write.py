@@ -1,8 +1,8 @@
 """Write the transitions of several conversations in a few long statements.
 
 Every statement releases the interpreter's lock and has to get it back from busy threads, which costs more than the rows
-it writes. Only changes that certainly fit are written here. All others, and everything if a constraint is violated
-after all, are written one by one, where each is refused for its own reason.
+it writes. Only changes that match the stored conversations are written here. All others, and all if a constraint is
+violated, are written one by one, so that each is refused for its own reason.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from actors.adapters.store import rows
 
 MAX_ROWS = 128
-"""Rows of one statement, at most. Padded with empty rows to a power of two, so that few statements are prepared."""
+"""Maximum rows of one statement. Statements are padded with empty rows to a power of two, so that few have to be
+prepared."""
 
 
 def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[Change]:
     """Write all changes that can be batched, or none; return those to be written one by one.
 
-    The transaction has just begun; if nothing could be written, it has begun again.
+    Call it at the beginning of a transaction; if nothing can be written, the transaction is rolled back and begun
+    again.
     """
     plain = {change: change.only for change in changes if isinstance(change, Transition)}
     found = heads(connection, (part.id for part in plain.values() if part)) if len(plain) > 1 else {}
@@ -34,7 +36,8 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     left: list[Change] = []
     for change in changes:
         part = plain.get(change) if isinstance(change, Transition) else None
-        head = found.pop(part.id, None) if part else None  # a second change of a conversation finds no head
+        # popped, so that only the first change of each conversation is batched
+        head = found.pop(part.id, None) if part else None
         if part and head and part.fits(head):
             taken.append((part, head.log_hash))
         else:
@@ -50,7 +53,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
 
 
 def _write(connection: sqlite3.Connection, taken: list[tuple[Part, str]]) -> bool:
-    """Write the rows; return whether every conversation was there to be updated."""
+    """Write the rows; return whether every conversation existed and was updated."""
     updates: list[rows.Row] = []
     messages: list[rows.Row] = []
     log: list[rows.Row] = []
@@ -76,7 +79,7 @@ def _write(connection: sqlite3.Connection, taken: list[tuple[Part, str]]) -> boo
 
 
 def _in_chunks(connection: sqlite3.Connection, values: list[rows.Row], statement: Callable[[int], str]) -> int:
-    """Run `statement(number of rows)` until all rows are used; return how many it touched."""
+    """Run `statement(number of rows)` until all rows are used; return how many rows it changed."""
     touched = 0
     for start in range(0, len(values), MAX_ROWS):
         chunk = values[start : start + MAX_ROWS]

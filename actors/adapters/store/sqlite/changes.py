@@ -1,4 +1,4 @@
-"""The changes that the writer applies; each belongs to one caller and is written whole or not at all.
+"""The changes that the writer applies; each belongs to one caller and is written completely or not at all.
 
 A change is built and encoded on the calling thread; `apply` runs on the writer's thread inside a savepoint. Exceptions
 of `apply` are raised in the caller.
@@ -25,7 +25,7 @@ class Change(Protocol):
     """A unit of work for the writer."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Write it (writer's thread). Raises StoreError, or what SQLite raises."""
+        """Write the change (writer's thread). Raises StoreError, or what SQLite raises."""
         ...
 
 
@@ -159,7 +159,10 @@ class Transition:
 
 
 class Deletion:
-    """Hide a conversation and its sub-agents; their rows are removed later. Create commands stay, for idempotency."""
+    """Hide a conversation and its sub-agents; their rows are removed later.
+
+    Create commands are kept, for idempotency.
+    """
 
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id

@@ -40,9 +40,9 @@ FILE = "bedrock.db"
 INCREMENTAL = 2
 """The auto_vacuum mode that allows returning free pages a few at a time. Can be set only on an empty file."""
 WAL_PAGES = 8_192
-"""Pages in the write-ahead log (32 MiB) at which a commit checkpoints by itself."""
+"""Pages in the write-ahead log (32 MiB) at which SQLite checkpoints automatically at a commit."""
 CACHE_BYTES = 16 << 20
-"""The page cache of the writer. More made no commit quicker: the operating system caches the file's pages too."""
+"""The page cache of the writer. A larger one made commits no faster: the operating system caches the file, too."""
 BUSY_SECONDS = 5
 """Seconds that a connection waits for the lock of another one."""
 _MEBIBYTE = 1 << 20
@@ -51,7 +51,8 @@ _MEBIBYTE = 1 << 20
 def wal_reset_race(version: tuple[int, int, int]) -> bool:
     """Return whether this SQLite can corrupt a database when one connection commits while another checkpoints.
 
-    Bedrock has one connection that does either, so it is safe with any version; other programs on the file are not.
+    Bedrock has a single connection that commits and checkpoints, so it is safe with any version; other programs that
+    open the file are not.
     """
     fixed = {(3, 44): 6, (3, 50): 7}.get(version[:2])
     return version < (3, 51, 3) if fixed is None else version[2] < fixed
@@ -74,8 +75,9 @@ def open_writer(path: Path) -> SqliteDatabase:
     database = SqliteDatabase(
         str(path),
         pragmas={
-            "wal_autocheckpoint": WAL_PAGES,  # first: until then it is 1,000
-            **({} if _has_content(path) else {"auto_vacuum": INCREMENTAL}),  # a write, which a full disk refuses
+            "wal_autocheckpoint": WAL_PAGES,  # set first, because the default is 1,000
+            # setting it writes to the file, which fails on a full disk
+            **({} if _has_content(path) else {"auto_vacuum": INCREMENTAL}),
             "journal_mode": "wal",
             "synchronous": "full",
             "foreign_keys": 1,
@@ -94,7 +96,7 @@ def open_writer(path: Path) -> SqliteDatabase:
             raise StoreUnusableError(f"{path}: this file system cannot hold a write-ahead log")
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
         raise StoreUnusableError(f"{path} cannot be opened: {error}") from error
-    except UnicodeDecodeError as error:  # in SQLite's message about names in the schema
+    except UnicodeDecodeError as error:  # SQLite's error message may contain invalid names of the schema
         raise StoreUnusableError(f"{path} cannot be opened: its schema is damaged") from error
     return database
 

@@ -45,7 +45,7 @@ _CREATED = f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_i
 
 
 def check(connection: sqlite3.Connection, conversation_id: str) -> tuple[str, ...]:
-    """Return the findings about a conversation, in words; () if it does not exist.
+    """Return the findings about a conversation, as text; () if it does not exist.
 
     Call it inside one transaction. Raises what SQLite raises.
     """
@@ -64,7 +64,7 @@ def check(connection: sqlite3.Connection, conversation_id: str) -> tuple[str, ..
 
 
 def check_all(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
-    """Yield each damaged object in the database and its first finding, in words. Raises what SQLite raises."""
+    """Yield each damaged object in the database with its first finding, as text. Raises what SQLite raises."""
     with every_text(connection):
         ids = [str(id_) for (id_,) in connection.execute(_IDS)]
     for conversation_id in ids:

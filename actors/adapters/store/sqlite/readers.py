@@ -28,16 +28,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS = 16
-"""Connections at most; further reads wait for one."""
+"""Maximum number of connections; further reads wait for one."""
 
 
 class Readers:
-    """Lend connections to any thread; none belongs to a thread, so none leaks when a thread ends."""
+    """Lends connections to any thread; none belongs to a thread, so none leaks when a thread ends."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         self._path = path
         self._files = files
-        self._places = threading.BoundedSemaphore(READERS)  # bounds open files; `close` takes all to wait for reads
+        # limits open files; `close` acquires all permits to wait for reads
+        self._places = threading.BoundedSemaphore(READERS)
         self._idle: list[peewee.SqliteDatabase] = []
         self._lock = threading.Lock()  # guards _idle and _closed; not held while SQLite opens or reads
         self._closed = False
@@ -70,7 +71,7 @@ class Readers:
         try:
             database = open_reader(self._path)
         except (sqlite3.OperationalError, peewee.OperationalError):
-            if out_of_file_descriptors():  # SQLite only says that it cannot open the file
+            if out_of_file_descriptors():  # SQLite only reports that it cannot open the file
                 raise StoreUnavailableError("the database cannot be opened") from OSError(errno.EMFILE, "no file left")
             raise
         if not self._files.database_is_there:

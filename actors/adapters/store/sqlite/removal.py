@@ -1,6 +1,6 @@
 """Remove deleted conversations in the background, in small slices.
 
-A deletion only hides: its conversations are recorded in `deletions`, lose their slug, and get an epoch that fences off
+A deletion only hides conversations: they are recorded in `deletions`, lose their slug, and get an epoch that fences off
 every late change. Their rows are removed afterwards in slices, so that no caller waits for the removal of a large
 family. After a crash, removal resumes from the record at the next start.
 """
@@ -69,7 +69,7 @@ class Removal:
         return bool(self._hidden)
 
     def unless_hidden(self, conversation_id: str) -> str:
-        """Return the id; for a hidden conversation "", which no conversation has."""
+        """Return the id, or "" if the conversation is hidden; no conversation has the id ""."""
         return "" if conversation_id in self._hidden else conversation_id
 
     def add(self, ids: Iterable[str]) -> None:

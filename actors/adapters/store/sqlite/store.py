@@ -326,7 +326,7 @@ class PeeweeStore:
             return tuple(stored_transition(LogRow(*row)) for row in found)
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Return what fails verification, in words; see ports.Store."""
+        """Return the findings of a verification, as text; see ports.Store."""
         try:
             return self._checked(conversation_id)
         except StoreDamagedError:
@@ -363,7 +363,7 @@ class PeeweeStore:
             row = connection.execute(query, (self._visible(conversation_id), attachment_id)).fetchone()
         return None if row is None else Attachment(*row)
 
-    # --- the rest ---------------------------------------------------------------------------------------------
+    # --- lifetime ---------------------------------------------------------------------------------------------
 
     @property
     def engine_version(self) -> str:
@@ -390,7 +390,7 @@ class PeeweeStore:
 
     @contextmanager
     def _reading(self, *, at_one_moment: bool = False) -> Generator[sqlite3.Connection]:
-        """Yield a pooled connection; with `at_one_moment` all reads see the same snapshot."""
+        """Yield a connection from the pool; with `at_one_moment` all its reads see the same snapshot."""
         with self._readers.lend() as database:
             connection = raw(database)
             if not at_one_moment:

@@ -1,10 +1,10 @@
 """The only thread that writes (group commit).
 
 Calling threads queue a change and wait. The writer takes all queued changes, urgent ones first, and writes them in one
-transaction, with one sync of the disk for all. Inside it every change has a savepoint, so one that is refused fails
-alone. If the transaction fails as a whole, nothing is written and all its callers get the error; the next one starts
-from scratch. Only this thread checkpoints, between transactions, after the callers were woken; under heavy load SQLite
-does it at the end of a commit.
+transaction, with one sync of the disk for all. Inside it every change has a savepoint, so that a refused change does
+not affect the others. If the transaction itself fails, nothing is written and all its callers get the error. Only this
+thread checkpoints, between transactions, after the callers were woken; under heavy load SQLite does it at the end of a
+commit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_BATCH = 128
-"""Changes in one transaction: bounds how long a change waits for the current transaction."""
+"""Maximum changes in one transaction: limits how long a change waits for the current transaction."""
 TIDY_SECONDS = 0.25
 """Seconds between two slices of background work under constant load."""
 TIDY_AGAIN_SECONDS = 5.0
@@ -69,8 +69,8 @@ class Writer:
     ) -> None:
         """Start the thread. `files` is None for a database without files.
 
-        `every_second` is called on the writer's thread, and `tidy` in transactions of its own while no change waits and
-        as long as it returns that there is more to do.
+        `every_second` is called on the writer's thread, and `tidy` in separate transactions while no change waits, as
+        long as it returns that there is more to do.
         """
         self._database = database
         self._files = files
@@ -260,13 +260,13 @@ class Writer:
             ticket.change.apply(connection)
         except Exception as error:
             if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DataError):
-                raise  # the disk, not the change; SQLite may have rolled everything back already
+                raise  # an error of the disk, not of the change; SQLite may have rolled back the whole transaction
             ticket.error = error
             connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
 
     def _roll_back(self) -> None:
-        """Roll back an open transaction; SQLite often has ended it itself, and then another rollback would raise."""
+        """Roll back the transaction if it is open: SQLite may have ended it already, and a rollback would raise."""
         try:
             connection = raw(self._database)
             if connection.in_transaction:

@@ -20,7 +20,7 @@ MAX_COMMAND_BYTES = 128 * 1024 - 1
 PEEK_LINES = 200
 
 DEPRECATED_MODES = {"default": 30, "slow": 900, "background": 0}
-"""Seconds of waiting that each value of the deprecated `mode` means."""
+"""The seconds to wait for each value of the deprecated argument `mode`."""
 
 ONE_OF = ("cmd", "peek", "wait", "kill")
 BELONGS_TO = {

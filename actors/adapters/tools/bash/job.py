@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOMBSTONE_LINES = 2000
-"""Lines of output that are kept of a job that has ended."""
+"""Number of output lines that are kept of an ended job."""
 
 OnEnd: TypeAlias = Callable[[ProcessEnd], None]
 
@@ -41,12 +41,12 @@ class Job:
         self.mode = mode
         """The mode it was started in; later changes of the conversation's mode do not affect it."""
         self.background = False
-        """Whether it goes on when that call ends."""
+        """Whether it continues after that call ends."""
         self.kill_pending = False
-        """Whether it was sent a signal and had not ended when the wait was over."""
+        """Whether a signal was sent and the job did not end within the time limit."""
         self._clock = clock
         self._began = clock.monotonic()
-        # Two locks, so that a slow watcher, which blocks output, does not block a kill.
+        # There are two locks, so that a slow watcher, which blocks output, cannot block a kill.
         self._writing = threading.Lock()
         # everything up to the next lock is guarded by _writing
         self._scrollback = Scrollback()
@@ -61,12 +61,12 @@ class Job:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """Return how it ended; None while it runs, and before it does."""
+        """Return how it ended; None before its start and while it runs."""
         return self._end
 
     @property
     def doomed(self) -> bool:
-        """Return whether it was killed; it may still be dying."""
+        """Return whether it was killed; its processes may not have ended yet."""
         return self._doomed
 
     @property
@@ -88,7 +88,7 @@ class Job:
             self._watchers.append(show)
 
     def unwatch(self, show: Callable[[str], None]) -> None:
-        """Stop passing output to `show`; it is not called any more once this returns."""
+        """Stop passing output to `show`; it is not called again after this returns."""
         with self._writing:
             if show in self._watchers:
                 self._watchers.remove(show)
@@ -116,7 +116,7 @@ class Job:
     def attend(self, process: RunningProcess) -> None:
         """Wait for the process on a thread of the job.
 
-        Raises RuntimeError if no thread can be started; the process has then been killed and waited for here.
+        Raises RuntimeError if no thread can be started; then the process was killed, and has ended.
         """
         with self._changing:
             self._process = process
@@ -131,7 +131,7 @@ class Job:
             raise
 
     def wait(self, seconds: float, cancel: CancelToken) -> ProcessEnd | None:
-        """Wait until it has ended, for `seconds` at most or until `cancel`; return how it ended, None if it has not."""
+        """Wait until it has ended, at most for `seconds` or until `cancel`; return how it ended, else None."""
         woken = threading.Event()
 
         def wake(_end: ProcessEnd | None = None) -> None:
@@ -196,7 +196,7 @@ class Job:
         took = round((self._clock.monotonic() - killed_at) * 1000)
         ended(KillReceipt(self.tool_use_id, 0, end.reaped, took, end.leaked))
 
-    # --- the job's thread -------------------------------------------------------------------------------------------
+    # --- thread of the job -------------------------------------------------------------------------------------------
 
     def _await_end(self, process: RunningProcess) -> None:
         """Wait for the process to end, then settle the job; all waiters are woken even if that fails."""
@@ -213,7 +213,7 @@ class Job:
             self._settle(end)
 
     def _settle(self, end: ProcessEnd) -> None:
-        """Set the state first, then call those who wait for it."""
+        """Record the end, then run the callbacks that wait for it."""
         with self._changing:
             self._end = end
             self._process = None

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from actors.ports import Clock
 
 MAX_LIVE = 8
-"""Jobs of one conversation that may run at the same time."""
+"""Maximum number of running jobs of one conversation."""
 
 MAX_ENDED = 16
-"""Ended jobs of one conversation whose output is kept."""
+"""Maximum number of ended jobs of one conversation whose output is kept."""
 
 COMMAND_SHOWN = 200
 
@@ -51,14 +51,14 @@ class ConversationJobs:
 
 
 class JobRegistry:
-    """Find jobs by conversation and handle, in memory only. Any thread; never blocks."""
+    """Finds jobs by conversation and handle, in memory only. Any thread; never blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the jobs of all conversations; jobs are killed outside of it
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
-        """Create a job to be started; `drop` removes it again. Raises ToolRefusedError when too many run."""
+        """Create a job to be started; `drop` removes it. Raises ToolRefusedError if too many jobs are running."""
         with self._lock:
             jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs())
             if len(live := jobs_here.live) >= MAX_LIVE:
@@ -67,7 +67,7 @@ class JobRegistry:
             return jobs_here.open(command, tool_use_id, mode, clock)
 
     def drop(self, conversation_id: str, job: Job) -> None:
-        """Forget a job that has ended, or never started."""
+        """Remove a job that has ended, or never started."""
         with self._lock:
             if jobs_here := self._conversations.get(conversation_id):
                 jobs_here.jobs.pop(job.handle, None)
@@ -96,7 +96,7 @@ class JobRegistry:
         return sum(job.kill(ended) for job in self.running(conversation_id, wider_than))
 
     def forget(self, conversation_id: str) -> None:
-        """Kill all jobs of a conversation, also those being started, and forget them."""
+        """Kill all jobs of a conversation, also those being started, and remove them."""
         with self._lock:
             jobs_here = self._conversations.pop(conversation_id, None)
         for job in jobs_here.live if jobs_here else ():

@@ -28,7 +28,7 @@ def exited(
     hint: str = "",
     is_error: bool = False,
 ) -> ToolOutput:
-    """Return the result of the call that saw the end: all output, how it ended, and a hint about the mode."""
+    """Return the result of the call during which the command ended: its output, how it ended, a hint about the mode."""
     lines = ["cancelled; the command and all it started were killed"] if cancelled else [_verdict(end)]
     if end.reaped and not end.killed:
         lines.append(f"{_count(len(end.reaped))} it left running: killed")
@@ -43,7 +43,7 @@ def exited(
 
 
 def still_running(job: Job, window: Window, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:
-    """Return the result when the wait is over and the command still runs."""
+    """Return the result if the command is still running after the wait."""
     state = f"still running after a wait of {_seconds(waited_ms / 1000)}, as {job.handle}: {PEEK_HINT}"
     display = {"status": "still_running", **_running(job, cwd), "waited_ms": waited_ms, "window": _bounds(window)}
     return _answer(_text(window.text), [state, _extent(window), notice], display, notice)
@@ -82,7 +82,7 @@ def tombstoned(job: Job, end: ProcessEnd, window: Window, cwd: str, *, unsent: b
 
 
 def shown_command(command: str, cwd: str) -> str:
-    """Return the command for display: without a leading `cd` to the directory it runs in anyway."""
+    """Return the command for display, without a leading `cd` to the directory in which it runs anyway."""
     begun = re.match(r"""\s*cd\s+(?:--\s+)?('[^']*'|"[^"$`\\]*"|[^\s'"$`\\;&|<>()]+)\s*(?:&&|;(?!;))\s*""", command)
     if begun is None or begun.end() == len(command):
         return command

@@ -5,13 +5,13 @@ from __future__ import annotations
 from msgspec import Struct
 
 KEPT_BYTES = 4 << 20
-"""Bytes that are kept. Newlines count, since otherwise empty lines would be kept for ever."""
+"""Maximum bytes that are kept, including newlines: otherwise any number of empty lines would be kept."""
 
 LINE_BYTES = 64 << 10
-"""Bytes of a line; longer ones are split."""
+"""Maximum bytes of a line; longer ones are split."""
 
 WINDOW_BYTES = 128 << 10
-"""Bytes of one window, at most. More than a line, so that a window can always show one."""
+"""Maximum bytes of one window: more than a line, so that a window can contain any line."""
 
 _STEP = 64 << 10
 
@@ -23,9 +23,9 @@ class Window(Struct, frozen=True):
     """Every line with its newline, except an unfinished last one."""
     start: int
     end: int
-    """The line to ask for next."""
+    """The number of the next line to request."""
     truncated_before: bool
-    """From `tail`: some lines were dropped. From `since`: the requested line was dropped."""
+    """Whether lines before the window were dropped; for `since`, whether the requested line was."""
     open: bool = False
     """Whether an unfinished line, number `end`, follows the others."""
     more: bool = False
@@ -33,9 +33,9 @@ class Window(Struct, frozen=True):
 
 
 class Scrollback:
-    """Append bytes in any chunks, keep the last lines. Not thread-safe.
+    """A buffer that keeps the last lines of the appended chunks of bytes. Not thread-safe.
 
-    Keeps the longest run of last lines that fits. A line is shorter than the buffer and than a window.
+    Keeps as many of the last lines as fit. A single line always fits into the buffer and into a window.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Scrollback:
         self._drop(self._position(max(self._first, self._end - lines)))
 
     def tail(self, lines: int) -> Window:
-        """Return the last `lines`, an unfinished one included, as far as they fit into a window."""
+        """Return the last `lines`, including an unfinished one, as far as they fit into a window."""
         self._evict()
         wanted = lines - 1 if self._open else lines
         start, position = self._end, len(self._text) - self._open

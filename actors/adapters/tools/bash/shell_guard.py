@@ -1,8 +1,8 @@
 """Refuse a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
 
-The text is parsed, so such a command is found anywhere in it. Unparsable text is left to bash, whose message helps the
-model more; the rest of it is still checked. Neither variables nor scripts in files are followed. The parser takes
-unbounded time and memory for some long texts, so those are checked in pieces.
+The text is parsed, so such a command is found anywhere in it. Text that cannot be parsed is left to bash, whose error
+message is more helpful to the model; the other parts are checked. Neither variables nor scripts in files are followed.
+The parser takes unbounded time and memory for some long texts, so those are checked in pieces.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PARSE_SECONDS = 0.5
-"""CPU seconds for one call."""
+"""Maximum CPU seconds for one call."""
 
 PIECE_BYTES = 2048
-"""Bytes that are parsed at once: 0.1 s and 40 MiB in the worst case."""
+"""Maximum bytes that are parsed at once, which takes 0.1 s and 40 MiB in the worst case."""
 
 MAX_DEPTH = 4
-"""Nesting of shells that is followed."""
+"""Maximum nesting of shells in shells that is checked."""
 
 _LANGUAGE = Language(tree_sitter_bash.language())
 _SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
@@ -44,7 +44,7 @@ EVERYTHING = frozenset([".", "*", "./"])
 
 
 def check_command(command: str, cwd: str) -> None:
-    """Raise Refused for a destructive command; the text says what to do instead."""
+    """Raise ToolRefusedError for a destructive command; the text says what to do instead."""
     _check(command, cwd, MAX_DEPTH, time.thread_time() + PARSE_SECONDS)
 
 
@@ -121,7 +121,7 @@ def _without_heredocs(lines: list[str]) -> Iterator[str]:
 def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     """Return the children of a node, each with the words that follow it.
 
-    The grammar treats an argument behind a redirection as part of the redirection.
+    The grammar treats an argument after a redirection as part of the redirection.
     """
     children = node.named_children
     if node.type == "redirected_statement":
@@ -145,7 +145,8 @@ def _words_of_redirection(node: Node) -> list[Node]:
     return node.children_by_field_name("destination")[1:] + node.children_by_field_name("argument")
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refused commands
+# --------------------------------------------------------------------------------------------------
 
 
 def _check_git_add(words: list[str]) -> None:
@@ -211,7 +212,7 @@ def _sorted(arguments: list[str], *, marks: bool = False) -> tuple[list[str], li
 
 
 def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
-    """Return the letters of all short options; in one word, what follows `ends_at` is its value."""
+    """Return the letters of all short options; the part of a word after `ends_at` is that option's value."""
     letters: set[str] = set()
     for option in options:
         if not option.startswith("--"):
@@ -221,7 +222,7 @@ def _letters(options: list[str], *, ends_at: str = "") -> set[str]:
 
 
 def _precious(operand: str, cwd: str) -> bool:
-    """Return whether it is /, the home directory, the repository's .git, or everything in one of them or here."""
+    """Return whether an operand is /, the home directory, the repository's .git, or all content of these or `cwd`."""
     path = posixpath.normpath(operand.replace("${HOME}", "$HOME")) if operand else ""
     directory, last = posixpath.split(path)
     if last in {"*", ".*"}:

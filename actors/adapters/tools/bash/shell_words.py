@@ -1,4 +1,4 @@
-"""Determine the words of a command as a shell would pass them on, as far as possible without running it."""
+"""Determine the words of a command after the shell's quoting, as far as possible without running it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _pieces(source: str) -> Iterator[str]:
 
 
 def plain(word: str) -> str:
-    """Return a word of `unquoted` without these marks."""
+    """Return a result of `unquoted` without its marks."""
     return re.sub(r"\\([*?\[~])", r"\1", word)
 
 

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from actors.adapters.tools.bash.job import Job
 
 KILL_SECONDS = 30
-"""Seconds that `kill` waits for the end."""
+"""Seconds that `kill` waits for the job to end."""
 
 ALIASES = {"command": "cmd"}
-"""Names that models use for an argument from habit."""
+"""Alternative names of an argument that models often use."""
 
 _HANDLE = {"type": "string", "minLength": 1}
 
@@ -177,10 +177,10 @@ class BashTool:
         )
 
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
-        """Let the job outlive its call, unless a cancel came first, which is killing it.
+        """Let the job outlive its call, unless a cancel is already killing it; return whether it continues.
 
-        It is marked as background before it is released, so that cancelling the call and then ending the jobs misses it
-        in neither place.
+        It is marked as a background job before it is released from the call, so that cancelling the call and then
+        ending the jobs always finds it.
         """
         if context.cancel.cancelled:
             return False

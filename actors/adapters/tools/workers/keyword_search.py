@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 CONTEXT = 10
-#: Lines of context shown before and after a match.
+"""Lines of context shown before and after a match."""
 
 SEPARATOR = "--\n"
 
@@ -37,9 +37,9 @@ class Findings(NamedTuple):
 
     text: str
     remarks: list[str]
-    #: Omissions and their reasons.
+    """Omissions and their reasons."""
     root: str
-    #: The directory that paths are relative to; "" for the working directory.
+    """The directory that paths are relative to; "" for the working directory."""
 
 
 class OutputTooLargeError(Exception):
@@ -51,9 +51,9 @@ class Part(NamedTuple):
 
     name: str
     matches: list[int]
-    #: Line numbers, from 0, ascending.
+    """Line numbers, from 0, ascending."""
     lines: dict[int, str]
-    #: The matching lines and their context, by number.
+    """The matching lines and their context, by number."""
 
 
 class Term:

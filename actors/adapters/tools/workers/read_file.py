@@ -9,19 +9,19 @@ import stat
 import sys
 
 BLOCK = 1 << 18
-#: Bytes per read.
+"""Bytes that are read at a time."""
 
 SNIFFED = 8 * 1024
-#: Bytes at the start of a file that must not contain NUL.
+"""Bytes at the start of a file that must not contain NUL."""
 
 MAX_LINE = 2000
-#: Characters shown per line, at most.
+"""Maximum characters shown per line."""
 
 MAX_TEXT = 126 * 1024
-#: Bytes of all lines shown; lines beyond count as not shown.
+"""Maximum bytes of all lines shown; further lines count as not shown."""
 
 MAX_READ = 1 << 28
-#: Bytes read in all; lines beyond are neither shown nor counted.
+"""Maximum bytes that are read; further lines are neither shown nor counted."""
 
 
 class UnreadableFileError(Exception):
@@ -37,11 +37,11 @@ class Window:
         self.shown: list[bytes] = []
         self.size = 0
         self.number = 1
-        #: The number of the current line, from 1.
+        """The number of the current line, from 1."""
         self.kept = b""
-        #: The beginning of the current line, if it is in the window.
+        """The beginning of the current line, if it is in the window."""
         self.length = 0
-        #: Bytes of the current line so far.
+        """Bytes of the current line so far."""
 
     def feed(self, block: bytes) -> None:
         """Process a block."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MAX_TEXT = 120 * 1024
-#: Bytes of all lines shown.
+"""Bytes of all lines shown."""
 
 IGNORE_CASE = "(?i)"
 

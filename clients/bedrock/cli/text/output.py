@@ -12,7 +12,7 @@ import click
 from bedrock.cli.text.safe_text import SafeText, for_pipe, for_terminal, json_text
 
 Write: TypeAlias = Callable[[SafeText], None]
-"""Prints a line."""
+"""A function that prints a line."""
 
 
 def print_line(line: SafeText, *, err: bool = False) -> None:

@@ -129,7 +129,7 @@ class _Block:
                 return None
 
     def _thinking(self) -> str:
-        """Return the block to send back: byte for byte as it came whole, or assembled from its deltas."""
+        """Return the block to send back: the exact bytes if it was sent complete, else assembled from its deltas."""
         if self._signature is None and self._text.text == (self._head.thinking or ""):
             return self._raw.decode()
         block: dict[str, Any] = msgspec.json.decode(self._raw)

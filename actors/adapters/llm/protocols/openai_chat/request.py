@@ -38,7 +38,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     if provider.stream_usage:
         head["stream_options"] = {"include_usage": True}
     if prepared.info.known and provider.max_tokens_field:
-        # Without known limits the server's own default is the best choice.
+        # Only with known limits; otherwise the server's own default is better.
         head[provider.max_tokens_field] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.conversation_id
@@ -101,7 +101,7 @@ def _assistant(content: tuple[Content, ...], prepared: PreparedRequest) -> dict[
     calls = [block for block in content if isinstance(block, ToolUse)]
     echo = prepared.provider.echo_reasoning
     if echo == "always" or (echo == "calls" and calls):
-        # Reasoning models need their reasoning back with their calls; with plain answers some servers refuse it.
+        # Reasoning models need their reasoning with their calls; some servers refuse it with plain answers.
         for block in content:
             if prepared.can_echo(block):
                 message |= msgspec.json.decode(block.raw, type=dict[str, msgspec.Raw])

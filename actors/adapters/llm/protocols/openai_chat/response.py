@@ -68,13 +68,13 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 _DONE = b"[DONE]"
 _CACHE_READ = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
 
-#: A cost in dollars that no answer reaches; larger values are ignored.
+#: An upper limit in dollars that no answer costs; larger values are ignored.
 MAX_COST = 1_000_000
 
 _CUT = Stop(end_turn=False, truncated=True)
 _REFUSED = Stop(refusal=True)
 
-#: All other reasons ("stop", and what servers invent) end the turn.
+#: All other reasons ("stop", and those of other servers) end the turn.
 _STOPS = {
     "tool_calls": Stop(end_turn=False),
     "function_call": Stop(end_turn=False),
@@ -201,8 +201,8 @@ class OpenAiChatReader:
     def _slot(self, delta: _CallDelta) -> _Call:
         """Return the call that a fragment belongs to.
 
-        By index; but a new id begins a new call even under the same index, and a fragment without index continues the
-        last call.
+        Fragments belong to the call with their index; but a new id begins a new call even under the same index, and a
+        fragment without index continues the last call.
         """
         last = self._calls[-1] if self._calls else None
         known = last if delta.index is None else self._slots.get(delta.index)
@@ -224,7 +224,7 @@ class OpenAiChatReader:
         return (*blocks, *(call.content() for call in self._calls))
 
     def _counted(self, usage: object) -> Usage | None:
-        """Convert the usage: `prompt_tokens` includes cache reads and writes, which Usage counts apart."""
+        """Convert the usage: `prompt_tokens` includes cache reads and writes, which Usage counts separately."""
         if not isinstance(usage, dict):
             return self.usage
         prompt = token_count(usage, "prompt_tokens") or 0
@@ -239,7 +239,7 @@ class OpenAiChatReader:
 
 
 def _micros(dollars: object, otherwise: int) -> int:
-    """Return the micro-dollars of a cost that the server reports; `otherwise` if it reports none."""
+    """Return the reported cost in micro-dollars; `otherwise` if none was reported."""
     if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < MAX_COST:
         return otherwise
     return round(dollars * 1_000_000)

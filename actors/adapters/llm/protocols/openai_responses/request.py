@@ -35,9 +35,9 @@ PATH = "/responses"
 
 
 class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The `raw` of a Reasoning in front of a text: which phase of the answer the model said the text is.
+    """The content of `Reasoning.raw` before a text: the phase of the answer that the model has assigned to the text.
 
-    Models that report phases need them back, and the history has no other field for them.
+    Models that report phases need them in later requests, and the history has no other field for them.
     """
 
     phase: str
@@ -53,7 +53,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
     if provider.encrypted_reasoning and prepared.limits.reasons:
         head["include"] = ["reasoning.encrypted_content"]
     if prepared.info.known:
-        # Without known limits the server's own default is the best choice.
+        # Only with known limits; otherwise the server's own default is better.
         head["max_output_tokens"] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.conversation_id

@@ -88,7 +88,7 @@ _END = {
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-#: Why an answer is incomplete; for other reasons the next request continues it.
+#: Reasons for an incomplete answer that end it; after other reasons the next request continues it.
 _CUTS = {
     "max_output_tokens": Stop(end_turn=False, truncated=True),
     "content_filter": Stop(refusal=True),
@@ -130,7 +130,7 @@ class _Growing:
             self._size.add(delta)
 
     def done(self, raw: Raw) -> None:
-        """Take the final form of the item, and pass its text on if none was streamed."""
+        """Store the final form of the item, and pass on its text if none was streamed."""
         self.head, self._raw = _ITEM.decode(raw), bytes(raw)
         if not self._text.text:
             self._text.add(_text_of(self.head))
@@ -147,7 +147,7 @@ class _Growing:
                 return [*marked, Text(text)] if text else []
             case "reasoning":
                 echoed = bool(head.encrypted_content or any(part.text for part in _parts(head.content)))
-                raw = self._raw.decode() if echoed else ""  # with neither, the provider cannot resolve its id
+                raw = self._raw.decode() if echoed else ""  # without both, the provider could not resolve the item's id
                 return [prepared.reasoning(text, raw)] if text or raw else []
             case "function_call":
                 given = (head.arguments if self._raw else None) or "".join(self._arguments) or head.arguments
@@ -251,14 +251,14 @@ class OpenAiResponsesReader:
         return item
 
     def _grow(self, event: _Event, kind: str) -> _Growing:
-        """Return the item that a delta belongs to; some servers never announce an item, so one is begun."""
+        """Return the item that a delta belongs to; create it for servers that never announce items."""
         item = self._item(event, kind)
         return item or self._begin(_Event(item=Raw(msgspec.json.encode({"type": kind, "id": event.item_id}))))
 
     def _item(self, event: _Event, kind: str = "") -> _Growing | None:
         """Return the item that an event is about.
 
-        By its index, by its id, or else the last unfinished item of its kind.
+        It is found by its index, else by its id; otherwise it is the last unfinished item of its kind.
         """
         head = _ITEM.decode(event.item) if is_present(event.item) else _Item(kind, event.item_id)
         candidates = [item for item in reversed(self._items) if item.head.type == head.type]
@@ -288,7 +288,7 @@ class OpenAiResponsesReader:
             self._stop = _CUTS.get(reason or "", Stop(end_turn=False))
 
     def _counted(self, usage: object) -> Usage | None:
-        """Convert the usage: `input_tokens` includes cache reads and writes, which Usage counts apart."""
+        """Convert the usage: `input_tokens` includes cache reads and writes, which Usage counts separately."""
         if not isinstance(usage, dict):
             return None
         total = token_count(usage, "input_tokens") or 0

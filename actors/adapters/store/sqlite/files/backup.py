@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 MAX_DAMAGED = 8
-"""Damaged objects that a restore names, at most."""
+"""Maximum number of damaged objects that a restore lists."""
 __all__ = ["BackupError", "Copied", "DamagedBackupError", "TargetExistsError", "back_up", "restore"]
 
 PAGES = 1_024
@@ -52,9 +52,9 @@ class Copied(Struct, frozen=True):
 
     path: Path
     conversations: int
-    """Includes sub-agents and archived conversations."""
+    """Number of conversations, including sub-agents and archived ones."""
     size: int
-    """Bytes."""
+    """Size of the database in bytes."""
     kept: Path | None = None
     """The new name of the database that a restore replaced."""
     damaged: tuple[str, ...] = ()
@@ -92,8 +92,8 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
     First every row is verified by its digest, and every log by its hash chain. With `replace` an existing database is
     kept beside it, under a name with the date. Raises BackupError, also for a conversation that fails verification,
-    unless that is accepted; StoreUnusableError if the file is of a newer version; DataDirectoryBusyError while a server
-    holds the directory.
+    unless `accept_damage`; StoreUnusableError if the file was written by a newer version; DataDirectoryBusyError while
+    a server holds the directory.
     """
     _refuse_if_no_backup(backup)
     with closing(DataDirectory(directory)), _explain(f"{backup} cannot be restored to {directory}"):
@@ -116,7 +116,7 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
 @contextmanager
 def _explain(what: str) -> Generator[None]:
-    """Convert errors of the system and of SQLite to BackupFailed with a one-line text."""
+    """Convert errors of the system and of SQLite to BackupError with a one-line text."""
     try:
         yield
     except OSError as error:
@@ -127,7 +127,7 @@ def _explain(what: str) -> Generator[None]:
 
 @contextmanager
 def _explain_full_disk(directory: Path) -> Generator[None]:
-    """Raise BackupFailed if a database cannot be opened for lack of disk space, which even reading needs."""
+    """Raise BackupError if a database cannot be opened for lack of disk space, which even reading needs."""
     try:
         yield
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:
@@ -191,7 +191,7 @@ def _checked(path: Path, origin: Path) -> int:
 
 
 def _damage(part: Path) -> tuple[str, ...]:
-    """Return what fails verification in a copy, the first few in words; applies migrations first."""
+    """Return the first findings of a verification of a copy, as text; applies migrations first."""
     database = SqliteDatabase(str(part), pragmas={"journal_mode": "delete"}, thread_safe=False)
     try:
         migrate(database)
@@ -210,7 +210,7 @@ def _schema(database: SqliteDatabase, origin: Path) -> None:
 def _keep_aside(database: Path) -> Path:
     """Give the database a second name, which survives when the first is replaced; return it.
 
-    Its write-ahead log must move along: SQLite would take it for the log of the next database of the old name.
+    Its write-ahead log is renamed, too: SQLite would otherwise apply it to the next database of the old name.
     """
     _fold_log(database)
     now = time.time_ns() // 1_000_000

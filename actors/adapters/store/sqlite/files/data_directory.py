@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MARKER = "initialized"
-"""The name of the file that says that the directory has had a database."""
+"""The name of the file that records that the directory has had a database."""
 _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
@@ -38,7 +38,7 @@ class DataDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        """Create it for its owner only if it is missing, and take its locks.
+        """Take the locks; if the directory is missing, create it, accessible only to its owner.
 
         Raises DataDirectoryBusyError or StoreUnusableError.
         """
@@ -68,12 +68,13 @@ class DataDirectory:
             holder = os.pread(lock_file, 32, 0).strip()
             raise DataDirectoryBusyError(self.path, int(holder) if holder.isdigit() else 0) from None
         holder = f"{os.getpid()}\n".encode()
-        os.pwrite(lock_file, holder, 0)  # before truncating: on a full disk only the old block is available
+        # before truncating, because on a full disk only the file's present block can be written
+        os.pwrite(lock_file, holder, 0)
         os.ftruncate(lock_file, len(holder))
         self._lock_file: Inode = inode_of(lock_file)
 
     def check_lock_file(self) -> None:
-        """Log once if the lock file was removed or replaced. The directory stays locked without it."""
+        """Log once if the lock file was removed or replaced. The directory itself stays locked."""
         missed = inode_at(self.path / "lock") != self._lock_file
         if missed and not self._lock_file_missed:
             _log.critical(
@@ -118,7 +119,7 @@ def _lock(lock_file: int) -> None:
         try:
             fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_LOCK_PAUSE)  # a client may be testing the lock, with a shared one that it holds for an instant
+            time.sleep(_LOCK_PAUSE)  # a client may be testing the lock, for which it briefly holds a shared lock
         else:
             return
     fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)

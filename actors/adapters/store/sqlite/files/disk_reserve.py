@@ -1,7 +1,7 @@
 """Disk space that is reserved for operations that free space.
 
 A deletion has to be written before it frees any space, which fails on a full disk; the same holds for what a server
-writes at its start. So a file of some MiB lies in the data directory, also while no server runs. It is removed when a
+writes at its start. So the data directory contains a file of some MiB, also while no server runs. It is removed when a
 deletion or a start finds no space, and created again once space was freed.
 """
 
@@ -67,7 +67,7 @@ def disk_is_full(directory: Path) -> str:
 
 
 class DiskReserve:
-    """Own the reserve file. Used by the writer's thread, except when the store opens and closes."""
+    """Owns the reserve file. Used by the writer's thread, except when the store opens and closes."""
 
     def __init__(self, directory: Path) -> None:
         """Create the object, not the file (see `make`); the data directory must be locked."""
@@ -130,9 +130,9 @@ class DiskReserve:
         self._path.unlink(missing_ok=True)
 
     def log_fits(self, connection: sqlite3.Connection, *, without: int = 0) -> bool:
-        """Return whether there is disk space to checkpoint the write-ahead log; `without` pages need no space.
+        """Return whether the disk has space to checkpoint the write-ahead log, of which `without` pages need none.
 
-        A checkpoint that fails half-way makes things worse: the database has grown, and the log has not shrunk.
+        A checkpoint that fails half-way makes the shortage worse: the database has grown, and the log has not shrunk.
         """
         pages, page_size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
         growth = (pages - without) * page_size - (self._path.parent / FILE).stat().st_size

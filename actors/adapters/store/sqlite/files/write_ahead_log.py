@@ -21,7 +21,7 @@ MOVE_EVERY = 1_000
 PAGES = 32_768
 """Pages beyond which the log is truncated, waiting for readers if necessary."""
 CUT_SECONDS = 0.1
-"""Seconds to wait for readers: all writers wait as well, and the next checkpoint tries again."""
+"""Seconds to wait for readers: it is short because writers wait, too, and the next checkpoint tries again."""
 
 
 class WriteAheadLog:
@@ -32,7 +32,7 @@ class WriteAheadLog:
         self._since = 0
 
     def move_if_due(self, written: int, space: DiskReserve | None = None) -> None:
-        """Count `written` changes, and checkpoint after enough of them; a log that does not fit stays."""
+        """Count `written` changes, and checkpoint after MOVE_EVERY of them if there is enough disk space."""
         self._since += written
         if self._since < MOVE_EVERY or self._database.is_closed():
             return
@@ -41,7 +41,7 @@ class WriteAheadLog:
         self._since = 0
 
     def move(self) -> None:
-        """Checkpoint the log into the database; truncate a long one."""
+        """Checkpoint the log into the database; if it is long, truncate it as well."""
         self._since = 0
         try:
             connection = raw(self._database)
@@ -52,9 +52,9 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be moved into the database: %s", error)
 
     def cut(self, space: DiskReserve) -> None:
-        """Checkpoint and truncate the log if it fits into the database.
+        """Checkpoint and truncate the log if there is enough disk space.
 
-        As long as it does not, automatic checkpoints are off as well.
+        As long as it does not fit, automatic checkpoints are off, too.
         """
         try:
             connection = raw(self._database)
@@ -81,7 +81,7 @@ def close_database(database: peewee.SqliteDatabase, space: DiskReserve) -> None:
 
 
 def _close_leaving_log(database: peewee.SqliteDatabase) -> None:
-    """Close while a read-only connection is open: neither close then checkpoints the log."""
+    """Close while a read-only connection is open, so that neither close checkpoints the log."""
     try:
         address = f"{Path(database.database).absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as last:

@@ -81,7 +81,7 @@ class Conversation(Model):
 
 
 def _index_of_list(name: str, *narrowed: Field) -> None:
-    """Index top-level conversations of a principal by their last update, of one value of the `narrowed` columns."""
+    """Index the top-level conversations of a principal, and of one value of each `narrowed` column, by update time."""
     columns = (Conversation.principal, Conversation.archived, *narrowed, Conversation.updated_at, Conversation.id)
     index = Conversation.index(*columns, where=SQL("parent_conversation_id IS NULL"), name=name)
     Conversation.add_index(index)
@@ -93,7 +93,7 @@ Conversation.add_index(Conversation.index(Conversation.id, where=SQL(UNSETTLED),
 
 
 def _owner() -> ForeignKeyField:
-    """Return the column of the conversation that a row is deleted with; each table has an index that starts with it."""
+    """Return the column with the conversation that a row belongs to; each table has an index that starts with it."""
     return ForeignKeyField(Conversation, column_name="conversation_id", on_delete="CASCADE", index=False, backref="+")
 
 
@@ -137,7 +137,7 @@ class Message(Model):
 
 
 class Log(Model):
-    """One transition: its events, its inputs for replay, and its hash over the row before.
+    """One transition: its events, its inputs for replay, and its hash, which includes that of the previous row.
 
     Revisions grow with the steps, so one index serves both orders; a transition without events shares its first
     revision with the next one.

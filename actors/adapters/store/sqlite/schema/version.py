@@ -1,4 +1,4 @@
-"""Check which migrations a database has had, and that its tables are what they create.
+"""Check which migrations were applied to a database, and that its tables match them.
 
 Migrations are known by name only. A database from a different migration of the same name, or with tables that were
 changed by hand, would fail later, in the middle of a conversation: so the tables themselves are compared too.
@@ -54,7 +54,7 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
 
 
 def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
-    """Return the first difference from what the migrations up to `latest` create, in words; "" if there is none."""
+    """Return the first difference from what the migrations up to `latest` create, as text; "" if there is none."""
     found, expected = _objects(raw(database)), _made_by(latest, directory)
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:
@@ -67,7 +67,7 @@ def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
 
 
 def _made_by(latest: str, directory: Path) -> dict[str, str]:
-    """Return what the migrations up to this one create in an empty database."""
+    """Return the objects that the migrations up to `latest` create in an empty database, each with its SQL."""
     database = SqliteDatabase(":memory:", thread_safe=False)
     try:
         Runner(database, str(directory)).up(latest)

@@ -7,13 +7,14 @@ from itertools import accumulate
 from typing import NamedTuple
 
 CONTEXT = 3
-#: Unchanged lines shown around a change.
+"""Unchanged lines shown around a change."""
 
 MAX_COMPARED = 2000
-#: Lines of one change, old and new, beyond which it is shown as replaced whole: comparing takes quadratic time.
+"""Maximum lines of a change, old and new, that are compared, which takes quadratic time; a larger one is shown as one
+replacement."""
 
 MAX_DIFF = 64 * 1024
-#: Characters of a diff that are shown, at most.
+"""Maximum characters of a diff that are shown."""
 
 NO_NEWLINE = "\n\\ No newline at end of file\n"
 

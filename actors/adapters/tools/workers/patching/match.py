@@ -1,7 +1,7 @@
-"""Find the place of a text in a file: exactly, or else with the mistakes that models make, one kind at a time.
+"""Find the position of a text in a file: exactly, or else allowing for typical mistakes of models, one kind at a time.
 
-Each strategy must find exactly one place. One that finds several ends the search, since a looser one would only find
-more.
+Each strategy must find exactly one position. If one finds several, the search ends, because less strict strategies
+would only find more.
 """
 
 import re
@@ -15,10 +15,10 @@ from actors.adapters.tools.workers.patching.diff import lines_of
 FIRST, LAST, BOTH = "its first line", "its last line", "its first and last line"
 
 MOST_COUNTED = 999
-#: Places that are counted, before the answer is "more than".
+"""Maximum number of positions that are counted; beyond it the message says "more than"."""
 
 MAX_LEVELS = 64
-#: Indentations of a file that are tried, most frequent first.
+"""Maximum number of indentations of a file that are tried, most frequent first."""
 
 LOOKALIKES = str.maketrans(
     {
@@ -31,8 +31,8 @@ LOOKALIKES = str.maketrans(
         **dict(zip("οΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "oABEZHIKMNOPTYX", strict=True)),  # noqa: RUF001
     }
 )
-#: Replacements for typographic quotes, dashes, slashes, zero-width characters, and Cyrillic and Greek letters; NFKD
-#: handles full width forms, ligatures, spaces, the ellipsis and accents.
+"""Replacements for typographic quotes, dashes, slashes, zero-width characters, and Cyrillic and Greek letters; NFKD
+handles full width forms, ligatures, spaces, the ellipsis and accents."""
 
 
 class NoMatchError(Exception):
@@ -44,20 +44,20 @@ class Sought(NamedTuple):
 
     old: str
     new: str | None
-    #: The replacement; None if it comes from a clipboard.
+    """The replacement; None if it comes from a clipboard."""
     fixed: bool = False
-    #: Whether the indentation of the replacement must not be adapted.
+    """Whether the indentation of the replacement must not be adapted."""
 
 
 class Match(NamedTuple):
-    """The one place where the text was found."""
+    """The position where the text was found."""
 
     start: int
     end: int
     new: str | None
-    #: The replacement, adapted in the way that the old text had to be.
+    """The replacement, adapted in the same way as the text that was searched for."""
     how: str = ""
-    #: Which differences were ignored, for the model; "" for none.
+    """Text for the model that names the ignored differences; "" for none."""
 
 
 class Folded:
@@ -224,7 +224,7 @@ def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
 
 
 def as_lookalike(haystack: Haystack, sought: Sought) -> Match | None:
-    """Find the text with lookalike characters taken as equal."""
+    """Find the text, treating lookalike characters as equal."""
     if all(text.isascii() and "\r" not in text for text in (haystack.text, sought.old)):
         return None
     wanted = Folded(sought.old).text

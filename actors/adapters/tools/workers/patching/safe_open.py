@@ -1,7 +1,7 @@
 """Open directories without ever escaping from a root: by openat2 where available, else component by component.
 
-Returns O_PATH descriptors: operations relative to one are not affected by concurrent renames. Both ways refuse the
-same: `..` above the root, and symbolic links that are absolute or lead out of it.
+Returns O_PATH descriptors: operations relative to one are not affected by concurrent renames. Both ways refuse the same
+paths: `..` above the root, and symbolic links that are absolute or lead out of it.
 """
 
 import ctypes
@@ -10,16 +10,16 @@ import os
 from contextlib import suppress
 
 OPENAT2 = 437
-#: The number of the system call, the same on all architectures.
+"""The number of the system call, the same on all architectures."""
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_BENEATH = 0x08
 
 ATTEMPTS = 100
-#: Retries of openat2 after EAGAIN, which reports a concurrent rename on the path.
+"""Retries of openat2 after EAGAIN, which reports a concurrent rename on the path."""
 
 MAX_LINKS = 40
-#: Symbolic links that are followed, as in the kernel.
+"""Symbolic links that are followed, as in the kernel."""
 
 DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 

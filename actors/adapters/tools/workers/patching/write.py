@@ -33,11 +33,11 @@ class Found(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a file is, or will be: symbolic links have been followed."""
+    """The location of a file, which may not exist yet, after following symbolic links."""
 
     directory: int
     missing: tuple[str, ...]
-    #: Directories below `directory` to create first.
+    """Directories below `directory` to create first."""
     name: str
 
 
@@ -135,7 +135,7 @@ class Finder:
         return path.lstrip("/")
 
 
-# --- judging ----------------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def check_protected(place: Place, protected: list[str]) -> None:
@@ -228,7 +228,7 @@ def check_changeable(status: os.stat_result) -> None:
 
 
 def store(place: Place, found: Found | None, content: bytes) -> None:
-    """Write `content` to the place. Raises PatchRefusedError or OSError, and then everything is as it was."""
+    """Write `content` to the place. Raises PatchRefusedError or OSError; then nothing has changed."""
     with ExitStack() as opened, ExitStack() as undo:
         directory = place.directory
         for name in place.missing:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FILE = b".gitignore"
 
 MAX_BYTES = 1 << 20
-#: Bytes of a .gitignore; a larger file is ignored.
+"""Bytes of a .gitignore; a larger file is ignored."""
 
 
 class Rule(NamedTuple):
@@ -22,7 +22,7 @@ class Rule(NamedTuple):
 
     pattern: Pattern
     by_name: bool
-    #: Whether it is matched against the name alone instead of the path.
+    """Whether it is matched against the name alone instead of the path."""
 
 
 class Ignores:

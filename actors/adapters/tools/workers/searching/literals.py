@@ -1,6 +1,6 @@
 """Texts that a line must contain for a pattern to match: candidates for a fast search before the exact one.
 
-Understands only a part of regular expressions; anything else disables the optimisation and is never guessed.
+Only a part of the syntax of regular expressions is supported; other syntax disables this optimisation.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 
 FOLDED = frozenset("iIkKsS")
-#: ASCII letters that also match non-ASCII letters when case is ignored (U+0131, U+212A, U+017F).
+"""ASCII letters that also match non-ASCII letters when case is ignored (U+0131, U+212A, U+017F)."""
 
 SINGLE = frozenset("dDwWsSbBAZaftnrv")
-#: Letters that form an escape of exactly two characters.
+"""Letters that form an escape of exactly two characters."""
 
 GROUP = re.compile(r"\((?:\?(?::|=|!|<|P<))?(?!\?)")
 CLASS = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)

@@ -1,7 +1,7 @@
 """Patterns in git's syntax, of .gitignore files and globs, translated by pathspec.
 
 Each entry is matched only if its directory is included, so a pattern must match the entry itself: entries that pathspec
-matches because their directory matches are excluded here.
+matches only because their directory matches are excluded here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Pattern(NamedTuple):
     """One translated pattern."""
 
     expression: re.Pattern[str]
-    #: Its only group is the slash behind a matching directory.
+    """The translated pattern. Its only group matches the slash after a matching directory."""
     negated: bool
 
     def fits(self, path: str, directory: bool) -> bool:

@@ -22,7 +22,7 @@ FIRST_BATCH = 64
 LAST_BATCH = 2048
 
 MAX_BATCH_BYTES = 1 << 19
-#: Bytes of paths on one command line.
+"""Bytes of paths on one command line."""
 
 OPTIONS = (
     b"--no-config --files-with-matches --null --fixed-strings --text --encoding none --no-ignore --hidden --no-messages"

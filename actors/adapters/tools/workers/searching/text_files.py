@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SNIFFED = 8 * 1024
-#: Bytes at the start of a file that must not contain NUL.
+"""Bytes at the start of a file that must not contain NUL."""
 
 MAX_LINE = 500
-#: Characters shown of a line.
+"""Characters shown of a line."""
 
 BEFORE_MATCH = 100
-#: Characters shown before the match in a line that is cut.
+"""Characters shown before the match in a line that is cut."""
 
 
 def content(file: File) -> bytes | None:

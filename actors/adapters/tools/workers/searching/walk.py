@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_ENTRIES = 100_000
-#: Entries listed in all, searched or not.
+"""Maximum number of entries that are listed, searched or not."""
 
 MAX_FILE_BYTES = 10 << 20
 
 PRUNED = frozenset(b".git node_modules target .next __pycache__ vendor dist build .venv venv .tox".split())
-#: Directories that are not entered unless the search starts there.
+"""Directories that are not entered unless the search starts there."""
 
 Rules = tuple[tuple[Ignores, int], ...]
-#: The rules for a directory, innermost first, each with the length of the path prefix that it must not see.
+"""The rules for a directory, innermost first, each with the length of the path prefix to remove before matching."""
 
 
 class File(NamedTuple):
@@ -29,7 +29,7 @@ class File(NamedTuple):
 
     path: bytes
     name: str
-    #: The path to show, relative to the searched directory.
+    """The path to show, relative to the searched directory."""
 
 
 class Walk:
@@ -42,7 +42,7 @@ class Walk:
         self._excluded = selector(exclude) if exclude else nothing
         self._left = max_entries
         self.stopped = False
-        #: Whether there was more than `max_entries`.
+        """Whether the walk stopped because there are more than `max_entries` entries."""
         self.unreadable = 0
         self.too_large = 0
 

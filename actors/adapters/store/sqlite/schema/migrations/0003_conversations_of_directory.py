@@ -1,4 +1,4 @@
-"""The conversations of one directory are found without reading those of all others."""
+"""An index to find the conversations of one directory without reading all others."""
 
 from __future__ import annotations
 
