@@ -161,7 +161,7 @@ class EffectExecutor:
         self._requests.builder.read_history(record)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Hand over messages that were just committed to the next model request, which need not read them."""
+        """Pass messages that were just committed to the next model request, so that it need not read them."""
         self._requests.builder.committed(record, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:

@@ -34,8 +34,7 @@ class HistoryCache:
         self._views = _Views()
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Add messages that were just committed; if there is a gap before them, they are read from the store when
-        needed."""
+        """Add messages that were just committed; after a gap, they are read from the store when needed instead."""
         with self._lock:
             for message in messages:
                 if message.sequence == len(self._messages) + 1:

@@ -80,7 +80,7 @@ class Listings:
             before = (records[-1].updated_at, records[-1].id)
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """Return a page of messages. The revision is read before them, so following it misses none."""
+        """Return a page of messages, and a revision read before them: a subscription after it misses none."""
         record = self._store.load(conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.parent)

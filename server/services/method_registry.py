@@ -1,4 +1,4 @@
-"""Registers services with the gRPC server, so that urgent calls overtake others that wait to be accepted."""
+"""Registers services with the gRPC server such that urgent calls are accepted before other waiting calls."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 URGENT = frozenset({"CancelConversation", "SetMode"})
-"""Methods whose calls are accepted ahead of all others, however many of those wait."""
+"""Methods whose calls are accepted before all others, even if many of those wait."""
 
 
 def registry_of(server: grpc.aio.Server) -> grpc.aio.Server:
-    """Return what generated code takes for the server when it registers a service."""
+    """Return the object to pass to generated code instead of the server when a service is registered."""
     return cast("grpc.aio.Server", MethodRegistry(server))
 
 
 class MethodRegistry:
-    """Stands in for the server in generated code, and registers only the urgent methods individually.
+    """Replaces the server in generated code, and registers only the urgent methods individually.
 
     grpc.aio has a queue for each registered method, and one for all other methods. It waits on all of these queues
     for every single call, so registering all methods, as generated code does, makes each call a quarter slower.
@@ -36,7 +36,7 @@ class MethodRegistry:
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
-        """Give the urgent ones of these methods queues of their own; the generic handlers have the others."""
+        """Register the urgent ones of these methods, each with a separate queue; generic handlers serve the others."""
         urgent = {name: handler for name, handler in method_handlers.items() if name in URGENT}
         if urgent:
             self._server.add_registered_method_handlers(service_name, urgent)

@@ -78,8 +78,7 @@ class EventEncoder:
         return b"".join((_UPDATED_TAG, _varint(len(body)), body))
 
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
-        """Encode an event that includes the conversation, by appending `update`: encoded protobuf fields can be
-        concatenated."""
+        """Encode an event with the conversation by appending `update`: encoded protobuf fields can be concatenated."""
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def response(self, conversation_id: str, batch: Batch) -> bytes | None:

@@ -50,12 +50,12 @@ class WireProtocol(Struct, frozen=True):
 
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
-    """Encode a turn; b"" for a turn that cannot be sent."""
+    """Encodes a turn; b"" for a turn that cannot be sent."""
     body_of: Callable[[PreparedRequest, Sequence[bytearray]], bytes]
-    """Encode the body, given its encoded turns with their joints, in pieces."""
+    """Encode the body from the encoded and joined turns, which are given in parts."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
-    """Return what is between two encoded turns."""
+    """Return the separator between two encoded turns."""
 
 
 class ProviderClient:

@@ -1,5 +1,4 @@
-"""Provides tool hosts by forking a process that has all modules loaded, which is faster than starting an
-interpreter."""
+"""Provide tool hosts by forking a process with all modules loaded, which is faster than starting an interpreter."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class ForkServer:
             return self._starts, None
 
     def replace(self, number: int) -> None:
-        """End the fork server's process with this number, because it lost a request; the next request starts another
-        one."""
+        """End the fork server's process with this number after a lost request; the next request starts another one."""
         with self._lock:
             if number == self._starts:
                 self._stop()

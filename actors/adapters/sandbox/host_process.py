@@ -10,7 +10,10 @@ from contextlib import suppress
 
 
 class HostProcess:
-    """A child of this process, known by its pid. Any thread; it keeps its pid until one of these methods reaps it."""
+    """A child of this process, identified by its pid, which stays valid until one of these methods reaps it.
+
+    Any thread.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -18,7 +21,7 @@ class HostProcess:
         self._reaped = False
 
     def ended(self) -> bool:
-        """Return whether it has ended, and reap it then."""
+        """Return whether it has ended; if so, reap it."""
         with self._lock:
             if not self._reaped:
                 try:
@@ -28,7 +31,7 @@ class HostProcess:
             return self._reaped
 
     def ended_within(self, seconds: float) -> bool:
-        """Wait for its end for at most `seconds`; return whether it has ended, and reap it then."""
+        """Wait for its end for at most `seconds`; return whether it has ended; if so, reap it."""
         if self.ended():
             return True
         with suppress(OSError):

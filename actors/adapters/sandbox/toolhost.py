@@ -711,7 +711,7 @@ def make_read_only(path: bytes, how: int) -> None:
 
 
 def limit_pids(processes: int) -> None:
-    """Limit the processes of this namespace, root's too, where the kernel has a pid_max per namespace."""
+    """Limit the processes of this namespace, including those of root, if the kernel has a pid_max per namespace."""
     if processes and os.geteuid() == 0 and kernel_at_least(6, 14):
         try:
             write_file("/proc/sys/kernel/pid_max", str(RESERVED_PIDS + processes))
@@ -1530,7 +1530,7 @@ class Host:
     def clear(self) -> bool:
         """Kill the tree and wait for its end; return False if it does not end in time.
 
-        After KILL there is no time limit here: the server kills this process after its own.
+        After KILL the server's time limit applies: when it has passed, the server kills this process.
         """
         if not self.init:
             return True

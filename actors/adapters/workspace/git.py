@@ -43,7 +43,7 @@ def repository_root(directory: str) -> str:
 def git_state(root: str, refusal: Refusal) -> GitState:
     """Return branch and commit of the repository at `root`, each "" if it cannot be read.
 
-    `refusal` as for read_start.
+    For `refusal` see `read_start`.
     """
     try:
         private = _private_directory(root, refusal)

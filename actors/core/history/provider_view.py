@@ -1,5 +1,4 @@
-"""A provider's view of a history: turns with alternating roles, each answer directly after the messages that it
-answers."""
+"""A provider's view of a history: turns with alternating roles, each answer directly after its request."""
 
 from __future__ import annotations
 
@@ -124,8 +123,7 @@ class TurnBuilder:
 
 
 class ProviderOrder:
-    """Puts messages into the provider's order, one after the other: each answer directly after the messages of its
-    request.
+    """Puts messages into the provider's order one by one: each answer directly after the messages of its request.
 
     Messages that were stored while a request was in flight follow its answer and that answer's tool results.
     """

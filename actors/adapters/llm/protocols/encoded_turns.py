@@ -1,4 +1,4 @@
-"""Turns of requests, encoded and joined; the settled ones of a conversation are encoded once."""
+"""Encoding of the turns of requests; the settled turns of a conversation are encoded once and cached."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from actors.core.history import ProviderView, Turn
 
 Joint = Callable[[str, str], bytes]
-"""Returns what stands in front of an encoded turn, given the role of the turn before, "" for the first, and its own."""
+"""Returns the separator before an encoded turn, given the role of the previous turn ("" for the first) and its own."""
 Encode = Callable[["Turn"], bytes]
 """Encodes a turn; b"" if nothing of it can be sent."""
 
 
 def comma(before: str, _role: str) -> bytes:
-    """Return the joint of turns that are elements of a JSON array."""
+    """Return the separator of turns that are elements of a JSON array."""
     return b"," if before else b""
 
 
 class EncodedTurns:
-    """Turns as one protocol has them, joined; grows at its end."""
+    """Encoded turns of one protocol, joined with their separators; turns can be appended."""
 
     def __init__(self, joint: Joint, role: str = "") -> None:
         self._joint = joint
         self.text = bytearray()
         self.role = role
-        """Role of the last turn, at first of the one before; "" if there is none."""
+        """Role of the last turn; before the first `add`, that of the preceding turn, "" if there is none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
         """Encode further turns. Raises what `encode` raises."""
@@ -45,7 +45,7 @@ class EncodedTurns:
 
 
 class EncodedPrefix:
-    """The settled turns of a conversation's last request, in one form."""
+    """The encoded settled turns of a conversation's last request."""
 
     def __init__(self, form: Hashable, joint: Joint) -> None:
         self.form = form
@@ -54,7 +54,7 @@ class EncodedPrefix:
 
     @property
     def held(self) -> int:
-        """Return the bytes of memory in use; the turns themselves belong to the conversation."""
+        """Return the memory in use, in bytes, without the turns themselves, which belong to the conversation."""
         return sys.getsizeof(self.encoded.text)
 
     def grow(self, view: ProviderView, encode: Encode) -> None:
@@ -64,26 +64,27 @@ class EncodedPrefix:
 
 
 class PrefixCache:
-    """Cache of encoded prefixes, one per conversation: each request encodes only what is new.
+    """A cache of encoded prefixes, one per conversation: each request encodes only new turns.
 
-    Any thread. Forgotten conversations are dropped; beyond `max_bytes` the least recently used are.
+    Any thread. Conversations are dropped by `forget` and, beyond `max_bytes`, if they are the least recently used ones.
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max = max_bytes
-        self._lock = threading.Lock()  # guards _kept and _held; encoding happens outside, on prefixes taken out
+        # guards _kept and _held; not held while a prefix, which was taken out, is encoded
+        self._lock = threading.Lock()
         self._kept: OrderedDict[str, EncodedPrefix] = OrderedDict()
         self._held = 0
 
     @property
     def held(self) -> int:
-        """Return the bytes of memory in use."""
+        """Return the memory in use, in bytes."""
         return self._held
 
     def take(self, conversation_id: str, form: Hashable, joint: Joint, view: ProviderView) -> EncodedPrefix:
-        """Remove and return the prefix that `view` begins with, for the caller alone; an empty one if none is kept.
+        """Remove and return the cached prefix that `view` begins with; an empty one if there is none.
 
-        `form` is everything beside the turns that the encoding depends on.
+        `form` identifies everything besides the turns that the encoding depends on.
         """
         with self._lock:
             kept = self._remove(conversation_id)

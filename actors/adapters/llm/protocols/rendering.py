@@ -103,8 +103,8 @@ def json_elements(parts: Iterable[Any]) -> bytes:
 
 
 def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes | bytearray) -> bytes:
-    """Encode the object `head` with an array as its last member; its encoded elements are given in pieces.
+    """Encode the object `head` with an array as its last member; the encoded elements are given in parts.
 
-    The chunks are joined in one step, because a body may have megabytes.
+    The parts are joined in one step, because a body may have megabytes.
     """
     return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', *elements, b"]}"))

@@ -13,20 +13,21 @@ from actors.adapters.llm.transport.http_connection import IDLE_SECONDS
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.http_connection import HttpConnection
 
-#: Runs a callback once, so many milliseconds from now.
+#: Runs a callback once after a number of milliseconds.
 Later: TypeAlias = Callable[[int, Callable[[], object]], None]
 
-#: Scheme, host and port of a server. The proxy and the TLS settings are the provider's, and so is the pool.
+#: Whether a server uses TLS, its host and its port. The proxy and the TLS settings are the same for all connections of
+#: a pool.
 Origin: TypeAlias = tuple[bool, str, int]
 
-#: Idle connections, at most; beyond them the one that was used longest ago is closed.
+#: Maximum number of idle connections; beyond it the least recently used one is closed.
 MAX_IDLE = 100
 
 
 class ConnectionPool:
-    """Keep idle connections, the one used last on top. Any thread; nothing blocks.
+    """Keeps idle connections, and reuses the most recently used one first. Any thread; never blocks.
 
-    Each is closed when its time is over, on `close`, and when the pool itself is dropped.
+    Each is closed after its idle time, on `close`, and when the pool is garbage collected.
     """
 
     def __init__(self, later: Later) -> None:
@@ -38,7 +39,7 @@ class ConnectionPool:
         weakref.finalize(self, _close_all, self._idle)
 
     def take(self, origin: Origin) -> HttpConnection | None:
-        """Return a connection to `origin` on which a request can be sent now; None if there is none."""
+        """Return a connection to `origin` that can take a request now; None if there is none."""
         while (connection := self._pop(origin)) is not None:
             if time.monotonic() < connection.idle_until and connection.is_reusable():
                 return connection
@@ -48,7 +49,7 @@ class ConnectionPool:
     def put(self, origin: Origin, connection: HttpConnection) -> None:
         """Keep a connection whose request has ended, or close it if it cannot carry another one.
 
-        The end of its response may arrive later: it is read when the connection is taken.
+        The end of its response may arrive later: it is then read by `take`.
         """
         if self._closed or not connection.release():
             connection.close()
@@ -83,7 +84,7 @@ class ConnectionPool:
         self._later(int(IDLE_SECONDS * 1000), lambda: (found := sweep()) and found())
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long (timer thread); once more later if others remain."""
+        """Close connections that were idle for too long (timer thread); schedule another sweep if others remain."""
         now = time.monotonic()
         with self._lock:
             expired = [kept for kept in self._idle if kept[1].idle_until <= now]

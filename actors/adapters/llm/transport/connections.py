@@ -1,4 +1,4 @@
-"""A connection to a model's server, whose socket a cancel can shut down from before the first packet on.
+"""A connection to a model's server whose socket a cancel can shut down at any time, even before the first packet.
 
 Only `shutdown(SHUT_RDWR)` wakes a thread that is blocked in connect, handshake or recv; closing the socket from another
 thread does not. So each socket is published to an abort handle before it connects.
@@ -60,13 +60,13 @@ class AbortHandle:
 
     def _shutdown(self) -> None:
         if self._socket is not None:
-            # Fails if not connected; then the connecting thread notices `is_aborted`. The method of ssl.SSLSocket would
-            # take the TLS state from under the thread that reads.
+            # Fails if not connected; then the connecting thread notices `is_aborted`. `shutdown` of ssl.SSLSocket would
+            # discard the TLS state that the reading thread still uses.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def publish(self, sock: socket.socket) -> None:
-        """Own `sock`, which `abort` shuts down from now on, in place of the former one, which is closed."""
+        """Take ownership of `sock`, so that `abort` shuts it down; the previous socket is closed."""
         with self._lock:
             former, self._socket = self._socket, sock
             if self._aborted:
@@ -147,7 +147,10 @@ def _begin_connect(sock: socket.socket, address: Any) -> int:
 def start_tls(
     sock: socket.socket, host: str, context: ssl.SSLContext, seconds: float, abort_handle: AbortHandle
 ) -> ssl.SSLSocket:
-    """Return `sock` with TLS on it, its peer's certificate verified for `host`. Raises TransportError."""
+    """Start TLS on `sock` and return the TLS socket, after verifying the certificate for `host`.
+
+    Raises TransportError.
+    """
     sock.settimeout(seconds)
     try:
         tls = context.wrap_socket(sock, server_hostname=host.rstrip("."), do_handshake_on_connect=False)

@@ -1,4 +1,4 @@
-"""The address of a request, and its head as bytes (RFC 9112)."""
+"""The address of a request, and the encoding of its head (RFC 9112)."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _OURS = frozenset({"content-length", "transfer-encoding", "accept-encoding"})
 
 
 class Endpoint(Struct, frozen=True):
-    """Where one URL is served."""
+    """The server and path of a URL."""
 
     secure: bool
     host: str
     port: int
     authority: str
-    """The Host header."""
+    """The value of the Host header."""
     path: str
-    """With the query."""
+    """The path with the query."""
 
     @property
     def origin(self) -> tuple[bool, str, int]:
-        """Return the server: whether it speaks TLS, its host and port."""
+        """Return the server: whether it uses TLS, its host and port."""
         return self.secure, self.host, self.port
 
     @property
     def origin_authority(self) -> str:
-        """Return the server as a proxy is asked to connect to it."""
+        """Return the server's host and port in the form of a CONNECT request to a proxy."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """Return the URL as a proxy is asked for it."""
+        """Return the absolute URL for a request through a proxy."""
         return f"http://{self.authority}{self.path}"
 
 
@@ -55,12 +55,12 @@ class Proxy(Struct, frozen=True):
     host: str
     port: int
     authorization: str
-    """The Proxy-Authorization header; "": none."""
+    """The value of the Proxy-Authorization header; "" for none."""
 
 
 @functools.lru_cache(maxsize=64)
 def endpoint_of(url: str) -> Endpoint:
-    """Return where `url` is served. Raises TransportError for one that cannot be sent."""
+    """Return the endpoint of a URL. Raises TransportError for a URL that cannot be requested."""
     try:
         parts = urlsplit(url)
         host = _ascii(parts.hostname or "")
@@ -87,7 +87,7 @@ def proxy_of(url: str) -> Proxy | None:
 
 
 def encode_head(method: str, target: str, authority: str, headers: Mapping[str, str], length: int | None) -> bytes:
-    """Return the head of a request with `length` bytes of content; None: it has none.
+    """Return the head of a request with `length` bytes of content; None for a request without content.
 
     Raises TransportError for a name or value that cannot be sent.
     """

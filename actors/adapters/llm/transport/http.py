@@ -1,4 +1,4 @@
-"""One streaming HTTP request, sent once, that a cancel aborts in any phase, on a kept connection where there is one."""
+"""HTTP requests with streamed responses, sent once, that a cancel aborts in any phase; idle connections are reused."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 #: Maximum bytes of one decoded response body.
 MAX_ANSWER_BYTES = 64 << 20
 
-#: Of zlib: recognise gzip and deflate by their first bytes.
+#: The `wbits` of zlib that recognises gzip and deflate by their first bytes.
 _ANY_FORMAT = 47
 _COMPRESSED = frozenset({"gzip", "x-gzip", "deflate"})
 
 
 def never(_milliseconds: int, _callback: object) -> None:
-    """Run no callback: idle connections are closed with their pool, or when another request finds them too old."""
+    """Ignore the callback: idle connections are closed with their pool, or when a later request finds them too old."""
 
 
 class Reply:
@@ -52,7 +52,7 @@ class Reply:
     def __init__(self, connection: HttpConnection, response: ResponseParser, timeouts: Timeouts) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
-        """By name in lower case."""
+        """The response headers by name, in lower case."""
         self.idle = timeouts.idle
         """Time limit for the next chunk in seconds; can be changed between reads."""
         self._connection = connection
@@ -64,14 +64,14 @@ class Reply:
         self._received = 0
 
     def read(self) -> bytes:
-        """Return what has arrived of the answer, as soon as something has; b"" at the end.
+        """Wait for the next bytes of the answer and return them; b"" at the end.
 
         Raises TransportError for a broken connection, an exceeded time limit, or an oversized answer.
         """
         try:
             piece = self._next_piece()
         except TransportError:
-            self._response.keeps_alive = False  # also where the caller does without the rest
+            self._response.keeps_alive = False  # also if the caller does not read the rest
             raise
         except (OSError, MalformedResponseError, zlib.error):
             self._response.keeps_alive = False
@@ -173,7 +173,7 @@ class Transport:
             yield Reply(connection, response, timeouts)
             read = True
         finally:
-            # A cancel that can no longer be withdrawn may shut the socket down at any time.
+            # If False, a cancel is already running and may shut the socket down at any time.
             withdrawn = cancel.forget(connection.abort)
             if withdrawn and (read or response.complete):
                 self._pool.put(endpoint.origin, connection)
@@ -193,10 +193,10 @@ class Transport:
     def _begin(
         self, endpoint: Endpoint, request: bytes, cancel: CancelToken, timeouts: Timeouts
     ) -> tuple[HttpConnection, ResponseParser]:
-        """Send a request; return its connection, which `cancel` reaches, and its response up to the head.
+        """Send a request; return its connection, which `cancel` aborts, and its response with the head read.
 
-        A server may close an idle connection just when it is used again. Only a request of which it has provably seen
-        nothing is sent once more: a model request that is sent twice may be paid for twice.
+        A server may close an idle connection just when it is used again. The request is sent again only if the server
+        has certainly received none of it: a model request that is sent twice may cost twice.
         """
         kept = self._pool.take(endpoint.origin)
         if kept is not None:
@@ -224,7 +224,7 @@ class Transport:
             raise
 
     def _connect(self, endpoint: Endpoint, cancel: CancelToken, timeouts: Timeouts) -> HttpConnection:
-        """Return a new connection, which `cancel` reaches. Raises TransportError."""
+        """Return a new connection, which `cancel` aborts. Raises TransportError."""
         tls = self._tls if endpoint.secure else None
         handle = AbortHandle()
         cancel.on_cancel(handle.abort)
@@ -265,7 +265,7 @@ def _open_tunnel(connection: HttpConnection, proxy: Proxy, endpoint: Endpoint, s
 
 @contextmanager
 def _translated(timeouts: Timeouts) -> Generator[None]:
-    """Raise TransportError for what may happen before an answer begins."""
+    """Convert errors that occur before an answer begins to TransportError."""
     try:
         yield
     except NotDeliveredError:

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: a request goes out in one piece, and what has arrived of its response is read in one."""
+"""One HTTP/1.1 connection: one call sends a request, and one reads all received bytes of its response."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from actors.adapters.llm.transport.response_parser import MalformedResponseError
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.connections import AbortHandle
 
-#: Seconds that an idle connection is kept, at most. Less than servers keep theirs.
+#: Maximum seconds that an idle connection is kept; shorter than servers keep theirs.
 IDLE_SECONDS = 15.0
-#: Seconds before the end that a server announces for an idle connection, in which it is no longer used.
+#: Seconds before the announced end of an idle connection at which it is no longer used.
 _MARGIN_SECONDS = 1.0
 _ANNOUNCED = re.compile(r"timeout\s*=\s*(\d{1,9})", re.IGNORECASE)
-#: Bytes of one read, at most.
+#: Maximum bytes of one read.
 _READ_BYTES = 65536
 
 
@@ -30,11 +30,11 @@ class ConnectionLostError(Exception):
 
 
 class NotDeliveredError(ConnectionLostError):
-    """It ended before the server had any byte of the request, which therefore can be sent again."""
+    """The connection ended before the server received any byte of the request, which can be sent again."""
 
 
 class HttpConnection:
-    """An open connection. One request at a time, and only its thread; `abort`: any thread."""
+    """An open connection. Used by the thread of one request at a time; only `abort` by any thread."""
 
     def __init__(self, sock: socket.socket, abort_handle: AbortHandle) -> None:
         self.abort = abort_handle.abort
@@ -65,7 +65,7 @@ class HttpConnection:
         return response
 
     def receive(self, seconds: float) -> bytes:
-        """Return what has arrived, as soon as something has; b"" at the end. Raises TimeoutError or another OSError."""
+        """Wait for the next bytes and return them; b"" at the end. Raises TimeoutError or another OSError."""
         self._limit_to(seconds)
         try:
             return self._sock.recv(_READ_BYTES)
@@ -73,14 +73,14 @@ class HttpConnection:
             raise TimeoutError from None
 
     def release(self) -> bool:
-        """End the request; return whether the connection can be kept. The end of the response may yet arrive."""
+        """End the request; return whether the connection can be kept. The end of the response may arrive later."""
         announced = _ANNOUNCED.search(self._response.headers.get("keep-alive", ""))
         seconds = min(IDLE_SECONDS, int(announced[1]) - _MARGIN_SECONDS) if announced else IDLE_SECONDS
         self.idle_until = time.monotonic() + seconds
         return self._keeps_alive and (self._response.complete or self._catch_up())
 
     def is_reusable(self) -> bool:
-        """Return whether a request can be sent now: the last response has ended, and nothing follows it."""
+        """Return whether a request can be sent now: the last response is complete, and no data follows it."""
         return self._catch_up() and self._response.complete
 
     @property
@@ -88,7 +88,7 @@ class HttpConnection:
         return self._response.keeps_alive and not self._handle.is_aborted
 
     def _catch_up(self) -> bool:
-        """Read what has arrived, never blocking; return whether it is nothing, or no more than the response's end."""
+        """Read received bytes without blocking; return whether there were none except the end of the response."""
         response = self._response
         try:
             while (piece := self._receive_now()) and not response.complete:
@@ -107,9 +107,9 @@ class HttpConnection:
         self._handle.close()
 
     def _send(self, data: bytes, seconds: float) -> int:
-        """Send `data` and return how many bytes of it the kernel took: fewer than all if the server closed.
+        """Send `data`; return how many bytes the kernel accepted, which is fewer if the server closed the connection.
 
-        In that case the response may have arrived before, e.g. to a body that is too large. Raises TimeoutError.
+        In that case a response may have arrived already, e.g. that the body is too large. Raises TimeoutError.
         """
         deadline = time.monotonic() + seconds
         sent = 0
@@ -136,11 +136,11 @@ class HttpConnection:
         return piece
 
     def _lost(self, sent: int, *, orderly: bool) -> ConnectionLostError:
-        """Return the error for a connection that ended, by the end of the stream (`orderly`) or a reset.
+        """Return the error for a connection that ended, either by the end of the stream (`orderly`) or by a reset.
 
         The request is undelivered if the server's kernel acknowledged none of its bytes before it ended the stream: no
-        program can have read them. A reset proves nothing, since it may follow bytes that were read and were not
-        acknowledged yet; the end of the stream carries the acknowledgement of all that was received before it.
+        program can have read them. A reset proves nothing, because it may follow bytes that were read but not
+        acknowledged yet. The end of the stream, in contrast, acknowledges everything received before.
         """
         if self._handle.is_aborted:
             return ConnectionLostError()
@@ -149,7 +149,7 @@ class HttpConnection:
         return ConnectionLostError()
 
     def _unacknowledged(self) -> int:
-        """Return how many bytes that were sent the peer's kernel has not acknowledged; 0 if this one does not say."""
+        """Return how many sent bytes the peer's kernel has not acknowledged; 0 if this kernel cannot report it."""
         try:
             count: int = struct.unpack("i", fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)))[0]
         except OSError:
@@ -157,7 +157,10 @@ class HttpConnection:
         return count
 
     def _receive_now(self) -> bytes:
-        """Return what has arrived, b"" at the end. Raises BlockingIOError or ssl.SSLWantReadError if nothing has."""
+        """Return the received bytes; b"" at the end.
+
+        Raises BlockingIOError or ssl.SSLWantReadError if there are none.
+        """
         if self._plain:
             return self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
         self._limit = 0.0
@@ -167,8 +170,8 @@ class HttpConnection:
     def _limit_to(self, seconds: float) -> None:
         """Limit the time of each send and receive. Raises TimeoutError if none is left.
 
-        On a plain socket by the kernel: with a time limit of Python's each read would be two system calls, and wait for
-        the interpreter's lock twice.
+        On a plain socket the kernel enforces it: with Python's timeout each read would take two system calls, and wait
+        for the interpreter's lock twice.
         """
         if seconds == self._limit:
             return

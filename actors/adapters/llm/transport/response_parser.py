@@ -1,14 +1,14 @@
-"""Incremental parser of one HTTP response, on llhttp: its head, its content with the framing removed, its end."""
+"""Incremental parser of one HTTP response, based on llhttp: its head, its content without the framing, and its end."""
 
 from __future__ import annotations
 
 import httptools
 
-#: Bytes of a response's head, and of framing without content in between, at most.
+#: Maximum bytes of a response's head, and of framing without content.
 MAX_OVERHEAD_BYTES = 256 << 10
 
-#: What other clients accept from servers that are written by hand: folded headers, LF alone as the end of a line, a
-#: length beside chunks, a chunk's length padded with spaces. They are dangerous where messages are forwarded.
+#: Deviations that other clients accept, too: folded headers, LF alone as line end, a length in addition to chunks, a
+#: chunk's length padded with spaces. They are dangerous only for programs that forward messages.
 _LENIENCIES = {
     "lenient_headers": True,
     "lenient_optional_cr_before_lf": True,
@@ -18,11 +18,11 @@ _LENIENCIES = {
 
 
 class MalformedResponseError(Exception):
-    """What arrived is not HTTP, or ended too early."""
+    """The received data is not HTTP, or ended too early."""
 
 
 class ResponseParser:
-    """Parse one response. Not thread-safe.
+    """Parses one response. Not thread-safe.
 
     Interim responses (1xx) are skipped, trailers ignored. Header names are in lower case; the values of a header that
     occurs more than once are joined by ", ".
@@ -40,14 +40,14 @@ class ResponseParser:
         self._content: list[bytes] = []
         self._overhead = 0
         self._malformed = False
-        self.on_body = self._content.append  # called by llhttp with each piece of content
+        self.on_body = self._content.append  # llhttp calls it with each piece of content
         self._parser = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(**_LENIENCIES)
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes. Raises MalformedResponseError if the head is malformed; see `take`."""
         if self.complete:
-            self.keeps_alive = False  # what follows a complete response is none to our requests
+            self.keeps_alive = False  # data after a complete response does not belong to our request
             return
         try:
             self._parser.feed_data(data)
@@ -55,16 +55,16 @@ class ResponseParser:
             self.keeps_alive = False
             self._malformed = not self.complete
         if self.complete:
-            del self._parser  # it refers to this object: without a cycle both are freed at once
+            del self._parser  # it refers to this object: without the reference cycle both are freed at once
         self._overhead = 0 if self._content else self._overhead + len(data)
         self._malformed = self._malformed or self._overhead > MAX_OVERHEAD_BYTES
         if self._malformed and not self.head_complete:
             raise MalformedResponseError
 
     def take(self) -> bytes:
-        """Remove and return the content that has arrived; b"" if none has.
+        """Remove and return the received content; b"" if there is none.
 
-        Raises MalformedResponseError for what follows the content that was taken before.
+        Raises MalformedResponseError if the data after the previously taken content is malformed.
         """
         if self._malformed and not self._content:
             raise MalformedResponseError
@@ -73,25 +73,25 @@ class ResponseParser:
         return content
 
     def end(self) -> None:
-        """Note the end of the connection. Raises MalformedResponseError if the response is not complete with it."""
+        """Process the end of the connection. Raises MalformedResponseError if the response is incomplete."""
         if not (self.complete or self.until_close):
             raise MalformedResponseError
         self.complete = True
         self.keeps_alive = False
 
     def on_message_begin(self) -> None:
-        """Begin a response (llhttp): the first, the next one after an interim one, or one too many."""
+        """Begin a response (callback of llhttp): the first one, one after an interim response, or an unexpected one."""
         if self.complete:
             raise MalformedResponseError
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header (llhttp)."""
+        """Store a header (callback of llhttp)."""
         if not self.head_complete:
             key, text = name.decode("latin-1").lower(), value.decode("latin-1")
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def on_headers_complete(self) -> None:
-        """Take the end of the head (llhttp)."""
+        """Process the end of the head (callback of llhttp)."""
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self.headers.clear()
@@ -102,5 +102,5 @@ class ResponseParser:
         self.until_close = not framed
 
     def on_message_complete(self) -> None:
-        """Take the end of a response (llhttp)."""
+        """Process the end of a response (callback of llhttp)."""
         self.complete = self.head_complete

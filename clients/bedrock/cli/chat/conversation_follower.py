@@ -38,7 +38,7 @@ class ConversationFollower:
         width: Width | None,
         refresh: Callable[[], None],
     ) -> None:
-        """Prepare; `move_to` names the conversation.
+        """Prepare; `move_to` selects the conversation.
 
         Args:
             conversation: Returns a conversation by its name.

@@ -46,7 +46,7 @@ class ChatHistory(FileHistory):
         try:
             check_private(path.parent)
         except (NotPrivateError, OSError):
-            super().__init__(os.devnull)  # returned without `chmod`: as root that would change the device for all users
+            super().__init__(os.devnull)  # no `chmod` of the null device: as root, that would affect all users
             return
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))

@@ -71,7 +71,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
 
 
 def joint(before: str, role: str) -> bytes:
-    """Return what is between two turns' blocks: those of one role are one message."""
+    """Return the JSON text between the blocks of two turns: adjacent turns of one role share a message."""
     if before == role:
         return b","
     return (_END + b"," if before else b"") + _OPENINGS[role]

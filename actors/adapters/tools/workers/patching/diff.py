@@ -139,7 +139,7 @@ def hunk(lines: list[str], group: list[Change], shift: int) -> str:
 
 
 def span(begin: int, length: int) -> str:
-    """Return the range of lines in a hunk's header: from 1, or the line before if it is empty."""
+    """Return a range of lines for a hunk's header: counted from 1; an empty range gives the line before it."""
     if length == 1:
         return str(begin + 1)
     return f"{begin + 1 if length else begin},{length}"
