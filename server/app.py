@@ -52,7 +52,7 @@ from server.config import Config, Listen
 from server.contract.auth import TokenAuth, TokenUnusableError, read_or_create_token
 from server.local_access import claim_directory, socket_path
 from server.local_endpoint import published
-from server.process_settings import spare_what_stays
+from server.process_settings import running_on, spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer
 from server.streams.base import WatchSettings
 
@@ -99,6 +99,7 @@ def wire(config: Config) -> Generator[Wiring]:
         ConfigError: A model or provider cannot be used as it is configured.
     """
     with ExitStack() as opened:
+        tool_cpus = opened.enter_context(_pinned(config))
         clock = SystemClock()
         timers = Timers(clock)
         opened.callback(timers.close)
@@ -114,7 +115,7 @@ def wire(config: Config) -> Generator[Wiring]:
             raise CannotStartError(str(error)) from None
         except OSError as error:
             raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
-        sandbox = _sandbox(config, socket)
+        sandbox = _sandbox(config, socket, tool_cpus)
         opened.callback(sandbox.close)
         threads = ThreadPool()
         opened.callback(threads.close)
@@ -162,14 +163,25 @@ def _retention(config: Config) -> Retention:
     )
 
 
-def _sandbox(config: Config, socket: Path) -> ToolHostSandbox:
+@contextmanager
+def _pinned(config: Config) -> Generator[frozenset[int] | None]:
+    """Run on the configured CPUs, and yield those of the tools; see `running_on`. Raises ConfigError."""
+    with ExitStack() as pinned:
+        try:
+            tool_cpus = pinned.enter_context(running_on(config.cpus))
+        except ValueError as error:
+            raise config.refusal(f"cpus: {error}") from None
+        yield tool_cpus
+
+
+def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None) -> ToolHostSandbox:
     """Return the sandbox of the tools, which hides the server's own files and socket. Raises CannotStartError."""
     own = (config.data_dir, socket.parent, config.tls_key, config.file)
     try:
         groups = ControlGroups()
         report = with_limits(probe(config.sandbox), groups.controllers)
         protected = [str(path) for path in own if path is not None]
-        sandbox = ToolHostSandbox(report, protected=protected, groups=groups)
+        sandbox = ToolHostSandbox(report, protected=protected, groups=groups, cpus=cpus)
     except (SandboxUnavailableError, OSError) as error:
         raise CannotStartError(str(error)) from None
     return sandbox

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+MAX_CPUS = 8_192
+"""What the kernel can number at most."""
 SANDBOXES = ("auto", "A", "B", "none")
 
 
@@ -82,6 +84,8 @@ class Config:
     sandbox: str = "auto"
     """The sandbox tier that enforces the restricted mode: "auto" for the best available one, or one that must be
     available."""
+    cpus: frozenset[int] | None = None
+    """The CPUs that the server itself runs on; None: all that it may use. Its tools may use all in any case."""
     file: Path | None = None
     """The file that settings came from."""
     providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
@@ -202,6 +206,19 @@ def _sandbox(value: Any) -> str:
     raise ValueError(f"must be one of {', '.join(SANDBOXES)}")
 
 
+def _cpus(value: Any) -> frozenset[int] | None:
+    """Return the CPUs of a list as taskset takes it, such as 1 or 0,2-3; None for all."""
+    if str(value).lower() == "all":
+        return None
+    found: set[int] = set()
+    for part in str(value).split(","):
+        first, _, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first) < MAX_CPUS):
+            raise ValueError("must be all, or a list of CPUs such as 1 or 0,2-3")
+        found |= set(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
 SETTINGS: dict[str, Parser] = {
     "data_dir": _data_dir,
     "listen": _listen,
@@ -219,6 +236,7 @@ SETTINGS: dict[str, Parser] = {
     "tls_certificate": _path,
     "tls_key": _path,
     "sandbox": _sandbox,
+    "cpus": _cpus,
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables `providers`
 and `models`."""

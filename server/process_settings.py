@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from collections.abc import Set as AbstractSet
 
 STACK_BYTES = 1024 * 1024
 """Stack size of each thread. Only the used part takes memory. 256 KiB is too little: decoding JSON nested as deeply as
@@ -59,6 +60,26 @@ def collection_paused() -> Generator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def running_on(cpus: AbstractSet[int] | None) -> Generator[frozenset[int] | None]:
+    """Run this thread, and the threads that it starts, on these CPUs only, where the machine has them; None: on all.
+
+    Yields the CPUs that child processes may be given back; None: they have them. Raises ValueError if this process may
+    use none of `cpus`.
+    """
+    if cpus is None:
+        yield None
+        return
+    before = os.sched_getaffinity(0)
+    if not cpus & before:
+        raise ValueError(f"this process may use the CPUs {', '.join(map(str, sorted(before)))}")
+    os.sched_setaffinity(0, cpus & before)
+    try:
+        yield frozenset(before)
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def spare_what_stays() -> None:

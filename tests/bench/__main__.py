@@ -20,6 +20,7 @@ PARTS = (
     "turns",
     "history",
     "pieces",
+    "pinned",
     "watched",
     "fan_out",
     "cancel",

@@ -12,9 +12,13 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host_process import HostProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Set
 
 SEND_SECONDS = 10.0
 """Seconds in which the fork server must accept a request; otherwise it is replaced."""
@@ -31,7 +35,9 @@ class ForkServer:
     started as a new interpreter.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cpus: Set[int] | None = None) -> None:
+        """Start nothing yet. `cpus`: those of the hosts, if this process itself runs on fewer."""
+        self._cpus = cpus
         self._lock = threading.Lock()  # guards the fields below
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -48,7 +54,7 @@ class ForkServer:
         files = [control] if stdin is None else [control, stdin]
         with self._lock:
             if not self._forks:
-                return self._starts, _started_directly(files)
+                return self._starts, self._started_directly(files)
             try:
                 socket.send_fds(self._connected(), [b"f"], files)
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -79,7 +85,7 @@ class ForkServer:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 try:
-                    self._process = start_interpreter("forks", [theirs.fileno()])
+                    self._process = self._start_interpreter("forks", [theirs.fileno()])
                 except BaseException:
                     ours.close()
                     raise
@@ -87,6 +93,20 @@ class ForkServer:
             self._channel = ours
             self._starts += 1
         return self._channel
+
+    def _started_directly(self, files: list[int]) -> HostProcess:
+        """Start a host without a fork server. Raises OSError."""
+        process = self._start_interpreter("host", files)
+        process.returncode = 0  # so that Popen does not reap it: the caller does
+        return HostProcess(process.pid)
+
+    def _start_interpreter(self, role: str, files: list[int]) -> subprocess.Popen[bytes]:
+        """Start the tool host on the CPUs of the hosts: it gets its first call later. Raises OSError."""
+        process = start_interpreter(role, files)
+        if self._cpus is not None:
+            with suppress(OSError):  # it has ended already, or the machine has taken them from all processes
+                os.sched_setaffinity(process.pid, self._cpus)
+        return process
 
     def _stop(self) -> None:
         """Kill and reap the process, and reap the hosts that ended before they reported their pid."""
@@ -119,13 +139,6 @@ def start_interpreter(role: str, inherited: list[int]) -> subprocess.Popen[bytes
         start_new_session=True,
         pass_fds=[program, *inherited],
     )
-
-
-def _started_directly(files: list[int]) -> HostProcess:
-    """Start a host without a fork server. Raises OSError."""
-    process = start_interpreter("host", files)
-    process.returncode = 0  # so that Popen does not reap it: the caller does
-    return HostProcess(process.pid)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavai
 from actors.ports.resources import exhausted_resource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Set
 
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
     from actors.adapters.sandbox.host_process import HostProcess
@@ -38,6 +38,8 @@ class ToolHostSandbox:
     not wait for each other's private directories: in tier A they share one mount point, on which each has its own
     tmpfs; in tier B each has its own directory, removed when the call has ended.
 
+    `cpus`: the CPUs of the programs, if this process itself runs on fewer.
+
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. What they do not limit, the
     tool host monitors.
     """
@@ -49,13 +51,14 @@ class ToolHostSandbox:
         protected: Iterable[str] = (),
         pid_namespace: bool = True,
         groups: ControlGroups | None = None,
+        cpus: Set[int] | None = None,
     ) -> None:
         self._report = report
         self._files = ServerFiles(protected)
         self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
         self._private = PrivateRoot(self._files.real()) if report.restriction_available else None
-        self._fork_server = ForkServer()
+        self._fork_server = ForkServer(cpus)
         self._orphaned: list[orphans.CallMarks] = []
         self._directories: dict[ProcessTree, str] = {}
         # Guards the collections below; never held while a process is started or waited for.

@@ -57,7 +57,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         "data_dir": "/d", "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",
         "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
         "sandbox": "b", "retention_events_days": "30", "retention_events_min": "5", "retention_archived_days": "0.5",
-        "small_model": "none", "titles": "off",
+        "small_model": "none", "titles": "off", "cpus": "0,2-3",
     }  # fmt: skip
     assert set(values) == set(SETTINGS)
     file = tmp_path / "c.toml"
@@ -71,9 +71,18 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         data_dir=Path("/d"), listen=Listen("::1", 5), log_level="warning", default_model="m", drain_seconds=1.5,
         idle_seconds=2.0, max_streams=7, reflection=True, tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
         sandbox="B", retention_events_days=30.0, retention_events_min=5, retention_archived_days=0.5,
-        small_model="none", titles=False,
+        small_model="none", titles=False, cpus=frozenset({0, 2, 3}),
         file=file, environ=by_file.environ,
     )  # fmt: skip
+
+
+def test_cpus_are_all_or_a_list(tmp_path: Path) -> None:
+    assert config().cpus is None
+    assert config(cpus="all").cpus is None
+    assert config({"BEDROCK_CPUS": "1"}).cpus == frozenset({1})
+    file = tmp_path / "c.toml"
+    file.write_text("cpus = 0\n")
+    assert config(file=file).cpus == frozenset({0})
 
 
 def test_providers_come_from_the_file_and_are_never_shown(tmp_path: Path) -> None:
@@ -142,6 +151,9 @@ def test_listening_beyond_this_machine_needs_tls(text: str) -> None:
         ({"tls_key": "~nobody-of-this-name/k.pem"}, "--tls-key: there is no user '~nobody-of-this-name'"),
         ({"tls_key": "/k.pem"}, "together"),
         ({"sandbox": "C"}, "--sandbox: must be one of auto, A, B, none"),
+        ({"cpus": "some"}, "--cpus: must be all, or a list of CPUs such as 1 or 0,2-3"),
+        ({"cpus": "3-1"}, "--cpus: must be all, or a list"),
+        ({"cpus": "0-99999999"}, "--cpus: must be all, or a list"),
     ],
 )
 def test_a_wrong_setting_is_named(flags: dict[str, Any], said: str) -> None:
