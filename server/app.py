@@ -84,7 +84,7 @@ class Wiring:
     """The address for clients on this machine."""
     engine_version: str
     load_later: Callable[[], None]
-    """Imports what is needed for the first time by a run, so that the start need not wait for it. Blocks."""
+    """Imports the modules that only the first run needs, so that the start does not wait for them. Blocks."""
     exposed: tuple[str, ...] = ()
     """The server's files in shared directories. They are hidden when a tool call starts; a file replaced during the
     call is visible to it."""
@@ -280,7 +280,7 @@ async def _serve(
 
 
 def _load_later(wired: Wiring) -> None:
-    """Import what the start did without. If that fails now, it is tried again when it is needed."""
+    """Import the modules that the start did not need. If that fails, it is tried again at their first use."""
     try:
         wired.load_later()
     except (ImportError, OSError) as error:
@@ -288,9 +288,10 @@ def _load_later(wired: Wiring) -> None:
 
 
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listen]:
-    """Listen on the socket for this machine and on the configured address, and return both.
+    """Listen on the configured address and on the socket for this machine, and return both.
 
-    The address comes first: if it is taken, no socket is left behind. Raises CannotListenError or CannotStartError.
+    The address comes first, so that no socket file remains if the address is in use. Raises CannotListenError or
+    CannotStartError.
     """
     if config.listen in (None, local):
         return [endpoint.listen(local)]

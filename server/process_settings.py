@@ -51,8 +51,8 @@ def raise_open_files() -> None:
 def collection_paused() -> Generator[None]:
     """Pause garbage collection while modules are imported, and freeze their objects out of later collections.
 
-    They live as long as the process. Traversing them again and again while they become more takes as long as a tenth
-    of the imports.
+    These objects live as long as the process. Traversing the growing number of them repeatedly would take as long as a
+    tenth of the imports.
     """
     gc.disable()
     try:

@@ -232,7 +232,7 @@ class ConversationActor(Actor):
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
     def _following(self, outcome: EffectOutcome | TextDeltaReady) -> Iterator[EffectOutcome | TextDeltaReady]:
-        """Take the outcomes that wait right behind this one, which may share its commit."""
+        """Yield the outcomes directly after this one in the mailbox that may share its commit."""
         if may_share_commit(outcome):
             while (envelope := self.mailbox.get_next_if(may_share_commit)) is not None:
                 yield envelope.message

@@ -155,10 +155,10 @@ class ConversationPipeline:
         return unit
 
     def prepare(self, outcomes: Sequence[EffectOutcome | TextDeltaReady]) -> Prepared:
-        """Run outcomes as one unit of work, which has the same rows and events as one unit for each.
+        """Run outcomes as one unit of work, which results in the same rows and events as one unit for each.
 
-        The unit ends with the first outcome that starts something, since that must not wait, and before one that
-        raises; if that is the first, raises the same. Raises StoreError if the conversation cannot be loaded.
+        The unit ends after the first outcome that starts something, because that must not wait, and before one that
+        raises; if the first outcome raises, so does this. Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())

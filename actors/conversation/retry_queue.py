@@ -56,7 +56,8 @@ class Prepared:
 
     entries: int
     commit: Callable[[], object]
-    """Raises StoreUnavailableError if the store does not take them now; nothing has happened then."""
+    """Commits the entries. Raises StoreUnavailableError if the store cannot write them now; then nothing has
+    changed."""
 
 
 class RetryQueue(Generic[Entry]):
@@ -64,8 +65,8 @@ class RetryQueue(Generic[Entry]):
 
     Args:
         name: Id of the conversation, for the log.
-        prepare: Returns the next commit of some entries, of which there is at least one. What it raises concerns the
-            first one: StoreUnavailableError if the store does not answer now, anything else for a fault.
+        prepare: Returns the next commit, of one or more of the given entries. An exception is about the first entry:
+            StoreUnavailableError if the store cannot be read now, any other one for a bug.
         later: Schedules a call of `retry` on the actor's thread after a delay in milliseconds.
     """
 
@@ -75,8 +76,8 @@ class RetryQueue(Generic[Entry]):
         self._later = later
         self._waiting: deque[Entry] = deque()
         self._refused = 0
-        """How many of the first entries were in the commit that the store has refused last. It may have been carried
-        out nevertheless, and is recognised only if the very same entries are committed again."""
+        """Number of first entries in the last commit that the store refused. That may have been written nevertheless,
+        which is recognised only if the same entries are committed again."""
         self._failures = 0
         self._retry_due = False
 
@@ -104,7 +105,7 @@ class RetryQueue(Generic[Entry]):
     def flush(self) -> bool:
         """Commit the entries in order; return False if the store refused some, which stay queued with all others.
 
-        Raises what committing entries raises; those are dropped, the others are retried.
+        Raises other errors of committing; the entries concerned are dropped, the others are retried.
         """
         while self._waiting:
             try:
@@ -159,7 +160,7 @@ def may_share_commit(entry: object) -> TypeGuard[EffectOutcome | TextDeltaReady]
 
 
 def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome | TextDeltaReady, ...]:
-    """Return the first of these entries as far as they may be committed together."""
+    """Return the longest beginning of these entries that may be committed together."""
     shared: list[EffectOutcome | TextDeltaReady] = []
     for entry in entries:
         if not may_share_commit(entry):

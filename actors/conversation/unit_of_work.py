@@ -131,18 +131,18 @@ class UnitOfWork:
 
 
 class OutcomeBatch:
-    """Outcomes that were waiting together, run as one unit of work."""
+    """Outcomes that waited at the same time, processed as one unit of work."""
 
     def __init__(self, unit: UnitOfWork) -> None:
         self.unit = unit
         self.count = 0
-        """How many outcomes have been run."""
+        """Number of outcomes that were processed."""
         self.urgent = False
-        """Whether there is a cancel among them."""
+        """Whether one of the outcomes is a cancel."""
         self._texts: list[tuple[TextSource, tuple[LlmStreamChunk, ...]]] = []
 
     def run(self, outcome: EffectOutcome | TextDeltaReady) -> None:
-        """Run the next outcome. The tokens of a stale one are still counted."""
+        """Process the next outcome. The tokens of a stale one are still counted."""
         if isinstance(outcome, TextDeltaReady):
             self._run_text(outcome.source)
         else:
@@ -161,6 +161,6 @@ class OutcomeBatch:
             self.unit.run(chunk)
 
     def put_text_back(self) -> None:
-        """Return the text to its sources: nothing of the batch has happened."""
+        """Return the text to its sources, because the batch was not committed."""
         for source, chunks in self._texts:
             source.put_back(chunks)

@@ -31,7 +31,7 @@ _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
 def _opening(*names: str) -> re.Pattern[str]:
     """Match the `<` of such a tag, opening or closing, with any spacing and case.
 
-    Compiled at the first use: that takes as long as the imports of a whole package.
+    Compiled at the first use, because compiling takes as long as importing a whole package.
     """
     spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
     return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)

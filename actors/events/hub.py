@@ -48,18 +48,18 @@ class HubEvent:
 
 
 class ReadPosition(NamedTuple):
-    """Where one read of a watcher begins. Watchers at the same position get the same batch."""
+    """The position at which one read of a watcher begins. Watchers at the same position get the same batch."""
 
     after: int
     """The revision that was read last."""
     text: Cursor
     output: Cursor
     live_text: bool
-    """Whether the watcher wants live text at all."""
+    """Whether the watcher wants live text."""
 
 
 class Batch:
-    """What watchers at the same position get from one read; the same object until something new is published."""
+    """The result of one read: the same object for all watchers at this position until something new is published."""
 
     __slots__ = (
         "behind", "deleted", "encoded", "events", "head", "next", "output", "position", "response", "stored", "text"
@@ -68,7 +68,7 @@ class Batch:
     def __init__(self, position: ReadPosition, *, behind: bool, events: tuple[HubEvent, ...], head: int) -> None:
         self.position = position
         self.next = position
-        """Where the next read begins, as far as live text is concerned."""
+        """The position of the next read, valid for live text."""
         self.behind = behind
         """Whether events are missing here: the watcher must read them from the store, then read again."""
         self.events = events
@@ -83,7 +83,7 @@ class Batch:
         self.response: bytes | None = None
         """The encoded response, shared by all watchers; None if the batch does not fit into one."""
         self.encoded = False
-        """Whether `response` was set, by the first watcher that sends it."""
+        """Whether `response` was set, which the first watcher that sends the batch does."""
 
 
 class _Channel:
@@ -102,7 +102,7 @@ class _Channel:
         self.output: LiveBuffer | None = None
         self.deleted = False
         self._latest: Batch | None = None
-        """The batch that was read last, unless something was published since."""
+        """The batch that was read last; None if something was published since."""
 
     @property
     def in_use(self) -> bool:
@@ -120,7 +120,7 @@ class _Channel:
         self.ring.extend(HubEvent(event, record) for event in events)
 
     def forget_events(self) -> None:
-        """Drop the kept events: there is no watcher."""
+        """Drop the kept events, because there is no watcher."""
         self.ring.clear()
         self._latest = None
 
@@ -131,7 +131,7 @@ class _Channel:
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
 
     def read(self, position: ReadPosition) -> Batch:
-        """Return what comes after a position. Watchers mostly read from the same one, and get the same batch."""
+        """Return the events and text after a position. Most watchers read from the same one, and get the same batch."""
         if self._latest is None or self._latest.position != position:
             self._latest = self._batch(position)
         return self._latest

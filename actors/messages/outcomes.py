@@ -35,7 +35,7 @@ class TextSource(Protocol):
         ...
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`: another one follows without a further message (conversation's thread)."""
+        """Undo the last `take`; the caller will call it again without a further message (conversation's thread)."""
         ...
 
 

@@ -94,7 +94,7 @@ class ModelRequest(Struct, frozen=True):
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns of its view."""
+        """The turns of the view."""
         return self.view.turns
 
 

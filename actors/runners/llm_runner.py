@@ -64,7 +64,7 @@ class StreamedText:
         self._lock = threading.Lock()
         self._waiting: list[tuple[bool, str]] = []
         self._announced = False
-        """Whether a message is on its way after which the text is taken."""
+        """Whether a message was sent that has not led to a `take` yet."""
 
     def put(self, text: str, *, reasoning: bool) -> None:
         """Add text."""
@@ -72,7 +72,7 @@ class StreamedText:
             self._waiting.append((reasoning, text))
 
     def announce(self) -> bool:
-        """Return whether a message has to be sent now: text waits, and no message is on its way."""
+        """Return whether a message has to be sent: there is text, and no earlier message is still waiting."""
         with self._lock:
             if self._announced or not self._waiting:
                 return False
@@ -80,7 +80,7 @@ class StreamedText:
             return True
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`; the message that led to it is handled once more (conversation's thread)."""
+        """Undo the last `take`; the message that led to it is handled again (conversation's thread)."""
         with self._lock:
             self._waiting[:0] = [(chunk.reasoning, chunk.content.text) for chunk in chunks]
             self._announced = True
@@ -118,7 +118,7 @@ class LlmRunner(Actor):
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
         self._start: LlmStreamStarted | None = None
-        """The start of the stream until the actor is sent it."""
+        """The start of the stream, until it is sent to the actor; then None."""
 
     def on_start(self) -> None:
         """Make the request as soon as the thread runs, then stop."""
@@ -129,14 +129,14 @@ class LlmRunner(Actor):
             self.terminate()
 
     def started(self) -> None:
-        """Note that the answer's stream has begun (port ModelSink)."""
+        """Record that the answer's stream has begun (port ModelSink)."""
         if not self._streaming:
             self._streaming = True
             request = self._request
             self._start = LlmStreamStarted(self._clock.now_ms(), request.request_id, request.attempt)
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Keep streamed text, behind the start of the stream, which is logged (port ModelSink)."""
+        """Buffer streamed text until `flush`, after the start of the stream, which is logged (port ModelSink)."""
         if text:
             self.started()
             self._text.put(text, reasoning=reasoning)
@@ -147,7 +147,7 @@ class LlmRunner(Actor):
             tell_all(self._reply_to, received)
 
     def _received(self) -> list[EffectOutcome | TextDeltaReady]:
-        """Take what the actor has not been sent yet."""
+        """Remove and return the messages that were not sent to the actor yet."""
         received: list[EffectOutcome | TextDeltaReady] = []
         if self._start is not None:
             received.append(EffectOutcome(self._start))
@@ -157,7 +157,7 @@ class LlmRunner(Actor):
         return received
 
     def _report(self, event: LlmResponse | LlmError | LlmAborted) -> None:
-        """Report the outcome, together with what was received just before it: they become one commit."""
+        """Report the outcome together with the messages received just before it, so that they become one commit."""
         if self._request.cancel.cancelled:
             tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
         else:

@@ -29,7 +29,7 @@ class RequestBuilder:
         self.history_of(record).read(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Take over messages that were just committed, so that they are not read back (conversation's thread)."""
+        """Add messages that were just committed, so that they need not be read back (conversation's thread)."""
         self.history_of(record).extend(messages)
 
     def history_of(self, record: ConversationRecord) -> HistoryCache:

@@ -117,7 +117,7 @@ class Actor(pykka.ThreadingActor):
 
 
 def tell_all(ref: ActorRef[Any], messages: Iterable[object]) -> bool:
-    """Send messages that none is put between; return whether the actor accepted them, or False if it has stopped."""
+    """Send messages without others in between; return whether the actor accepted them, or False if it has stopped."""
     try:
         cast("Mailbox", ref.actor_inbox).put_all([Envelope(message) for message in messages])
     except ActorDeadError:

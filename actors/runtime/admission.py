@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FILES_PER_TOOL = 6
 """File descriptors that a tool call needs in this process: sockets, pipes, a handle to kill its process."""
 FILES_PER_REQUEST = 2
-"""A model request's socket, and what the name resolution before it opens."""
+"""File descriptors of a model request: its socket, and one for the name resolution before."""
 COUNT_SECONDS = 0.05
 """Seconds for which a count of open files is reused: counting thousands takes a millisecond."""
 

@@ -1,7 +1,7 @@
 """A mailbox that closes, with two lanes: the urgent one is taken before the normal one, and each is FIFO.
 
-Two deques and a lock that the actor sleeps on: cheaper than a PriorityQueue, and than pykka's own queue. A closed
-mailbox refuses messages, so that no caller ever waits for a stopped actor.
+It consists of two deques and a lock on which the actor sleeps, which is cheaper than a PriorityQueue or pykka's own
+queue. A closed mailbox refuses messages, so that no caller ever waits for a stopped actor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Mailbox:
-    """pykka's ActorInbox with two lanes. `put` and `put_all` from any thread; all else from the actor's only."""
+    """pykka's ActorInbox with two lanes.
+
+    `put` and `put_all` may be called by any thread, everything else only by the actor's.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +30,7 @@ class Mailbox:
         self._normal: deque[Envelope[Any]] = deque()
         self._closed = False
         self._asleep = False
-        """Whether the actor waits for a message; the next one to put it releases `_sleep`."""
+        """Whether the actor waits for a message; the next thread that puts one releases `_sleep`."""
         self._sleep = threading.Lock()
         self._sleep.acquire()
 
@@ -40,7 +43,10 @@ class Mailbox:
             refuse(envelope)
 
     def put_all(self, envelopes: Iterable[Envelope[Any]]) -> None:
-        """Add messages to the normal lane at once: the actor finds all of them. Raises ActorDeadError once closed."""
+        """Add messages to the normal lane in one step, so that the actor finds all of them.
+
+        Raises ActorDeadError once closed.
+        """
         if not self._add(self._normal, envelopes):
             raise ActorDeadError("the actor has stopped")
 
@@ -50,7 +56,7 @@ class Mailbox:
                 return False
             lane.extend(envelopes)
             asleep, self._asleep = self._asleep, False
-        if asleep:  # outside of the lock, which the actor needs next
+        if asleep:  # released outside of the lock, because the actor needs that next
             self._sleep.release()
         return True
 
@@ -64,7 +70,7 @@ class Mailbox:
             self._sleep.acquire()
 
     def get_next_if(self, wanted: Callable[[Any], bool]) -> Envelope[Any] | None:
-        """Take the next message if it waits already, is not urgent, and is `wanted`; never blocks."""
+        """Take the next message if there is one that is not urgent and is `wanted`; never blocks."""
         with self._lock:
             if self._urgent or not self._normal or not wanted(self._normal[0].message):
                 return None

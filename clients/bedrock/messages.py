@@ -75,7 +75,7 @@ class ToolResult(Wrapper[v1.ToolResult]):
     """How a tool call ended. Every call gets exactly one result."""
 
     tool_use_id: str
-    """The call that it answers."""
+    """Id of the tool call that it answers."""
     outcome: ToolOutcome
     """"ok", "error", "cancelled", "skipped" or "denied"."""
     output: str

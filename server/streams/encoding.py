@@ -82,7 +82,7 @@ class EventEncoder:
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
     def response(self, conversation_id: str, batch: Batch) -> bytes | None:
-        """Return the one response with all of a batch, encoded once for all watchers; None if it does not fit."""
+        """Return a single response with the whole batch, encoded once for all watchers; None if it does not fit."""
         if not batch.encoded:
             batch.encoded = True
             frames = self.frames(conversation_id, batch)
@@ -91,7 +91,7 @@ class EventEncoder:
         return batch.response
 
     def frames(self, conversation_id: str, batch: Batch) -> list[bytes]:
-        """Encode a batch: events first, since they open the slots of live text."""
+        """Encode a batch: events first, because they open the slots of live text."""
         frames = self.live(conversation_id, batch.events) if batch.events else []
         if batch.text is not None:
             frames += self.text(batch.text)

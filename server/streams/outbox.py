@@ -90,7 +90,7 @@ class Outbox:
         await self.send(response)
 
     async def send(self, response: bytes) -> None:
-        """Send a response that was encoded as a whole; no frames may be pending."""
+        """Send a response that is encoded already; there must be no pending frames."""
         clock = asyncio.get_running_loop().time
         self.writing_since = clock()
         await self._write(response)

@@ -151,7 +151,7 @@ class SubscribeStream(Stream):
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
     async def _take(self, batch: Batch) -> None:
-        """Send a batch of the hub: as it was encoded for all watchers, unless it has to be split or joined."""
+        """Send a batch of the hub: in its shared encoding, unless it has to be split, or joined with pending frames."""
         frames = self._sources.frames
         response = frames.response(self._conversation_id, batch) if self._out.empty else None
         if response is None:

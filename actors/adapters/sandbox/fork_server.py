@@ -69,7 +69,7 @@ class ForkServer:
                 self._stop()
 
     def stop_forking(self) -> None:
-        """Start every host directly from now on."""
+        """From now on, start every host as a new interpreter."""
         with self._lock:
             self._forks = False
             self._stop()
@@ -80,7 +80,7 @@ class ForkServer:
             self._stop()
 
     def _connected(self) -> socket.socket:
-        """Return the channel to the process; start it if there is none. Raises OSError."""
+        """Return the channel to the fork server's process, which is started if necessary. Raises OSError."""
         if self._channel is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:

@@ -1,4 +1,4 @@
-"""A tool host as a child process of the server that another process forked."""
+"""A tool host that the fork server has forked as a child of the server's process."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ STAGES = {
 
 
 class HostLostError(ProcessStartError):
-    """The fork server ended, or did not answer, before there was a host; the program did not start."""
+    """The fork server ended, or did not answer, before it forked a host; the program did not start."""
 
 
 class ForkUnsupportedError(ProcessStartError):
@@ -179,7 +179,7 @@ class ProcessTree:
             for start in range(0, len(description), toolhost.CHUNK):
                 self._control.sendall(description[start : start + toolhost.CHUNK])
         except (BrokenPipeError, ConnectionResetError):
-            return  # `await_begin` finds out why
+            return  # `await_begin` determines the reason
         except OSError as error:
             raise ProcessStartError(f"the tool host did not take the launch: {error.strerror}") from error
 

@@ -263,8 +263,8 @@ def childless() -> bool:
 def clear(killed: "set[int] | None", seconds: float) -> bool:
     """Kill and reap until no child is left; False if that took longer than `seconds`.
 
-    Adds to `killed` what it kills; None: that is of no interest, which is quicker. Children created meanwhile are found
-    by the next pass, wherever they are: this process is their subreaper.
+    Adds killed processes to `killed`, unless it is None, which is faster. Children created meanwhile are found by the
+    next pass, because this process is their subreaper.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -281,9 +281,9 @@ def clear(killed: "set[int] | None", seconds: float) -> bool:
 
 
 def reap_until(deadline: float) -> bool:
-    """Reap until no child is left or the time has come; return whether none is left.
+    """Reap until no child is left or the deadline has passed; return whether none is left.
 
-    Another pass while killed processes are still exiting would take their processors away.
+    Searching again while killed processes are still exiting would slow them down.
     """
     while True:
         for _ in reap():
@@ -297,9 +297,9 @@ def reap_until(deadline: float) -> bool:
 
 
 def descendants_unseen(root: int) -> "Iterator[int]":
-    """Yield processes below `root`, parents first, ended ones too, but children of a first thread only.
+    """Yield processes below `root`, also ended ones, parents first; only the children of first threads.
 
-    Those of other threads become children of a subreaper when their parent has been killed.
+    Children of other threads become children of a subreaper once their parent has been killed.
     """
     seen = [root]
     for pid in seen:
@@ -386,13 +386,13 @@ class Groups:
         return False
 
     def kill(self) -> None:
-        """Let no process of the groups fork any more, and kill all of them, as far as the groups allow it."""
+        """Prevent further forks in the groups, and kill all their processes, as far as the groups support it."""
         for folder in self.folders:
             for name, value in (("cgroup.kill", "1"), ("pids.max", "0")):
                 try:
                     write_file(os.fsdecode(folder) + "/" + name, value)
                 except OSError:
-                    pass  # not in this version, or of another controller
+                    pass  # the file does not exist in this version, or with this controller
         for folder in self.folders[:1]:
             try:
                 for pid in contents(folder + b"/cgroup.procs").split():
@@ -1206,7 +1206,7 @@ filters: "dict[tuple[str, int], bytes]" = {}
 
 
 def build_filters() -> None:
-    """Build the filters of this kernel's version of Landlock in advance."""
+    """Build the seccomp filters for this kernel's version of Landlock in advance."""
     version = libc.syscall(NR_LANDLOCK_CREATE, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
     for tier in "AB" if os.uname().machine in NUMBERS and version > 0 else "":
         filters[tier, version] = seccomp_program(os.uname().machine, tier, version)
@@ -1608,7 +1608,8 @@ def serve(control: int, stdin: int = -1) -> "NoReturn":
 def serve_forks(channel: int) -> "NoReturn":
     """Fork a host for each packet on `channel`, which passes its control socket and its stdin, until the server ends.
 
-    No other process of the same user may look into this one or change it: all later hosts are its copies.
+    Other processes of the same user must not be able to inspect or change this one, because all later hosts are copies
+    of it.
     """
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     build_filters()
@@ -1621,7 +1622,7 @@ def serve_forks(channel: int) -> "NoReturn":
 
 
 def received_files(requests: "socket.socket") -> "list[int]":
-    """Return the files of the next request; [] if the server has ended."""
+    """Return the file descriptors of the next request; [] if the server has ended."""
     try:
         _, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     except OSError:
@@ -1634,9 +1635,10 @@ def received_files(requests: "socket.socket") -> "list[int]":
 
 
 def fork_host(channel: int, control: int, stdin: int = -1) -> None:
-    """Fork a host as a child of the server, which thus reaps it; it reports to the server if that fails.
+    """Fork a host as a child of the server, which reaps it; report to the server if that fails.
 
-    The host says its pid before it leaves this process's group: one that ends earlier is reaped as of this group.
+    The host reports its pid before it leaves this process's group; one that ends earlier is reaped as a member of this
+    group.
     """
     own = os.getpid()
     try:

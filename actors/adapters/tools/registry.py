@@ -72,7 +72,7 @@ class StandardToolbox:
         return {name: Draft202012Validator(spec.input_schema) for name, spec in every.items()}
 
     def load(self) -> None:
-        """Import now what the first call of a tool would import otherwise. Blocks."""
+        """Import the modules that the first call of a tool would otherwise import. Blocks."""
         _ = self._validators
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:

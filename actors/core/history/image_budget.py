@@ -73,7 +73,7 @@ class _Kept:
         """The number of images in the turns before any were removed."""
 
     def add(self, turns: Sequence[Turn], removed: int) -> None:
-        """Add turns; `removed` counts the images of all turns from the first on."""
+        """Add turns; `removed` is the number of images to remove, counted from the first turn of the history."""
         self.turns += _without(turns, max(0, removed - self._images))
         self._images += sum(1 for turn in turns for _ in _images(turn))
 

@@ -65,7 +65,7 @@ class ProviderView(Struct, frozen=True):
 
     @property
     def prefix(self) -> Prefix:
-        """The settled turns."""
+        """The settled turns, as a prefix."""
         return Prefix(self.settled, self.lineage)
 
     def begins_with(self, prefix: Prefix) -> bool:
@@ -142,7 +142,7 @@ class ProviderOrder:
         return self._placed + self._late
 
     def add(self, message: Message) -> None:
-        """Place the next message of the history."""
+        """Insert the next message of the history."""
         if message.type is MessageType.ERROR:
             return
         if message.type is MessageType.AGENT:

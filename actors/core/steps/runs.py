@@ -36,7 +36,7 @@ def close_run(
     message: str = "",
     drop_queue: bool = False,
 ) -> None:
-    """Return queued steers, place the state and stop the run if one is open.
+    """Return queued steers, persist the state and stop the run if one is open.
 
     Queued follow-ups wait for PromoteFollowUp. With `drop_queue`, or if the policy starts them only after a completed
     run, they are discarded: each becomes a cycle without rounds.

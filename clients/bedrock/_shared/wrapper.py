@@ -163,7 +163,7 @@ def _json_values(proto: Message) -> dict[str, Any]:
     """Return the JSON mapping of a message, with the field names of the contract.
 
     A time or a duration that the mapping cannot represent becomes the nearest one that it can; a number that JSON does
-    not know becomes its name: "NaN", "Infinity" or "-Infinity".
+    not have becomes a string: "NaN", "Infinity" or "-Infinity".
     """
     try:
         return _mapping(proto)
@@ -180,7 +180,7 @@ def _mapping(proto: Message) -> dict[str, Any]:
 
 
 def _clamp(proto: Any) -> None:
-    """Replace what the mapping cannot represent, in a message and in all messages inside of it."""
+    """Replace values that the mapping cannot represent, in a message and in all messages inside of it."""
     match proto.DESCRIPTOR.full_name:
         case "google.protobuf.Timestamp":
             _clamp_time(proto, *_TIMES)

@@ -39,7 +39,7 @@ def write_file(path: Path, pieces: Iterable[bytes], *, force: bool, follow_link:
         try:
             _refuse(path, exists() and not force)
             _write(beside, "xb", first, pieces)
-            _refuse(path, exists() and not force)  # writing took a while
+            _refuse(path, exists() and not force)  # checked again: the file may have been created meanwhile
             beside.replace(place)
         finally:
             with suppress(OSError):

@@ -65,7 +65,7 @@ class ConnectionPool:
             self._schedule_sweep()
 
     def close(self) -> None:
-        """Close all idle connections, and those that are put later; idempotent."""
+        """Close all idle connections, and any that are put later; idempotent."""
         with self._lock:
             self._closed = True
             idle = self._idle.copy()

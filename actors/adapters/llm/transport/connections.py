@@ -44,7 +44,7 @@ class LocalResourcesExhaustedError(TransportError):
 
 
 class AbortHandle:
-    """The owner of one connection's socket, through which a cancel reaches it."""
+    """Owns the socket of one connection, so that a cancel can shut it down."""
 
     def __init__(self) -> None:
         # held while sockets are closed and shut down: a cancel must not hit a descriptor that was closed and reused

@@ -116,9 +116,9 @@ class Reply:
 
 
 class Transport:
-    """Send requests to one provider. Any thread; a connection serves one request at a time.
+    """Sends requests to one provider. Any thread; a connection serves one request at a time.
 
-    `later` is used to close idle connections.
+    `later` schedules the closing of idle connections.
     """
 
     def __init__(self, provider: ProviderConfig, later: Later = never) -> None:

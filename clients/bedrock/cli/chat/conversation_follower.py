@@ -120,7 +120,7 @@ class ConversationFollower:
                 self._refresh()
 
     def _changed(self) -> None:
-        """Record an event of the conversation or of a sub-agent."""
+        """Update the state after an event of the conversation or of a sub-agent."""
         self.outage.end()
         self._refresh()
 

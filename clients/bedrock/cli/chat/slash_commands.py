@@ -54,8 +54,9 @@ class Command:
 def message_of(text: str) -> str | None:
     """Return the message that a typed text sends; None if the text is a command.
 
-    A text that begins with a path is a message. Of two slashes at the beginning, the first one is removed: so every
-    text can be sent. Blanks before a slash do not count, except of several lines, which may be indented code.
+    A text that begins with a path is a message. Of two slashes at the beginning, the first one is removed, so that
+    every text can be sent. Blanks before a slash are ignored, except in a text of several lines, which may be indented
+    code.
     """
     begin = text if "\n" in text.strip() else text.lstrip()
     if not begin.startswith("/"):

@@ -1,4 +1,4 @@
-"""Approval requests as lines of text in which every invisible character is shown, and what users reply to them."""
+"""Approval requests as lines of text in which every invisible character is shown, and the replies to them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Asked: TypeAlias = Approval | Offer
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a user replied to a question."""
+    """A user's reply to a question."""
 
     approve: bool
     always: bool = False
-    """Approve the same tool from now on, too."""
+    """Whether to approve all later calls of the same tool, too."""
     note: str = ""
-    """Why it was denied."""
+    """The reason of a denial; "" if none was given."""
 
 
 _APPROVE = re.compile(r"(?P<once>y|yes)|a|always", re.IGNORECASE)
@@ -70,7 +70,7 @@ def call_title(tool: str, given: dict[str, Any]) -> SafeText:
 
 
 def parse_reply(text: str) -> Reply | None:
-    """Return what a text says to a question; None if it is no reply but a message."""
+    """Return the reply to a question that a text contains; None if the text is a message instead."""
     if found := _APPROVE.fullmatch(text.strip()):
         return Reply(approve=True, always=not found["once"])
     if found := _DENY.fullmatch(text.strip()):

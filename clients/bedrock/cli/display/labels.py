@@ -17,7 +17,7 @@ NOT_RUN = "discarded before it began"
 #: The label of a cancel that the server could not store.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
 
-#: Labels of what interrupted a run, and of the fates of queued messages.
+#: Labels for the causes of interrupted runs, and for the outcomes of queued messages.
 _LABELS = {
     "restart": "interrupted by a restart of the server",
     "not_run": NOT_RUN,

@@ -94,7 +94,7 @@ def escape(letter: str) -> str:
 
 
 def itself(letter: str) -> str:
-    """Return the kind of a literal character."""
+    """Return the kind of an escaped character that stands for itself."""
     return PLAIN + letter if letter.isascii() and letter.isprintable() else OTHER
 
 
