@@ -1,4 +1,8 @@
-"""Messages and their content: text, images, tool calls and results."""
+"""Messages and their content: text, images, tool calls and results.
+
+None can be part of a reference cycle, so the garbage collector does not track them (`gc=False`): a long history costs
+it nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _NOT_IN_CALL_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class Text(Struct, frozen=True, tag="text"):
+class Text(Struct, frozen=True, gc=False, tag="text"):
     """Plain text."""
 
     text: str
 
 
-class Reasoning(Struct, frozen=True, tag="reasoning"):
+class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
     """The model's reasoning."""
 
     text: str
@@ -37,7 +41,7 @@ class Reasoning(Struct, frozen=True, tag="reasoning"):
     """The provider's block as JSON text, sent back byte for byte."""
 
 
-class ToolUse(Struct, frozen=True, tag="tool_use"):
+class ToolUse(Struct, frozen=True, gc=False, tag="tool_use"):
     """A tool call of the model."""
 
     id: str
@@ -47,7 +51,7 @@ class ToolUse(Struct, frozen=True, tag="tool_use"):
     """The arguments as JSON text, as the model wrote them; if invalid, the call gets an error result."""
 
 
-class Image(Struct, frozen=True, tag="image"):
+class Image(Struct, frozen=True, gc=False, tag="image"):
     """A reference to a stored image."""
 
     attachment: str
@@ -67,7 +71,7 @@ class ToolOutcome(StrEnum):
     DENIED = "denied"
 
 
-class ToolSuccess(Struct, frozen=True, tag="tool_success"):
+class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
     """The tool succeeded."""
 
     tool_use_id: str
@@ -79,7 +83,7 @@ class ToolSuccess(Struct, frozen=True, tag="tool_success"):
     outcome: ToolOutcome = ToolOutcome.OK
 
 
-class ToolError(Struct, frozen=True, tag="tool_error"):
+class ToolError(Struct, frozen=True, gc=False, tag="tool_error"):
     """The tool failed, was refused or was not run; the text tells the model why."""
 
     tool_use_id: str
@@ -89,7 +93,7 @@ class ToolError(Struct, frozen=True, tag="tool_error"):
     display: str = ""
 
 
-class ToolCancelled(Struct, frozen=True, tag="tool_cancelled"):
+class ToolCancelled(Struct, frozen=True, gc=False, tag="tool_cancelled"):
     """Synthetic result of a call that a cancel or a restart interrupted or skipped."""
 
     tool_use_id: str
@@ -97,7 +101,7 @@ class ToolCancelled(Struct, frozen=True, tag="tool_cancelled"):
     outcome: ToolOutcome = ToolOutcome.CANCELLED
 
 
-class SubAgentComplete(Struct, frozen=True, tag="sub_agent_complete"):
+class SubAgentComplete(Struct, frozen=True, gc=False, tag="sub_agent_complete"):
     """The result of submit_result or submit_error in a sub-agent, and of spawn_sub_agent in its parent."""
 
     tool_use_id: str
@@ -172,7 +176,7 @@ class Usage(Struct, frozen=True, gc=False):
         )
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     """A stored message. It is never changed, and deleted only with its conversation."""
 
     id: str

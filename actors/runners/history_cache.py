@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from actors.core.history import GrowingView, ImageBudget, ProviderView, provider_view
@@ -53,7 +52,7 @@ class HistoryCache:
     def through(self, sequence: int) -> tuple[Message, ...]:
         """Return every message up to this sequence, in order. Raises StoreError, also if one is missing."""
         self.read(sequence)
-        return tuple(islice(self._messages, sequence))
+        return tuple(self._messages[:sequence])
 
     def view(self, sequence: int, model: ModelInfo, size_of: Callable[[Image], int]) -> ProviderView:
         """Return the view for a request to a model of the messages up to this sequence.
@@ -87,6 +86,6 @@ class _Views:
             self._view = GrowingView(*self._for)
         if sequence < self._view.sequence:  # for a cancelled request: the next one has already added later messages
             return ProviderView(provider_view(messages, sequence, protocol=model.protocol, model=model.name))
-        for message in islice(messages, self._view.sequence, sequence):
+        for message in messages[self._view.sequence : sequence]:
             self._view.add(message)
         return self._view.view()

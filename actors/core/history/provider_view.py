@@ -34,7 +34,7 @@ CONTINUE = "Continue."
 """The text that asks a model to continue an unfinished answer if there is no new message."""
 
 
-class Turn(Struct, frozen=True):
+class Turn(Struct, frozen=True, gc=False):
     """One turn of a request; adapters convert its blocks into their JSON."""
 
     role: str
@@ -191,12 +191,12 @@ def is_blank(block: Content) -> bool:
 
 def answer_content(message: Message, protocol: str, model: str) -> tuple[Content, ...]:
     """Return an answer's blocks without the reasoning of another protocol or model; "" includes all."""
-    return tuple(
+    return tuple([
         block
         for block in message.content
         if not isinstance(block, Reasoning)
         or ((not protocol or block.protocol == protocol) and (not model or block.model == model))
-    )
+    ])  # fmt: skip
 
 
 def user_content(message: Message) -> tuple[Content, ...]:
