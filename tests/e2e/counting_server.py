@@ -19,6 +19,9 @@ from server.process_settings import tune_process
 
 tune_process()  # before gRPC is imported
 
+from actors.adapters.llm.protocols.anthropic import request as anthropic  # noqa: E402
+from actors.adapters.store import rows  # noqa: E402
+from actors.adapters.store.sqlite.readers import Readers  # noqa: E402
 from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402
 from actors.runtime.mailbox import Mailbox  # noqa: E402
 from server.cli import serve  # noqa: E402
@@ -28,16 +31,19 @@ if TYPE_CHECKING:
 
 SOCKET = "COUNTS_SOCKET"
 
-SEAMS: dict[str, tuple[type, str]] = {
+SEAMS: dict[str, tuple[Any, str]] = {
     "commits": (PeeweeStore, "commit"),
     "threads started": (threading.Thread, "start"),
     "mailbox deliveries": (Mailbox, "_add"),
+    "reads": (Readers, "lend"),
+    "messages read": (rows, "message_of"),
+    "blocks encoded": (anthropic, "_block"),
 }
-"""By count: the class and its method whose calls are counted."""
+"""By count: the class or module and its function whose calls are counted."""
 
 
-def counted(owner: type, name: str) -> Callable[[], int]:
-    """Count the calls of a method, on any thread; return what reads the count. Each reading counts as well."""
+def counted(owner: Any, name: str) -> Callable[[], int]:
+    """Count the calls of a function, on any thread; return what reads the count. Each reading counts as well."""
     calls, readings = itertools.count(), itertools.count()
     method = getattr(owner, name)
 
