@@ -100,7 +100,7 @@ class Provider:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of a connection, one after the other, until the client closes it."""
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while not writer.is_closing():
                 if not (body := await request(reader)):
                     writer.write(NO_LIST)
@@ -113,7 +113,6 @@ class Provider:
                     if self.pause and b"text_delta" in piece:
                         await asyncio.sleep(self.pause)
                 await writer.drain()
-        writer.close()
 
     def _pieces(self, events: list[bytes]) -> list[bytes]:
         """Return an answer as it is sent, piece by piece."""
