@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.core.content import Text, Usage
+from actors.core.content import Text
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
@@ -28,10 +28,12 @@ from actors.ports.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
 from actors.runners.request_builder import RequestBuilder
 from actors.runtime.actor import Actor, tell, tell_all
+from actors.runtime.read_pace import ReadPace
 
 if TYPE_CHECKING:
     from pykka import ActorRef
 
+    from actors.core.content import Usage
     from actors.core.effects import RequestContinuation, RequestLlm
     from actors.ports import ConversationRecord
     from actors.runtime.admission import Admission
@@ -109,11 +111,14 @@ class LlmRunner(Actor):
     The conversation does not wait for it to end: outcomes of other than the current request and attempt are ignored.
     """
 
-    def __init__(self, request: LlmRequest, reply_to: ActorRef[Any], clock: Clock, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, request: LlmRequest, reply_to: ActorRef[Any], clock: Clock, pace: ReadPace, ended: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._request = request
         self._reply_to = reply_to
         self._clock = clock
+        self._pace = pace
         self._ended = ended
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
@@ -142,9 +147,12 @@ class LlmRunner(Actor):
             self._text.put(text, reasoning=reasoning)
 
     def flush(self) -> None:
-        """Pass the start and the text on to the actor (port ModelSink)."""
-        if not self._request.cancel.cancelled and (received := self._received()):
+        """Pass the start and the text on to the actor, and wait for the next read (port ModelSink)."""
+        if self._request.cancel.cancelled:
+            return
+        if received := self._received():
             tell_all(self._reply_to, received)
+        self._pace.wait()
 
     def _received(self) -> list[EffectOutcome | TextDeltaReady]:
         """Remove and return the messages that were not sent to the actor yet."""
@@ -249,9 +257,10 @@ class ModelRequests:
         find = functools.partial(model_choice.find, self._services, effect.model, token)
         build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
         self._current = LlmRequest(effect.request_id, effect.attempt, find, build, token)
+        pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, token)
         ended = functools.partial(self._on_end, record.id)
         try:
-            LlmRunner(self._current, self._owner, self._services.clock, ended).launch(self._services.threads)
+            LlmRunner(self._current, self._owner, self._services.clock, pace, ended).launch(self._services.threads)
         except RuntimeError as error:  # no thread can be started
             self._admission.release()
             self._refuse(effect, resource_failure(exhausted_resource(error) or str(error)))

@@ -64,17 +64,25 @@ class Admission:
     def __init__(self, limit: int, room: FileRoom | None = None) -> None:
         self._room = room or FileRoom()
         self.limit = limit
-        self._places = threading.BoundedSemaphore(limit)
+        self._lock = threading.Lock()
+        self._in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are in flight now."""
+        return self._in_flight
 
     def acquire(self) -> str:
         """Admit one request, until `release`; return "", or the reason for a refusal, which begins a sentence."""
-        if not self._places.acquire(blocking=False):
-            return f"{self.limit:,} model requests are in flight on this server, which is its limit"
-        if self._room.take(FILES_PER_REQUEST):
+        with self._lock:
+            if self._in_flight == self.limit:
+                return f"{self.limit:,} model requests are in flight on this server, which is its limit"
+            if not self._room.take(FILES_PER_REQUEST):
+                return f"{self._room.refusal} for another model request"
+            self._in_flight += 1
             return ""
-        self._places.release()
-        return f"{self._room.refusal} for another model request"
 
     def release(self) -> None:
         """End the request that `acquire` admitted."""
-        self._places.release()
+        with self._lock:
+            self._in_flight -= 1

@@ -79,7 +79,7 @@ def test_fifty_conversations_later_everything_is_as_it_was(hasty: World) -> None
     all_gone(hasty)
     until_none(lambda: ours() - before)
     assert hasty.hub._channels == {}
-    assert hasty.supervisor._shared.admission._places._value == hasty.services.max_llm_requests
+    assert hasty.supervisor._shared.admission.in_flight == 0
 
 
 def test_what_models_keep_of_a_conversation_goes_when_it_sleeps_or_is_deleted(hasty: World, make_world: Any) -> None:

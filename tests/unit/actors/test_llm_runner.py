@@ -21,6 +21,7 @@ from actors.ports import (
     StoreUnavailableError,
 )
 from actors.runners.llm_runner import LlmRequest, LlmRunner, StreamedText
+from actors.runtime.read_pace import LONGEST_PAUSE, ReadPace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ class ToolHarness:
         self.cancel = CancelToken()
         self.ended = threading.Semaphore(0)
         self.asked = 0
+        self.pace: Any = ReadPace(services.clock, lambda: 1, self.cancel)
 
     def request(
         self, respond: Callable[[ModelSink, CancelToken], ModelAnswer], build: Callable[[], Any] = lambda: None
@@ -53,7 +55,7 @@ class ToolHarness:
 
         self.models.answer = answer
         request = LlmRequest("r1", 1, lambda: self.models, lambda model: build(), self.cancel)
-        runner = LlmRunner(request, self.inbox, self.services.clock, self.ended.release)
+        runner = LlmRunner(request, self.inbox, self.services.clock, self.pace, self.ended.release)
         runner.launch(self.services.threads)
         assert self.ended.acquire(timeout=PATIENCE)
         assert runner.actor_stopped.wait(PATIENCE)
@@ -173,6 +175,71 @@ def test_an_unrequested_abort_is_reported_too(harness: ToolHarness) -> None:
         raise ModelAbortedError
 
     assert harness.request(respond) == [LlmAborted(1_000, "r1", 1)]
+
+
+class Moments:
+    """A clock, and the cancel token of a request that nobody cancels: a wait passes the time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.waits: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(round(seconds, 6))
+        self.now += seconds
+        return False
+
+
+@pytest.mark.parametrize(
+    ("requests", "gap", "waits"),
+    [
+        (1, 0.0, []),
+        (9, 0.0, []),
+        (20, 0.0, [0.01] * 3),
+        (20, 0.006, [0.004] * 3),
+        (20, 0.02, []),
+        (60, 0.01, [0.02] * 3),
+        (1_000, 0.0, [LONGEST_PAUSE] * 3),
+    ],
+)
+def test_reads_are_spaced_while_many_answers_stream_and_the_first_is_not(
+    requests: int, gap: float, waits: list[float]
+) -> None:
+    moments: Any = Moments()
+    pace = ReadPace(moments, lambda: requests, moments)
+    for _ in range(4):
+        moments.now += gap
+        pace.wait()
+    assert moments.waits == waits
+
+
+def test_a_cancel_ends_the_pause(services: Services) -> None:
+    cancel = CancelToken()
+    pace = ReadPace(services.clock, lambda: 1_000, cancel)
+    pace.wait()
+    cancel.cancel()
+    for _ in range(1_000):
+        pace.wait()  # pauses of 50 s altogether
+
+
+def test_nothing_is_held_back_during_a_pause(harness: ToolHarness) -> None:
+    seen: list[int] = []
+
+    class Pause:
+        def wait(self) -> None:
+            seen.append(len(harness.inbox.messages))
+
+    def respond(sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
+        sink.text("a")
+        sink.flush()
+        return ANSWER
+
+    harness.pace = Pause()
+    harness.request(respond)
+    assert seen == [2], "the start and the text"
 
 
 def test_text_that_waits_grows_and_is_announced_once(services: Services) -> None:

@@ -1,0 +1,40 @@
+"""The pace at which streamed answers are read: the more of them there are, the more each read takes at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.ports import CancelToken, Clock
+
+SECONDS_PER_REQUEST = 0.0005
+SHORTEST_PAUSE = 0.005
+"""A shorter one would cost more than it saves."""
+LONGEST_PAUSE = 0.05
+
+
+class ReadPace:
+    """Spaces the reads of one answer, so that a busy server does the same with fewer, larger steps. Runner's thread.
+
+    The interval grows with the number of requests in flight; a few are not slowed down, nor is an answer that comes
+    more slowly than that. What arrives during a pause waits in the socket, and all of it is read at once.
+
+    Args:
+        in_flight: Returns how many model requests are in flight in this process.
+    """
+
+    def __init__(self, clock: Clock, in_flight: Callable[[], int], cancel: CancelToken) -> None:
+        self._clock = clock
+        self._in_flight = in_flight
+        self._cancel = cancel
+        self._last_read = float("-inf")
+
+    def wait(self) -> None:
+        """Wait until the next read is due; a cancel ends the pause."""
+        interval = min(self._in_flight() * SECONDS_PER_REQUEST, LONGEST_PAUSE)
+        pause = self._last_read + interval - self._clock.monotonic()
+        if interval >= SHORTEST_PAUSE and pause > 0:
+            self._cancel.wait(pause)
+        self._last_read = self._clock.monotonic()
