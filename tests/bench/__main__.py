@@ -22,6 +22,7 @@ PARTS = (
     "pieces",
     "pinned",
     "watched",
+    "kernel_counts",
     "fan_out",
     "cancel",
     "flood",
