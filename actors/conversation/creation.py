@@ -213,11 +213,11 @@ def spawn_from_command(
 def create_sub_agent(pipeline: ConversationPipeline, request: CreateSubAgent) -> ConversationRecord:
     """Create a sub-agent and start its task. Raises Rejected or StoreError."""
     services, task, at = pipeline.services, request.task, pipeline.now()
-    services.faults.hit("birth.before")
+    services.faults.hit("create_sub_agent.before")
     record, commit = sub_agent(services, request.parent, task, at)
     services.store.commit(commit, urgent=True)
     pipeline.loaded = LoadedConversation(services, record)
-    services.faults.hit("birth.after")
+    services.faults.hit("create_sub_agent.after")
     text = f"{task.task}\n\n{task.given}" if task.given else task.task
     pipeline.advance(StartSubAgent(at, services.ids.message(), text, task.max_turns))
     return record

@@ -87,7 +87,7 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     """The state of a conversation at one revision."""
 
     conversation: ConversationInfo
-    """The conversation."""
+    """The conversation at that revision."""
     messages: tuple[Message, ...]
     """The latest messages, oldest first."""
     partial: tuple[TextDelta, ...]

@@ -94,8 +94,8 @@ def _events(store: StoreReader, conversion: ConversionContext, record: Conversat
 
 def _settings(stored: StoredEvent) -> dict[str, list[str]]:
     """Return the names of the settings that an event changed; the log does not keep the new values."""
-    told = stored.notification
-    return {"settings": list(told.fields)} if isinstance(told, ConversationUpdated) else {}
+    notification = stored.notification
+    return {"settings": list(notification.fields)} if isinstance(notification, ConversationUpdated) else {}
 
 
 def _line(kind: str, body: Message, **more: object) -> str:

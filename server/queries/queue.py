@@ -129,6 +129,6 @@ def _waiting(conversation_id: str, queued: QueuedInput, delivery: str, run: str)
 
 
 def _settled(conversation_id: str, settled: SettledInput) -> v1.QueuedMessage:
-    told = settled.outcome
-    message = queued_message(conversation_id, told.input, told.delivery, settled.run)
-    return v1.QueuedMessage(message=message, fate=FATE[told.fate], settle_time=timestamp(settled.at))
+    outcome = settled.outcome
+    message = queued_message(conversation_id, outcome.input, outcome.delivery, settled.run)
+    return v1.QueuedMessage(message=message, fate=FATE[outcome.fate], settle_time=timestamp(settled.at))

@@ -84,12 +84,12 @@ def _fold(
     conversion: ConversionContext, messages: list[Message], ended: StoppedRun | None
 ) -> cycles.RequestCycle | None:
     """Build the cycle of a run from its messages and its outcome; None if it has no root message."""
-    told: list[Durable] = [MessageAdded(message) for message in messages]
+    notifications: list[Durable] = [MessageAdded(message) for message in messages]
     times: Iterable[int] = repeat(0)
     if ended:
-        times = chain(repeat(0, len(told)), (ended.at,))
-        told.append(ended.stop)
-    return cycles.cycle_of(cycles.events_of(told, conversion.groups, times))
+        times = chain(repeat(0, len(notifications)), (ended.at,))
+        notifications.append(ended.stop)
+    return cycles.cycle_of(cycles.events_of(notifications, conversion.groups, times))
 
 
 def _forwards(store: StoreReader, record: ConversationRecord, last: _Place | None, chunk: int) -> Iterator[_Span]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def commits(events: Sequence[StoredEvent], frames: Sequence[bytes]) -> Iterator[list[bytes]]:
     """Group the frames by commit: the events of one commit have the same time.
 
-    Commits of the same millisecond are grouped together, which is harmless.
+    Commits of the same millisecond are grouped together, which has no effect for clients.
     """
     group: list[bytes] = []
     at = events[0].at if events else 0

@@ -55,7 +55,8 @@ class SubscribeStreams(Streams):
     ) -> None:
         """Serve one stream to its end; returns if that is OK.
 
-        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError, Malformed, Stalled or StoreError.
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError, MalformedRequestError,
+        SlowReaderError or StoreError.
         """
         await self.attend(lambda: SubscribeStream(self, self._sources, conversation_id, request, write))
 

@@ -40,8 +40,9 @@ class Wakeups:
     def wake(self, watcher: Callable[[], None]) -> None:
         """Schedule a call of `watcher` on the event loop. Any thread; never blocks.
 
-        A caller that finds no batch scheduled schedules one. Two threads may both do so, which is harmless. No watcher
-        is missed, since it is queued before the flag is read, and the flag is cleared before the queue is read.
+        A caller that finds no batch scheduled schedules one. Two threads may both do so, which only costs one more
+        callback. No watcher is missed, since it is queued before the flag is read, and the flag is cleared before the
+        queue is read.
         """
         self._waiting.append(watcher)
         if self._crossing:

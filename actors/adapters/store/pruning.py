@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROWS = 256
 """Maximum rows per batch, which blocks the writer."""
 CHARACTERS = 4 * 1024 * 1024
-"""Characters of text per batch, roughly: a large row has overflow pages, each of which must be freed."""
+"""Approximate maximum of characters per batch: a large row has overflow pages, each of which must be freed."""
 
 
 class Place(NamedTuple):
@@ -37,12 +37,12 @@ def place_after(row: LogRow) -> Place:
 
 
 class Bounds(NamedTuple):
-    """Which rows may be pruned."""
+    """The limits of a pruning: which rows may be removed."""
 
     before_revision: int
-    """Rows all of whose events precede this revision."""
+    """Only rows whose events all precede this revision."""
     older_than: int | None = None
-    """Rows written before this time in milliseconds; None: of any age."""
+    """Only rows written before this time in milliseconds since the epoch; None: of any age."""
 
     def hold(self, row: LogRow) -> bool:
         """Return whether this row and all later ones must be kept."""

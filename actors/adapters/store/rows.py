@@ -28,9 +28,9 @@ CHANGING = (
     "labels", "approval_policy", "always_approved", "follow_up_policy", "budget", "continued_by", "node", "epoch",
     "step", "last_seq", "digest",
 )  # fmt: skip
-"""Columns that every transition writes, `slug` and `log_hash` apart."""
+"""Columns that every transition writes, except `slug` and `log_hash`."""
 RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
-"""Columns that `record_of` takes, before the system prompt; `state_data` as bytes, so that it may be broken."""
+"""Columns that `record_of` takes, followed by the system prompt; `state_data` as bytes, because it may be damaged."""
 MESSAGE = (
     "id", "conversation_id", "sequence_id", "message_type", "actor_kind", "content", "display_data", "usage_data",
     "created_at", "request_id", "attempt", "through_sequence", "digest",
@@ -66,7 +66,7 @@ class StoredState(Struct, frozen=True):
 
 
 class Display(Struct, frozen=True, omit_defaults=True):
-    """The content of `display_data`: where a message belongs and how it is displayed."""
+    """The content of `display_data`: the run of a message and how the message is displayed."""
 
     run: str = ""
     delivery: str = ""
@@ -96,7 +96,7 @@ def _or_empty(value: int | str | None) -> int | str:
 
 
 def digest_of(values: Sequence[object]) -> str:
-    """Return the digest that proves a row unchanged.
+    """Return the digest by which changes of a row are detected.
 
     SHA-256 over its other values as a JSON array, with bytes in base64 and an empty text for NULL.
     """
@@ -113,7 +113,7 @@ def refuse_non_numbers(*values: object) -> None:
     """Raise ValueError unless all values are counts, revisions or times: SQLite stores any type in any column."""
     for value in values:
         if type(value) is not int or not 0 <= value <= LATEST_MS:
-            raise ValueError("a number is none")
+            raise ValueError("a value that must be a number is not one")
 
 
 def fixed_values(record: ConversationRecord) -> Row:
@@ -146,7 +146,7 @@ def state_of(state_data: bytes | None) -> State | None:
 
 
 def record_of(row: Row) -> tuple[ConversationRecord, bool]:
-    """Convert a row of the columns RECORD plus the system prompt to a record; the flag: whether its state was readable.
+    """Convert a row of the columns RECORD and the system prompt; return the record and whether its state was readable.
 
     An unreadable state becomes Idle with an empty ledger. Raises msgspec.DecodeError or ValueError if another column is
     damaged.
@@ -196,7 +196,7 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
     """Rebuild an Idle state from messages, for a conversation whose state cannot be read.
 
     Its counters must not be lower than what was used: each run begins with a message, and each step begins at most one
-    request and one tool, so `last_sequence` and `step` are upper bounds; gaps are harmless.
+    request and one tool, so `last_sequence` and `step` are upper bounds; gaps do no harm.
     """
     total, used = Usage(), 0
     for encoded in usages:

@@ -72,7 +72,7 @@ _LOOKED_AT = 16 * 1024
 
 
 class ModeUpgradeTool:
-    """Confirm that the user has approved (ports.Tool)."""
+    """The tool that confirms the user's approval to the model (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:

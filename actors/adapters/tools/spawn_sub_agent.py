@@ -92,7 +92,7 @@ SPEC = ToolSpec(
 
 
 class SpawnSubAgentTool:
-    """Plan sub-agents (ports.Tool)."""
+    """The tool that requests sub-agents (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:

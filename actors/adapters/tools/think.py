@@ -26,7 +26,7 @@ SPEC = ToolSpec(
 
 
 class ThinkTool:
-    """Acknowledge thoughts (ports.Tool)."""
+    """The tool that acknowledges the model's thoughts (ports.Tool)."""
 
     @property
     def spec(self) -> ToolSpec:

@@ -45,7 +45,7 @@ class Projection(Struct, frozen=True):
     count: int = 0
     """How many events were applied."""
     skipped: int = 0
-    """How many of them could not occur at their place and were skipped."""
+    """Number of events that could not occur at their position and were skipped."""
 
     @property
     def cycles(self) -> tuple[RequestCycle, ...]:

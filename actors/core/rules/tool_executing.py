@@ -126,8 +126,8 @@ def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolRes
 def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTransient) -> TransitionResult:
     """Retry a call that cannot have changed anything; otherwise the failure is its result."""
     limits, traits = builder.context.limits, traits_of(builder.context, _current(state).name)
-    harmless = not event.begun or (traits is not None and traits.retry_safe)
-    if not harmless or not retry.attempts_left(state.attempt, limits):
+    repeatable = not event.begun or (traits is not None and traits.retry_safe)
+    if not repeatable or not retry.attempts_left(state.attempt, limits):
         text = texts.failed_after(state.attempt, event.message)
         return _completed(builder, state, ToolError(state.current_tool_id, text))
     attempt = state.attempt + 1

@@ -35,7 +35,7 @@ _OPTIONS = (
     click.option(
         "--mode",
         type=click.Choice(["restricted", "unrestricted"]),
-        help="What the tools of a new conversation may do. [default: restricted where the server can keep it]",
+        help="What the tools of a new conversation may do. [default: restricted if the server can enforce it]",
     ),
     click.option(
         "--approval-policy",

@@ -57,7 +57,7 @@ def way_to_a_server(error: Unavailable, source: str = "") -> str:
     """Return a hint for an error of a server that could not be reached.
 
     Args:
-        error: The failure to connect; only its message says more if it has no reason.
+        error: The error; a server's own refusal has a `reason`, a failure to connect has none.
         source: The source of the address, as returned by `address_source`.
     """
     if not error.reason and "TLS handshake" in error.message:

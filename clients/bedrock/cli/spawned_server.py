@@ -41,8 +41,8 @@ def server_answers(address: str | None) -> bool:
     try:
         target = resolve(address).target
         if not _accepts_connections(target):
-            if not address and isinstance(nobody := no_listener_error(target), ServerUnreachable):
-                raise nobody
+            if not address and isinstance(unreachable := no_listener_error(target), ServerUnreachable):
+                raise unreachable
             return False
         with Client(address, timeout=3.0) as client:
             client.server_info()

@@ -112,7 +112,7 @@ def test_a_sub_agent_that_cannot_stop_blocks_the_parent_for_two_seconds_at_most(
     bounds = Limits(cancel_timeout_ms=50)
     assert Limits().cancel_timeout_ms == 2_000
     world = make_world(model=FamilyModel(), box=FamilyBox(), limits=bounds)
-    world.faults.arm("birth.before", hold)
+    world.faults.arm("create_sub_agent.before", hold)
     talk = world.create()
     talk.send(tasks("submit 42"))
     hold.wait()
@@ -215,7 +215,7 @@ def test_after_a_crash_all_have_ended_and_the_call_has_one_synthetic_result(fami
 
 
 def test_a_parent_that_was_stored_before_its_sub_agents_were_is_whole_after_a_crash(family: World, hold: Any) -> None:
-    family.faults.arm("birth.before", hold)
+    family.faults.arm("create_sub_agent.before", hold)
     talk = family.create()
     talk.send(tasks("submit 42"))
     hold.wait()
@@ -317,7 +317,9 @@ def test_a_fault_at_any_point_leaves_no_caller_waiting(make_world: Callable[...,
     _live(whole)
     all_left(whole)
     passes = len(whole.faults.passed)
-    assert {"birth.before", "birth.after", "effect.after.NotifyParent"} <= set(whole.faults.passed)
+    assert {"create_sub_agent.before", "create_sub_agent.after", "effect.after.NotifyParent"} <= set(
+        whole.faults.passed
+    )
     for number in range(3, passes):
         world = make_world(model=FamilyModel(), box=FamilyBox())
         world.faults.arm_pass(number, crash)

@@ -272,7 +272,7 @@ class Writer:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except (sqlite3.Error, peewee.PeeweeException):
-            _log.exception("the connection is given up; the next change opens another")
+            _log.exception("the connection is closed; the next change opens another")
             self._database.close()
             if self._files is not None:
                 self._files.forget_log()

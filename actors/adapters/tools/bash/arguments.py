@@ -33,7 +33,7 @@ BELONGS_TO = {
 
 
 class Spawn(Struct, frozen=True):
-    """Run a command."""
+    """The request to run a command."""
 
     command: str
     wait_seconds: int
@@ -42,7 +42,7 @@ class Spawn(Struct, frozen=True):
 
 
 class Peek(Struct, frozen=True):
-    """Show a job's output: the last `lines`, or all lines `since` a number."""
+    """The request to show a job's output: the last `lines`, or all lines `since` a number."""
 
     handle: str
     lines: int = PEEK_LINES
@@ -50,14 +50,14 @@ class Peek(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Wait for a job."""
+    """The request to wait for a job."""
 
     handle: str
     wait_seconds: int
 
 
 class Kill(Struct, frozen=True):
-    """Send a job a signal."""
+    """The request to send a signal to a job."""
 
     handle: str
     signal: int

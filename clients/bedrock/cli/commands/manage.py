@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.command()
 @NAME
 @click.argument("call", required=False)
-@click.option("--always", is_flag=True, help="Ask no more for this tool in this conversation.")
+@click.option("--always", is_flag=True, help="Do not ask again for this tool in this conversation.")
 @click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
 @click.pass_context
 def approve(ctx: click.Context, name: str, call: str | None, always: bool, everything: bool) -> None:
@@ -85,7 +85,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 @click.command()
 @NAME
 @click.argument("mode", type=click.Choice(["restricted", "unrestricted"]))
-@click.option("--stop-running", is_flag=True, help="End what runs with wider rights than the mode.")
+@click.option("--stop-running", is_flag=True, help="Stop calls and jobs with wider rights than the mode.")
 @click.pass_context
 def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
     """Set what the tools of a conversation may do, from now on.
@@ -116,7 +116,7 @@ def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
 
 @click.command()
 @NAME
-@click.option("--summary-only", is_flag=True, help="Begin no new conversation; `bedrock continue` does that later.")
+@click.option("--summary-only", is_flag=True, help="Only write the summary; `bedrock continue` continues later.")
 @click.pass_context
 def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
     """Summarize a conversation now, and continue in a new one that begins with the summary.
@@ -139,7 +139,7 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
 
 @click.command("continue")
 @NAME
-@click.option("--without-summary", is_flag=True, help="Begin empty.")
+@click.option("--without-summary", is_flag=True, help="Begin without the summary.")
 @click.pass_context
 def continue_(ctx: click.Context, name: str, without_summary: bool) -> None:
     """Continue a full conversation in a new one. By default the new one begins with the summary of the full one."""

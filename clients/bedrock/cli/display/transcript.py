@@ -293,7 +293,7 @@ class Transcript:
             return
         milliseconds = reaped.duration // timedelta(milliseconds=1)
         if reaped.leaked:
-            self._write(self._paint.bad("· some processes could not be confirmed gone; see the log of the server"))
+            self._write(self._paint.bad("· some processes could not be confirmed as ended; see the log of the server"))
         else:
             count = len(reaped.pids)
             self._write(self._paint.dim(f"· {count} process{'' if count == 1 else 'es'} ended in {milliseconds} ms"))

@@ -80,7 +80,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _BLOCK = msgspec.json.Decoder(_BlockHead)
 
-#: All other reasons ("end_turn", "stop_sequence", and future ones) end the turn.
+#: Results of the known stop reasons; all others ("end_turn", "stop_sequence", and future ones) end the turn.
 _STOPS = {
     "tool_use": Stop(end_turn=False),
     "pause_turn": Stop(end_turn=False),

@@ -74,7 +74,7 @@ MAX_COST = 1_000_000
 _CUT = Stop(end_turn=False, truncated=True)
 _REFUSED = Stop(refusal=True)
 
-#: All other reasons ("stop", and those of other servers) end the turn.
+#: Results of the known stop reasons; all others ("stop", and those of other servers) end the turn.
 _STOPS = {
     "tool_calls": Stop(end_turn=False),
     "function_call": Stop(end_turn=False),

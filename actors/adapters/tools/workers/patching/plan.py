@@ -128,7 +128,7 @@ class Work:
         self.remark(operation, match, target, label)
 
     def check(self, patch: dict[str, Any], operation: str, source: str, target: str) -> None:
-        """Raise Refused if the fields of a patch contradict each other."""
+        """Raise PatchRefusedError if the fields of a patch contradict each other."""
         if operation != "replace":
             if target:
                 raise PatchRefusedError(f"toClipboard goes with replace only, not with {operation}")

@@ -139,7 +139,7 @@ class Finder:
 
 
 def check_protected(place: Place, protected: list[str]) -> None:
-    """Raise Refused for the server's own files, by whatever name and mount they are reached."""
+    """Raise PatchRefusedError for the server's own files, independent of the name and mount used for them."""
     real = os.path.join(os.readlink(f"/proc/self/fd/{place.directory}"), *place.missing, place.name)
     within = any(real == path or real.startswith(path.rstrip("/") + "/") for path in protected)
     if within or not identities(protected).isdisjoint(passed(place)):
@@ -210,7 +210,7 @@ def attributes_of(file: int) -> dict[str, bytes]:
 
 
 def check_changeable(status: os.stat_result) -> None:
-    """Raise Refused unless it is a regular file with one name and an acceptable size."""
+    """Raise PatchRefusedError unless it is a regular file with one name and an acceptable size."""
     if stat.S_ISDIR(status.st_mode):
         raise PatchRefusedError("it is a directory")
     if not stat.S_ISREG(status.st_mode):
@@ -293,7 +293,7 @@ def dress(file: int, found: Found) -> None:
 
 
 def check_unchanged(directory: int, name: str, found: Found | None) -> None:
-    """Raise Refused if the file was changed since it was read."""
+    """Raise PatchRefusedError if the file was changed since it was read."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
