@@ -26,6 +26,7 @@ class Launch(Struct, frozen=True):
     """A program to run as a tool."""
 
     argv: tuple[str, ...]
+    """The program and its arguments; with `python` the source of a Python program and its arguments."""
     cwd: str
     env: Mapping[str, str]
     """The complete environment; only BEDROCK_CALL, the number of the call, is added.
@@ -35,6 +36,11 @@ class Launch(Struct, frozen=True):
     """
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
+    python: bool = False
+    """Whether argv[0] is source that the interpreter of the tool host runs, isolated and restricted like any program.
+
+    That is quicker than to start another interpreter, but the memory layout is that of all such programs.
+    """
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
     """Maximum bytes kept of the merged stdout and stderr: the beginning and the end of it."""

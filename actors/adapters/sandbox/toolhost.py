@@ -38,9 +38,10 @@ The fork server gets the control socket and the stdin of each call through a SEQ
 of a call is in its memory, which all later hosts copy. It never runs a call, and ends when that socket does. FAILED
 "host errno" is its report that it could not fork.
 
-Launch: argv [bytes], cwd bytes, env {bytes: bytes}, limits {name: number, 0 none}, namespace bool,
-mark number or 0, groups [(path bytes, controllers text, unified bool, [(file text, content text)])], hide [path
-bytes], restrict None or {tier "A" or "B", abi number, private path bytes, protected [path bytes]}.
+Launch: argv [bytes], python bool (argv[0] is source to run, not a program to exec), cwd bytes, env {bytes: bytes},
+limits {name: number, 0 none}, namespace bool, mark number or 0, groups [(path bytes, controllers text, unified bool,
+[(file text, content text)])], hide [path bytes], restrict None or {tier "A" or "B", abi number, private path bytes,
+protected [path bytes]}.
 
 Limits. The host enforces the time limit. The kernel limits each single process (rlimits). The number of processes, and
 their total memory, are limited by the kernel if the call has control groups (the number of processes also by a
@@ -138,6 +139,12 @@ LIMITS = {
 }
 RESERVED_PIDS = 300
 """The kernel reserves the pids below this one, so a namespace's pid_max counts from here."""
+
+PRELOADED = (
+    "__future__", "array", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re", "subprocess",
+    "typing", "unicodedata",
+)  # fmt: skip
+#: What the server's own Python programs import of the standard library, loaded once by the fork server.
 
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 """Maximum content of the private directory and of /dev/shm in tier A. In tier B only the size of each file is
@@ -737,6 +744,9 @@ def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int, 
         stage = "restrict"
         restrict(launch["restrict"], () if namespace else (os.getppid(), host))
         stage = "exec"
+        if launch["python"]:
+            os.close(report)
+            run_python(launch["argv"], launch["env"])
         execute(launch["argv"], launch["env"])
     except BaseException as error:  # noqa: BLE001 -- after any error the program has not started
         os.write(report, f"{stage} {getattr(error, 'errno', None) or 0}".encode())
@@ -804,6 +814,37 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
             if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
                 failure = error
     raise failure
+
+
+def run_python(argv: "list[bytes]", env: "dict[bytes, bytes]") -> "NoReturn":
+    """Run argv[0], Python source, as `python -I -S -c` would, and end this process."""
+    status = 1
+    try:
+        libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in env.items()})
+        sys.argv = ["-c", *map(os.fsdecode, argv[1:])]
+        exec(compile(argv[0], "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})  # noqa: S102 -- it is the program
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 -- as the interpreter does
+        sys.excepthook(*sys.exc_info())
+    finally:
+        flush_output()
+        os._exit(status & 0xFF)
+
+
+def flush_output() -> None:
+    """Write what is left in the buffers of the standard streams, as the interpreter's end does."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            pass
 
 
 # --- the restriction of main ------------------------------------------------------------------------------------------
@@ -1613,6 +1654,8 @@ def serve_forks(channel: int) -> "NoReturn":
     """
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     build_filters()
+    for name in PRELOADED:
+        __import__(name)
     gc.freeze()
     requests = socket.socket(fileno=channel)
     while files := received_files(requests):

@@ -204,6 +204,7 @@ class ToolHostSandbox:
         env = {**launch.env, orphans.VARIABLE: str(trace.number), **(_at_home_in(directory) if restricted else {})}
         description: dict[str, Any] = {
             "argv": [_bytes(argument) for argument in launch.argv],
+            "python": launch.python,
             "cwd": _bytes(launch.cwd),
             "env": {_bytes(name): _bytes(value) for name, value in env.items()},
             "namespace": namespace,

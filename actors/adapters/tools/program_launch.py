@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +102,8 @@ def worker_answer(
     behind = list(dict.fromkeys(directory_of(library) for library in libraries))
     program = WORKER_PROGRAM.format(root=str(root), behind=behind, package=package, name=name)
     launch = Launch(
-        argv=(sys.executable, "-I", "-S", "-c", program, *arguments),
+        argv=(program, *arguments),
+        python=True,
         cwd=context.working_directory,
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
         mode=context.mode,

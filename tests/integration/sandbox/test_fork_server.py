@@ -237,7 +237,8 @@ def test_a_host_has_no_file_of_another_call_or_of_the_fork_server(sandbox: ToolH
 def test_every_call_finds_the_same_whatever_earlier_ones_did_to_themselves(sandbox: ToolHostSandbox) -> None:
     look = (
         "umask; pwd; ulimit -a | grep -v -e '-R)' -e '-u)'; cat /proc/self/oom_score_adj; nice;"
-        " grep -E 'Sig|Cpus_allowed:' /proc/self/status; ls /proc/self/fd; env | sort | grep -v BEDROCK_CALL"
+        " grep -E 'Sig(Blk|Ign|Cgt)|Cpus_allowed:' /proc/self/status; ls /proc/self/fd;"
+        " env | sort | grep -v BEDROCK_CALL"
     )
     first = run(sandbox, look).head
     spoil = (

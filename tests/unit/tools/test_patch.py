@@ -40,7 +40,7 @@ def test_the_worker_gets_everything_by_stdin(call: Any, clipboards: Clipboards) 
     answers(call)
     run(call, clipboards, path="-ä")
     (launch,) = call.sandbox.launches
-    assert launch.argv[5:] == ()
+    assert launch.argv[1:] == ()
     assert json.loads(launch.stdin) == {
         "path": "-ä",
         "patches": PATCHES,

@@ -37,7 +37,7 @@ def test_the_bytes_are_kept_and_the_result_refers_to_them(call: Any, media_type:
     assert (kept, output.images, output.is_error) == ([DATA], (image,), False)
     assert output.text.startswith(f"a.png: {media_type}, 4 x 3 pixels.")
     assert ("first frame" in output.text) == more
-    assert call.sandbox.launches[0].argv[5:] == ("a.png", str(20 << 20))
+    assert call.sandbox.launches[0].argv[1:] == ("a.png", str(20 << 20))
 
 
 def test_what_cannot_be_used_is_reported(call: Any) -> None:
