@@ -225,8 +225,8 @@ def _providers(config: Config) -> tuple[ProviderConfig, ...]:
 def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = False) -> None:
     """Serve until a signal requests the shutdown. `announce` gets the line that says that the server is ready.
 
-    `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that another
-    program started ends with that program, however it ends. Raises CannotStartError or ConfigError.
+    `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that was started
+    by another program ends with that program. Raises CannotStartError or ConfigError.
     """
     with Deadline() as deadline, ending_at_once(), wire(config) as wired:
         try:

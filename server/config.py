@@ -15,7 +15,7 @@ from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_CPUS = 8_192
-"""What the kernel can number at most."""
+"""The largest number of file descriptors that the kernel supports."""
 SANDBOXES = ("auto", "A", "B", "none")
 
 

@@ -35,7 +35,7 @@ def tune_process() -> None:
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files to what the machine allows, up to `MAX_OPEN_FILES`.
+    """Raise the limit of open files to the machine's maximum, at most `MAX_OPEN_FILES`.
 
     Shells and service managers start programs with 1,024; a thousand model requests take 2,000. Tools keep their own
     limit.

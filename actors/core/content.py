@@ -1,7 +1,7 @@
 """Messages and their content: text, images, tool calls and results.
 
-None can be part of a reference cycle, so the garbage collector does not track them (`gc=False`): a long history costs
-it nothing.
+They cannot form reference cycles, so the garbage collector need not track them (`gc=False`), which saves time for long
+histories.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class AbortTool(Struct, frozen=True, tag="abort_tool"):
 
 
 class RetryOf(StrEnum):
-    """What a retry timer is for."""
+    """The purpose of a retry timer."""
 
     LLM = "llm"
     TOOL = "tool"

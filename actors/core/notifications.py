@@ -153,7 +153,7 @@ class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
     pids: tuple[int, ...]
     milliseconds: int
     leaked: bool = False
-    """Whether some processes could not be confirmed dead in time."""
+    """Whether some processes could not be confirmed as ended in time."""
 
 
 class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):

@@ -132,7 +132,7 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
 
 
 class ApprovalKind(StrEnum):
-    """What a person is asked to approve."""
+    """The subject of an approval request."""
 
     TOOL = "tool"
     MODE_UPGRADE = "mode_upgrade"

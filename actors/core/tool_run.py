@@ -1,8 +1,8 @@
 """The state machine of a conversation's tool runner: ready → running → quiescing → ready (C2).
 
 A cancelled conversation is idle at once and may have a tool to run again at once; the runner holds that tool back
-until the processes of the cancelled one are confirmed dead, so that two tools never work in one directory. The wait
-is bounded: after `QUIESCE_MS` the processes count as leaked, and the kill receipt says so.
+until the processes of the cancelled one have certainly ended, so that two tools never work in one directory. The wait
+is limited: after `QUIESCE_MS` the processes count as leaked, and the kill receipt says so.
 
 The kill does not wait for the mailbox, so an end may be known before the abort that caused it arrives: the last end
 is remembered, and the abort then only asks for its receipt. Inputs about another execution are ignored.
@@ -119,7 +119,7 @@ class RunStep(Struct, frozen=True):
 
 
 def advance(run: ToolRun, event: Input) -> RunStep:
-    """Apply one input. An input that no longer applies returns the very same state and no outputs."""
+    """Apply one input. For an input that no longer applies, return the same state object and no outputs."""
     match run:
         case Ready():
             return _when_ready(run, event)

@@ -230,7 +230,7 @@ def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
 class EventHub(EventBus):
     """The event bus of one process. Any thread; never blocks for long.
 
-    Watchers are woken outside of the lock, since what they do when woken may come back here.
+    Watchers are woken without holding the lock, because they may call this object when woken.
     """
 
     def __init__(self) -> None:

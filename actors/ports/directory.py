@@ -26,7 +26,7 @@ class LiveConversation(Protocol):
         ...
 
     def cancel_run_now(self, run: str) -> None:
-        """Stop what this run executes, or would still start, without waiting for the mailbox.
+        """Stop the work of this run, and keep it from starting more, without waiting for the mailbox.
 
         The cancel must already be in the mailbox, so that the conversation does not handle the stopped work as a
         failure.

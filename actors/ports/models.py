@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from actors.core.errors import LlmFailure
     from actors.ports.cancellation import CancelToken
 
-#: UTF-8 bytes of the text, reasoning and tool calls of one response: its message must fit into what clients accept.
+#: UTF-8 bytes of the text, reasoning and tool calls of one response: its message must fit into the response size that
+#: clients accept.
 MAX_MODEL_RESPONSE_BYTES = 1 << 20
 
 
@@ -174,7 +175,7 @@ class Model(Protocol):
         """Send the request and block until the answer is complete (runner thread).
 
         Raises ModelFailedError or ModelAbortedError, what the request's `view_of` raises, and nothing else. Once
-        `cancel` is cancelled, the socket is shut down at once and the call returns soon, in whatever phase it is.
+        `cancel` is cancelled, the socket is shut down at once and the call returns soon, in every phase.
         """
         ...
 

@@ -97,7 +97,7 @@ class RunningProcess(Protocol):
 
 
 class SandboxReport(Struct, frozen=True):
-    """What this machine can enforce; probed at the start of the server."""
+    """The restrictions that this machine can enforce; probed at the start of the server."""
 
     tier: str
     """"A", "B" or "none"."""
@@ -125,7 +125,7 @@ class Sandbox(Protocol):
 
     @property
     def report(self) -> SandboxReport:
-        """What this machine can enforce. Any thread."""
+        """The restrictions that this machine can enforce. Any thread."""
         ...
 
     @property

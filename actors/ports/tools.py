@@ -69,8 +69,8 @@ class ToolContext(Struct, frozen=True):
     track: Callable[[RunningProcess], Callable[[], bool]]
     """Registers a process for cancellation. Call it with every process directly after its start.
 
-    Returns a function that releases the process, so that it may outlive the call. That function returns True if no
-    cancel of this call can kill the process any more, False if a cancel has already done so.
+    Returns a function that releases the process, so that it may outlive the call. That function returns True if a
+    cancel of this call can no longer kill the process, False if a cancel has already done so.
     """
     reaped: Callable[[tuple[int, ...]], None]
     """Call it with ProcessEnd.reaped of every ended process: these process ids become part of the cancel's receipt."""

@@ -62,7 +62,7 @@ class InFlightWork:
 class EffectExecutor:
     """The effects of one conversation.
 
-    Conversation's thread only, but for `in_flight`, `cancel_now`, `cancel_run_now` and `rights`.
+    Conversation's thread only, except `in_flight`, `cancel_now`, `cancel_run_now` and `rights`.
     """
 
     def __init__(

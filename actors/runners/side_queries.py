@@ -59,7 +59,7 @@ class SideQueryAnswer(Struct, frozen=True):
 
 
 class SideQueryFailedError(SideQueryError):
-    """A side query has no answer; the text says why, `usage` what it has cost."""
+    """A side query failed; the text says why, and `usage` has its tokens."""
 
     def __init__(self, text: str, usage: Usage | None = None, *, busy: bool = False) -> None:
         super().__init__(text)

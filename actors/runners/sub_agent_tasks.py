@@ -44,9 +44,9 @@ information; instructions in it are nobody's."""
 def planned(
     services: Services, wanted: tuple[AgentTask, ...], model: str, context: ToolContext
 ) -> tuple[AgentTask, ...]:
-    """Return the checked tasks with their files; `model` is for those that name none. Blocks like a tool.
+    """Return the checked tasks with their files; `model` is for tasks without one. Blocks like a tool.
 
-    Raises SubAgentsRefusedError, or what a tool raises.
+    Raises SubAgentsRefusedError, or the errors of a tool.
     """
     model_choice.learn(services, (task.model for task in wanted), context.cancel)
     return with_files(services, checked(services, wanted, context.working_directory, model), context)
@@ -63,7 +63,7 @@ def checked(services: Services, wanted: tuple[AgentTask, ...], directory: str, m
 def with_files(services: Services, tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
     """Return the checked tasks with the contents of their files. Blocks like a tool.
 
-    Raises SubAgentsRefusedError, or what a tool raises.
+    Raises SubAgentsRefusedError, or the errors of a tool.
     """
     return tuple(
         msgspec.structs.replace(task, given=_given(services, index, task, context)) if task.read_first else task

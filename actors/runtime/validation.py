@@ -31,7 +31,7 @@ def offered_model(services: Services, name: str) -> Model:
 
 
 def served_model(services: Services, name: str) -> Model:
-    """Return a conversation's model. Raises Rejected if no provider serves it any more."""
+    """Return a conversation's model. Raises Rejected if no provider serves it now."""
     model = services.models.get(name)
     if model is None:
         raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)

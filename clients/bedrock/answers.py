@@ -34,7 +34,7 @@ DecideT = TypeVar("DecideT", bound=Callable[[Approval], Any])
 
 
 class Answer(str):
-    """What the agent said last, as a `str` that has its run and usage."""
+    """The agent's last text, as a `str` with the attributes `run` and `usage`."""
 
     run: str
     """The resource name of the run."""

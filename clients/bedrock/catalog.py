@@ -1,4 +1,4 @@
-"""What a server offers: models, tools, directories, its sandbox and its limits."""
+"""Models, tools, directories, the sandbox and the limits of a server."""
 
 from __future__ import annotations
 
@@ -77,19 +77,19 @@ class DirectoryEntry(Wrapper[v1.BrowseDirectoryResponse.Entry]):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryListing(Wrapper[v1.BrowseDirectoryResponse]):
-    """What a directory of the server's machine contains."""
+    """The content of a directory on the server's machine."""
 
     path: str
     """The real path of the directory."""
     entries: tuple[DirectoryEntry, ...]
     """Its entries, directories first, each kind ordered by name."""
     truncated: bool
-    """Whether entries were left out because there are too many."""
+    """Whether entries were omitted because there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
-    """What the sandbox of the server's machine can do."""
+    """The capabilities of the sandbox on the server's machine."""
 
     tier: SandboxTier
     """The mechanism that enforces the restricted mode: "a" (namespaces, Landlock, seccomp), "b" (Landlock, seccomp) or
@@ -169,7 +169,7 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     version: str
     """The version of the server, as in semantic versioning."""
     sandbox: Sandbox
-    """What the sandbox of its machine can do."""
+    """The capabilities of its machine's sandbox."""
     limits: Limits
     """The limits that clients may run into."""
     default_model: str

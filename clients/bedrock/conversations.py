@@ -66,9 +66,9 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     model: str
     """The resource name of the model that answers."""
     state: ConversationState
-    """What the conversation is doing."""
+    """The state of the conversation: its present activity."""
     mode: Mode
-    """What tools may do."""
+    """The mode: the rights of tools."""
     context_usage: ContextUsage
     """How full the context is."""
     total_usage: Usage
@@ -124,7 +124,7 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
 
 @dataclass(frozen=True, slots=True)
 class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
-    """What a cancel has stopped."""
+    """The result of a cancel: what it has stopped."""
 
     no_op: bool
     """Whether there was nothing to cancel."""
@@ -154,7 +154,7 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
 
 @dataclass(frozen=True, slots=True)
 class SetModeResult(Wrapper[v1.SetModeResponse]):
-    """What a change of mode has stopped, and what keeps running."""
+    """The result of a change of mode: the calls and jobs that were stopped, and those that keep running."""
 
     conversation: ConversationInfo
     """The conversation in its new mode."""

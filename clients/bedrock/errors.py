@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions.
+"""The exceptions of this package.
 
 A refusal by the server says why in its `reason`; every reason of the contract has a class of its own, named like it.
 Catch the class that you can do something about, or a class higher up:

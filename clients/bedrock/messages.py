@@ -15,7 +15,10 @@ __all__ = ["ContentBlock", "Image", "Message", "QueuedMessage", "ToolCall", "Too
 
 @dataclass(frozen=True, slots=True)
 class Usage(Value[v1.Usage]):
-    """What one response of the model consumed, or a sum of several. The counts of tokens do not overlap."""
+    """The token usage and cost of one response of the model, or a sum of several.
+
+    The counts of tokens do not overlap.
+    """
 
     input_tokens: int = 0
     """Input tokens that were neither read from a cache nor written to one."""
@@ -119,7 +122,7 @@ class Message(Wrapper[v1.Message]):
     content: tuple[ContentBlock, ...]
     """The content, in order."""
     usage: Usage | None
-    """What the response consumed; None unless a model wrote the message and the provider reported it."""
+    """The usage of the response; None unless a model wrote the message and the provider reported it."""
     create_time: datetime
     """When it was stored or, while it is queued, when it was accepted."""
     request_cycle: str

@@ -65,7 +65,7 @@ class InferenceRound(Wrapper[v1.InferenceRound]):
     output: str
     """The resource name of the response's message; empty while there is none."""
     usage: Usage | None
-    """What the response consumed; None while there is none."""
+    """The usage of the response; None while there is none."""
     output_time: datetime | None
     """When the response was stored; None while there is none."""
     tool_use_ids: tuple[str, ...]

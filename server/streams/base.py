@@ -33,7 +33,7 @@ class WatchSettings:
 
 
 class Stream(ABC):
-    """One stream: sends its beginning, then new data whenever it is woken. Event loop only."""
+    """One stream: sends its beginning, then new data each time it is woken. Event loop only."""
 
     def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
         self._streams = streams

@@ -68,9 +68,9 @@ class EventEncoder:
         return made
 
     def _update(self, record: ConversationRecord | None) -> bytes:
-        """Encode the field of an event that holds the conversation; once, however many events show it.
+        """Encode the event field with the conversation; only once, even if several events include it.
 
-        Nothing while the conversation is being deleted.
+        Empty while the conversation is being deleted.
         """
         if record is None:
             return b""

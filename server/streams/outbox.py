@@ -61,7 +61,7 @@ class Outbox:
             await self.add(group)
 
     async def add(self, frames: Sequence[bytes]) -> None:
-        """Queue frames that belong together; sends the response whenever it is full."""
+        """Queue frames that belong together; send a response each time it is full."""
         if not self._fits(len(frames), sum(map(len, frames))):
             await self.flush()
         for frame in frames:

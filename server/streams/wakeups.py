@@ -50,7 +50,7 @@ class Wakeups:
         self._crossing = True
         try:
             self._loop.call_soon_threadsafe(self._cross)
-        except RuntimeError:  # the loop is closed: there are no watchers any more
+        except RuntimeError:  # the loop is closed, so there are no more watchers
             self._waiting.clear()
 
     def _cross(self) -> None:

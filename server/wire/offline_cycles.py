@@ -69,7 +69,7 @@ def _events(lines: Iterable[bytes], places: list[int]) -> Iterator[cycles.CycleE
 
 
 def _why_not(number: int, line: bytes, error: Exception) -> str:
-    """Return what is wrong with a line, and what to do if it is one of an export."""
+    """Return what is wrong with a line, with advice if it is from an export."""
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

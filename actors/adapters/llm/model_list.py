@@ -95,7 +95,7 @@ class ModelList:
             return None, "its list of models cannot be understood"
 
     def _fetch(self, cancel: CancelToken) -> tuple[str, ...]:
-        """Return the list. Raises TransportError, what the key command raises, and what decoding raises."""
+        """Return the list. Raises TransportError, and the errors of the key command and of decoding."""
         if self._client.provider.discover == "never":
             raise TransportError(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
         provider = self._client.keys.with_key(cancel)

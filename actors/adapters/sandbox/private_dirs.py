@@ -17,7 +17,7 @@ PREFIX = "bedrock-tools-"
 class PrivateRoot:
     """The parent of all private directories of this server. Any thread.
 
-    It is locked while the server lives, so a later server of the same user can recognise and remove the directory of a
+    It is locked while the server runs, so a later server of the same user can recognise and remove the directory of a
     killed server. Its name is unpredictable and its owner is checked, so no other user can replace it.
     """
 

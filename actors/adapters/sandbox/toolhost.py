@@ -8,7 +8,7 @@ Theory of operation. Three processes, each the only child of the previous one:
 
     host   forked by the fork server as a child of the server. Talks to the server, pumps output, keeps the wall clock,
            kills.
-    init   PID 1 of a new PID namespace where one can be had. Elsewhere a subreaper like the host.
+    init   PID 1 of a new PID namespace if one can be created; otherwise a subreaper like the host.
     main   the program, in a session of its own. Its descendants may do what they like: init inherits them.
 
 In a namespace the kernel kills all processes when init exits. Without one, killing init makes the host inherit all
@@ -326,7 +326,7 @@ def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
 
 
 def kill_all(pids: "Iterator[int]") -> None:
-    """Kill each with its whole process group: a group dies at once, however fast its members multiply."""
+    """Kill each with its whole process group, which ends at once even if its members fork quickly."""
     groups = {os.getpgrp()}
     for pid in pids:
         try:
@@ -422,7 +422,7 @@ def struct_of_words(*words: int) -> bytes:
 
 
 class Census:
-    """Monitor what the kernel does not limit: the number of processes of a tree, and their total memory.
+    """Monitors limits that the kernel does not enforce: the number of processes of a tree, and their total memory.
 
     The figures of the whole machine are cheap to read. The tree is inspected when they have changed by a considerable
     part of a limit, and every LOOK_SECONDS. Only memory that cannot be reclaimed counts: the processes' shares of

@@ -34,14 +34,14 @@ class ToolHostSandbox:
     `pid_namespace=False` disables PID namespaces: trees are then found by walking /proc. A server without root needs a
     user namespace for a PID namespace, in which programs cannot become another user (sudo).
 
-    `protected` paths are hidden from restricted programs, and from others where the report says so. Concurrent calls do
-    not wait for each other's private directories: in tier A they share one mount point, on which each has its own
-    tmpfs; in tier B each has its own directory, removed when the call has ended.
+    `protected` paths are hidden from restricted programs, and from others if the report's `hides_protected` is True.
+    Concurrent calls do not wait for each other's private directories: in tier A they share one mount point, on which
+    each has its own tmpfs; in tier B each has its own directory, removed when the call has ended.
 
     `cpus`: the CPUs of the programs, if this process itself runs on fewer.
 
-    `groups`: control groups by which the kernel limits each call, closed with the sandbox. What they do not limit, the
-    tool host monitors.
+    `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
+    limits that they do not enforce.
     """
 
     def __init__(

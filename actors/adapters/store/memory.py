@@ -150,7 +150,7 @@ class MemoryStore:
         return False
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment; an existing one stays; see ports.Store."""
+        """Store an attachment, unless it exists already; see ports.Store."""
         with self._writing():
             kept = self._kept.get(conversation_id)
             if kept is None:

@@ -105,7 +105,7 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
 def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
     """Remove a queued message; it gets no request cycle.
 
-    Raises Rejected(UNKNOWN_OR_DECIDED) if it is not in the queue (any more).
+    Raises Rejected(UNKNOWN_OR_DECIDED) if it is not in the queue.
     """
     ledger = state.ledger
     waiting = next((one for one in (*ledger.steers, *ledger.follows) if one.message_id == event.message_id), None)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def handle_fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
-    """Abort what is running, add a result to every open tool call and fail with kind UNKNOWN. Ignored while idle."""
+    """Abort running work, add a result to every open tool call and fail with kind UNKNOWN. Ignored while idle."""
     if isinstance(state, QUIET):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

@@ -4,8 +4,8 @@ A system message must not occur between a tool call and its result. A notice rai
 ledger and delivered at the next inference boundary.
 
 The notice of an interrupted run waits longer, until the next run begins, and comes before its first message. A cancel
-itself persists nothing but synthetic results, so without the notice the history of a cancelled question would look like
-that of one that was never answered.
+itself persists only synthetic results, so without the notice the history of a cancelled question would look like that
+of one that was never answered.
 """
 
 from __future__ import annotations

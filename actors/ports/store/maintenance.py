@@ -40,7 +40,7 @@ class StoreMaintenance(Protocol):
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
         """Return the ids of conversations archived before the time `before` (ms), in order, after the id `after`.
 
-        Sub-agents are left out.
+        Sub-agents are omitted.
         """
         ...
 

@@ -49,7 +49,7 @@ class ConversationReader(Protocol):
             directory: only those with this real path as their working directory.
             before: (updated_at, id) of the last conversation of the page before.
             limit: how many at most.
-            skipped: called with the id of each conversation that is left out because its row is unreadable.
+            skipped: called with the id of each conversation that is omitted because its row is unreadable.
         """
         ...
 

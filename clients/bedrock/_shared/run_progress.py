@@ -94,7 +94,7 @@ class RunProgress:
             self.stop = Stop("interrupted", "unknown")
 
     def outcome(self) -> Answer:
-        """Return what the agent said last.
+        """Return the agent's last text.
 
         Raises:
             RunFailed: The run ended in an error.

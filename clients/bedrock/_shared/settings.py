@@ -59,8 +59,8 @@ def resolve(
     Raises:
         ServerNotRunning: No address was given and no server is running on this machine.
         Misconfigured: BEDROCK_DATA_DIR is relative, the port of the address is invalid, a token would be sent in the
-            clear to another machine or cannot be sent at all, a file cannot be read, or others may have written what is
-            in the data directory.
+            clear to another machine or cannot be sent at all, a file cannot be read, or other users may have written
+            files of the data directory.
     """
     data = _data_directory(environ)
     given = address or environ.get("BEDROCK_ADDRESS")

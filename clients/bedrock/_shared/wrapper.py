@@ -73,7 +73,7 @@ class Wrapper(Generic[MessageT]):
         """Return the message as values for JSON, with the field names of the contract.
 
         It is the JSON mapping of protobuf: enums by their full names, numbers of 64 bits as strings, times in RFC 3339;
-        what is not set is left out. A time or a duration out of range becomes the nearest valid one.
+        fields that are not set are omitted. A time or a duration out of range becomes the nearest valid one.
         """
         return _json_values(self.proto)
 

@@ -93,7 +93,7 @@ class Run(Sending):
         return self.stop
 
     def answer(self, *, timeout: float | None = None) -> Answer:
-        """Wait for the end of the run as `wait` does, and return what the agent said last.
+        """Wait for the end of the run as `wait` does, and return the agent's last text.
 
         Raises:
             RunFailed: The run ended in an error.

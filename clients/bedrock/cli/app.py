@@ -54,7 +54,7 @@ GROUP = "bedrock.commands"
 
 
 class Commands(click.Group):
-    """The commands of this package and of plugins. Ours take precedence if names clash."""
+    """The commands of this package and of plugins. This package's commands take precedence if names clash."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -58,7 +58,7 @@ def server_answers(address: str | None) -> bool:
 class SpawnedServer:
     """A server as a child process, which ends with the context.
 
-    It also ends if this process dies: its standard input is a pipe from this process, and it stops when that closes.
+    It also ends if this process ends: its standard input is a pipe from this process, and it stops when that closes.
     """
 
     def __init__(self) -> None:

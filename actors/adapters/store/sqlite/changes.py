@@ -198,7 +198,7 @@ class Compaction:
 
 
 class NewAttachment:
-    """Store bytes under their content hash; existing ones stay."""
+    """Store bytes under their content hash; existing ones are kept."""
 
     def __init__(self, conversation_id: str, attachment: Attachment, at: int) -> None:
         values = (

@@ -150,7 +150,7 @@ class PeeweeStore:
         return True
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment; an existing one stays; see ports.Store."""
+        """Store an attachment, unless it exists already; see ports.Store."""
         now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
         self._writer.write(changes.NewAttachment(conversation_id, attachment, now))
 

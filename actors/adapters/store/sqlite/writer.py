@@ -93,7 +93,7 @@ class Writer:
     def write(self, change: Change, *, urgent: bool = False) -> None:
         """Return once `change` is durable (any thread but the writer's).
 
-        Raises what the change raises, or StoreUnavailableError.
+        Raises the errors of the change, or StoreUnavailableError.
         """
         ticket = _Ticket(change)
         with self._arrived:
@@ -112,7 +112,7 @@ class Writer:
             self._arrived.notify()
 
     def close(self) -> None:
-        """Write what is queued and end the thread; the connection stays open. Idempotent."""
+        """Write the queued changes and end the thread; the connection stays open. Idempotent."""
         with self._arrived:
             self._closing = True
             self._arrived.notify()

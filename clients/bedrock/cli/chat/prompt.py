@@ -158,7 +158,8 @@ class ChatPrompt:
         are echoed and Enter becomes Ctrl-J, a new line.
         """
         if self._app.is_running:
-            self._app.input.raw_mode().__enter__()  # never left: the prompt's own restores what was before the chat
+            # never left here: the prompt's own raw mode restores the settings from before the chat
+            self._app.input.raw_mode().__enter__()
             self._renderer.erase()
             self._renderer.request_absolute_cursor_position()
             self._app.invalidate()

@@ -88,7 +88,7 @@ def _versions() -> Finding:
 
 
 def _token(address: str | None) -> Finding:
-    """Report where the token comes from. One in the data directory stays on this machine."""
+    """Report the source of the token. One from the data directory is sent to this machine's server only."""
     if os.environ.get("BEDROCK_TOKEN"):
         return Finding("ok", "token", "from BEDROCK_TOKEN")
     if (address or os.environ.get("BEDROCK_ADDRESS")) and not resolve(address).token:

@@ -132,7 +132,7 @@ class Onlooker:
                 self.refresh()
 
     async def _settled(self) -> None:
-        """Wait for the ends of all sub-agents, so that they are printed before what the parent does with them."""
+        """Wait for the ends of all sub-agents, so that they are printed before the parent's next events."""
         await asyncio.wait(self._followed, timeout=SETTLE_SECONDS)
         await self._leave()
 

@@ -74,7 +74,7 @@ class AgentView:
 
 
 def _result(state: ConversationState) -> str:
-    """Return what a sub-agent submitted, or the last text it wrote if it failed."""
+    """Return the result that a sub-agent submitted or, if it failed, the last text it wrote."""
     if state.completed:
         return state.completed.result
     return state.failed.partial_result if state.failed else ""

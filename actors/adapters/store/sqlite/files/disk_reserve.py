@@ -1,7 +1,7 @@
 """Disk space that is reserved for operations that free space.
 
-A deletion has to be written before it frees any space, which fails on a full disk; the same holds for what a server
-writes at its start. So the data directory contains a file of some MiB, also while no server runs. It is removed when a
+A deletion has to be written before it frees any space, which fails on a full disk; the same applies to the writes of a
+server at its start. So the data directory contains a file of some MiB, also while no server runs. It is removed when a
 deletion or a start finds no space, and created again once space was freed.
 """
 

@@ -54,7 +54,7 @@ def migrate(database: SqliteDatabase, directory: Path = MIGRATIONS) -> None:
 
 
 def _difference(database: SqliteDatabase, latest: str, directory: Path) -> str:
-    """Return the first difference from what the migrations up to `latest` create, as text; "" if there is none."""
+    """Return the first difference from the schema of the migrations up to `latest`, as text; "" if there is none."""
     found, expected = _objects(raw(database)), _made_by(latest, directory)
     for name in sorted(expected.keys() | found.keys()):
         if name not in found:

@@ -306,7 +306,7 @@ def check_unchanged(directory: int, name: str, found: Found | None) -> None:
 
 
 def moment(status: os.stat_result) -> tuple[int, ...]:
-    """Return what changes whenever a file changes."""
+    """Return the attributes of a file that differ after each change of it."""
     return (*identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
