@@ -333,7 +333,10 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def providers_from_env(env: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
-    """Return the providers that the usual environment variables describe, Anthropic first; () without any."""
+    """Return the providers that the usual environment variables describe, Anthropic first; () without any.
+
+    Raises ValueError naming the variable and containing no value.
+    """
     found = (_anthropic_from_env(env), _openai_from_env(env))
     return tuple(provider for provider in found if provider is not None)
 
@@ -353,9 +356,7 @@ def _anthropic_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
         settings |= {"base_url": url, "models": []}
     if env.get("ANTHROPIC_MODEL"):
         settings["default_model"] = env["ANTHROPIC_MODEL"]
-    return replace(
-        provider_from_mapping("anthropic", settings, env), presumed=bool(url and not env.get("ANTHROPIC_MODEL"))
-    )
+    return replace(_read_env("anthropic", settings, env), presumed=bool(url and not env.get("ANTHROPIC_MODEL")))
 
 
 def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
@@ -373,4 +374,14 @@ def _openai_from_env(env: Mapping[str, str]) -> ProviderConfig | None:
         settings["preset"] = "openai"
     if env.get("OPENAI_MODEL"):
         settings["default_model"] = env["OPENAI_MODEL"]
-    return replace(provider_from_mapping("openai", settings, env), presumed=bool(url and not env.get("OPENAI_MODEL")))
+    return replace(_read_env("openai", settings, env), presumed=bool(url and not env.get("OPENAI_MODEL")))
+
+
+def _read_env(name: str, settings: Mapping[str, Any], env: Mapping[str, str]) -> ProviderConfig:
+    """Return a provider whose `base_url` comes from a variable. Raises ValueError naming that variable."""
+    try:
+        return provider_from_mapping(name, settings, env)
+    except ValueError as error:
+        setting, _, why = str(error).partition(": ")
+        variable = f"{name.upper()}_BASE_URL" if setting.endswith(".base_url") else setting
+        raise ValueError(f"{variable}: {why}") from None

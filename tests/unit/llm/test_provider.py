@@ -194,3 +194,16 @@ def test_credentials_go_where_the_protocol_wants_them() -> None:
     assert openai["x-team"] == "blue"
     keyless = provider_from_mapping("p", MINIMAL).request_headers()
     assert not {"authorization", "x-api-key"} & keyless.keys()
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"])
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("not-a-url", "must be an http or https URL with a host"),
+        ("http://me:secret@host", "must not contain credentials; use api_key"),
+    ],
+)
+def test_a_wrong_url_in_the_environment_is_reported_by_its_variable(variable: str, url: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"^{variable}: {why}$"):
+        providers_from_env({variable: url})
