@@ -8,17 +8,25 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from actors.adapters.llm.provider import Timeouts
+from actors.adapters.llm.provider import Secret
 from tests.bench.figures import Report, spread
 from tests.unit.llm.conftest import make_certificate
-from tests.unit.llm.model_requests import RequestThread, model
-from tests.unit.llm.scripted_server import Script, ScriptedServer
-from tests.unit.llm.test_abort import PHASES, connecting_to, full_backlog, handshaking, phases, until
+from tests.unit.llm.model_requests import RequestThread, ask, close_models, model
+from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, in_turn, kept
+from tests.unit.llm.test_abort import (
+    ANSWER,
+    PATIENT,
+    PHASES,
+    ROUTES,
+    connecting_to,
+    full_backlog,
+    handshaking,
+    served,
+    until,
+)
 
-TIMES = 84
-"""Of each of the twelve cases: a thousand aborts in all."""
-PROTOCOLS = ("anthropic", "openai-chat", "openai-responses")
-PATIENT = Timeouts(connect=120, first_byte=120, idle=120)
+TIMES = 168
+"""Of each of the twelve cases: two thousand aborts in all."""
 
 
 class Aborts:
@@ -45,30 +53,43 @@ def run(report: Report) -> None:
         _connecting().add(report, "connecting")
         _handshaking(certificate).add(report, "TLS handshake")
         for phase in PHASES:
-            for how, context in (("", None), (", TLS", tls)):
-                _answering(phase, context, certificate).add(report, phase.replace("_", " ") + how)
+            for reused in (False, True):
+                how = ", kept connection" if reused else ""
+                _answering(phase, tls, certificate, reused=reused).add(report, phase.replace("_", " ") + how)
 
 
-def _answering(phase: str, tls: ssl.SSLContext | None, certificate: Path) -> Aborts:
+def _answering(phase: str, tls: ssl.SSLContext, certificate: Path, *, reused: bool) -> Aborts:
+    """Abort plain, over TLS, by proxy and by tunnel in turn; `reused`: the second request of a connection."""
     aborts = Aborts()
+    script = in_turn(kept(ANSWER), PHASES[phase]) if reused else PHASES[phase]
     for number in range(TIMES):
-        protocol = PROTOCOLS[number % len(PROTOCOLS)]
-        with ScriptedServer(phases(protocol)[phase], tls=tls) as server:
-            asking = RequestThread(model(protocol, server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
+        with served(ROUTES[number % len(ROUTES)], script, tls, certificate) as (server, asked):
+            if reused:
+                ask(asked)
+            asking = RequestThread(asked)
             server.reached.wait(10)
             if phase not in {"before_headers", "inside_headers"}:
                 asking.sink.heard.wait(10)
             aborts.of(asking)
+            assert server.accepted == 1
     return aborts
 
 
 def _handshaking(certificate: Path) -> Aborts:
+    """Abort handshakes with a server, and behind a proxy, in turn."""
+
+    def behind_a_proxy(connection: Connection) -> None:
+        connection.read_request()
+        connection.send(b"HTTP/1.1 200 Connected\r\n\r\n")
+        handshaking(connection)
+
     aborts = Aborts()
-    script: Script = handshaking
-    for _ in range(TIMES):
-        with ScriptedServer(script) as server:
+    scripts: tuple[Script, ...] = (handshaking, behind_a_proxy)
+    for number in range(TIMES):
+        with ScriptedServer(scripts[number % 2]) as server:
             url = server.url.replace("http:", "https:")
-            asking = RequestThread(model("anthropic", url, timeouts=PATIENT, ca_bundle=str(certificate)))
+            proxy = Secret(server.url if number % 2 else "")
+            asking = RequestThread(model("anthropic", url, timeouts=PATIENT, ca_bundle=str(certificate), proxy=proxy))
             server.reached.wait(10)
             aborts.of(asking)
     return aborts
@@ -83,4 +104,5 @@ def _connecting() -> Aborts:
             asking = RequestThread(asked)
             until(lambda: connecting_to(port) > waiting)
             aborts.of(asking)
+    close_models()
     return aborts

@@ -197,6 +197,19 @@ def test_a_failed_answer_closes_the_connection_even_if_the_caller_ignores_the_fa
         assert post(transport, server) == b"next"
 
 
+class Taken(CancelToken):
+    """A token whose callbacks a cancel has taken, and is about to run."""
+
+    def forget(self, _callback: object) -> bool:
+        return False
+
+
+def test_a_connection_that_a_cancel_may_yet_shut_down_is_closed() -> None:
+    with ScriptedServer(in_turn(kept(b"yes"))) as server, transport_to(server) as transport:
+        assert post(transport, server, cancel=Taken()) == b"yes"
+        assert idle(transport) == []
+
+
 # --- a server that closes an idle connection --------------------------------------------------------------------------
 
 

@@ -12,12 +12,16 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from typing import Any
 
 from actors.core.errors import ErrorKind
 from actors.ports.resources import file_descriptor_limit_text, out_of_file_descriptors
+
+#: To close with a reset: a server that floods a full window would otherwise learn of the end after a minute.
+_RESET = struct.pack("ii", 1, 0)
 
 
 class TransportError(Exception):
@@ -84,8 +88,12 @@ class AbortHandle:
         """Close the socket; idempotent. Called by the request's own thread, or while no request uses it."""
         with self._lock:
             sock, self._socket = self._socket, None
-            if sock is not None:
-                sock.close()
+            if sock is None:
+                return
+            if self._aborted:
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            sock.close()
 
 
 def open_socket(host: str, port: int, timeout: float, abort_handle: AbortHandle) -> socket.socket:

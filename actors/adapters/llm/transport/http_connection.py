@@ -77,15 +77,11 @@ class HttpConnection:
         announced = _ANNOUNCED.search(self._response.headers.get("keep-alive", ""))
         seconds = min(IDLE_SECONDS, int(announced[1]) - _MARGIN_SECONDS) if announced else IDLE_SECONDS
         self.idle_until = time.monotonic() + seconds
-        return self._keeps_alive and (self._response.complete or self._catch_up())
+        return self._response.keeps_alive and (self._response.complete or self._catch_up())
 
     def is_reusable(self) -> bool:
         """Return whether a request can be sent now: the last response is complete, and no data follows it."""
         return self._catch_up() and self._response.complete
-
-    @property
-    def _keeps_alive(self) -> bool:
-        return self._response.keeps_alive and not self._handle.is_aborted
 
     def _catch_up(self) -> bool:
         """Read received bytes without blocking; return whether there were none except the end of the response."""
@@ -96,7 +92,7 @@ class HttpConnection:
                 if response.take():
                     break
         except (BlockingIOError, ssl.SSLWantReadError):
-            return self._keeps_alive
+            return response.keeps_alive
         except (OSError, MalformedResponseError):
             pass
         response.keeps_alive = False
