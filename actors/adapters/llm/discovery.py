@@ -120,7 +120,7 @@ class Discovery:
         """
         provider = self._client.keys.with_key(cancel)
         send = self._client.transport.send
-        with send("GET", provider.models_url, provider.request_headers(), b"", cancel, timeouts=PATIENCE) as reply:
+        with send("GET", provider.models_url, provider.request_headers(), (), cancel, timeouts=PATIENCE) as reply:
             if 200 <= reply.status < 300:
                 stated = limits_in_list(reply.read_all(_MAX_LIST), model, loaded=bool(provider.loaded_path))
                 if provider.loaded_path and (stated is None or stated.window is None):

@@ -12,7 +12,7 @@ from actors.adapters.llm.protocols.encoded_turns import EncodedTurns
 from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from actors.adapters.llm.discovery import Discovery
     from actors.adapters.llm.protocols.encoded_turns import PrefixCache
@@ -57,7 +57,7 @@ class HttpModel:
 
     def body_of(self, request: ModelRequest) -> bytes:
         """Return the HTTP body of a request."""
-        return self._body(self._prepare(request))
+        return b"".join(self._body(self._prepare(request)))
 
     def _prepare(self, request: ModelRequest) -> PreparedRequest:
         info, limits = self._current()
@@ -65,7 +65,7 @@ class HttpModel:
             limits = replace(limits, output=min(limits.output, request.max_output))
         return PreparedRequest(self._client.provider, info, limits, request)
 
-    def _body(self, prepared: PreparedRequest) -> bytes:
+    def _body(self, prepared: PreparedRequest) -> Sequence[bytes]:
         request, view, protocol = prepared.request, prepared.request.view, self._protocol
 
         def encode(turn: Turn) -> bytes:
@@ -76,7 +76,7 @@ class HttpModel:
         prefix.grow(view, encode)
         tail = EncodedTurns(protocol.joint, prefix.encoded.role)
         tail.add(view.turns[view.settled :], encode)
-        body = protocol.body_of(prepared, (prefix.encoded.text, tail.text))
+        body = protocol.body_of(prepared, (*prefix.encoded.pieces, *tail.pieces))
         if view.settled:
             self._prefixes.put(request.conversation_id, prefix)
         return body

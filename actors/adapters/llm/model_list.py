@@ -100,7 +100,7 @@ class ModelList:
             raise TransportError(ErrorKind.INVALID_REQUEST, 'its settings say discover = "never"')
         provider = self._client.keys.with_key(cancel)
         send = self._client.transport.send
-        with send("GET", provider.list_url, provider.request_headers(), b"", cancel, timeouts=LIST_TIMEOUTS) as reply:
+        with send("GET", provider.list_url, provider.request_headers(), (), cancel, timeouts=LIST_TIMEOUTS) as reply:
             if not 200 <= reply.status < 300:
                 raise TransportError(ErrorKind.SERVER_ERROR, f"it has no list of models (HTTP {reply.status})")
             return listed_in(reply.read_all(_MAX_BYTES))

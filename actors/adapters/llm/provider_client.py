@@ -51,7 +51,7 @@ class WireProtocol(Struct, frozen=True):
     path: str
     turn_of: Callable[[Turn, PreparedRequest], bytes]
     """Encodes a turn; b"" for a turn that cannot be sent."""
-    body_of: Callable[[PreparedRequest, Sequence[bytearray]], bytes]
+    body_of: Callable[[PreparedRequest, Sequence[bytes]], Sequence[bytes]]
     """Encode the body from the encoded and joined turns, which are given in parts."""
     reader: Callable[[PreparedRequest, ModelSink], AnswerReader]
     joint: Joint = comma
@@ -67,7 +67,12 @@ class ProviderClient:
         self.keys = ApiKeys(provider)
 
     def request(
-        self, protocol: WireProtocol, prepared: PreparedRequest, body: bytes, sink: ModelSink, cancel: CancelToken
+        self,
+        protocol: WireProtocol,
+        prepared: PreparedRequest,
+        body: Sequence[bytes],
+        sink: ModelSink,
+        cancel: CancelToken,
     ) -> ModelAnswer:
         """POST `body` and read the answer; retry once if the key was refused and its command prints another one.
 
@@ -90,7 +95,12 @@ class ProviderClient:
         return answer
 
     def _attempt(
-        self, protocol: WireProtocol, prepared: PreparedRequest, body: bytes, sink: ModelSink, cancel: CancelToken
+        self,
+        protocol: WireProtocol,
+        prepared: PreparedRequest,
+        body: Sequence[bytes],
+        sink: ModelSink,
+        cancel: CancelToken,
     ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
         reader = None
         try:

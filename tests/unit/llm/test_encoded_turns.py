@@ -6,12 +6,14 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
-from actors.adapters.llm.protocols.encoded_turns import PrefixCache, comma
-from actors.core.content import Content, Message, MessageType, Text, ToolSuccess, ToolUse
+from actors.adapters.llm.protocols.encoded_turns import EncodedTurns, PrefixCache, comma
+from actors.core.content import Content, Message, MessageType, Text, ToolSuccess, ToolUse, text_of
 from actors.core.history import GrowingView, ProviderView, Turn
 from tests.unit.llm.model_requests import assistant, provider, request, user
 
@@ -43,7 +45,7 @@ class Encoder:
         prefix = cache.take(conversation, form, comma, view)
         prefix.grow(view, self)
         cache.put(conversation, prefix)
-        assert prefix.encoded.text == b",".join([b"x" * self.size] * len(turns))
+        assert b"".join(prefix.encoded.pieces) == b",".join([b"x" * self.size] * len(turns))
         return self.encoded
 
 
@@ -56,6 +58,17 @@ def test_settled_turns_are_encoded_once() -> None:
     assert encoder.request(cache, "one", TURNS) == [*TURNS[1:]]
     assert encoder.request(cache, "one", TURNS) == []
     assert encoder.request(cache, "two", TURNS) == [*TURNS]
+
+
+@given(st.lists(st.integers(0, 50), max_size=200))
+def test_however_turns_come_they_are_few_pieces_in_order(sizes: list[int]) -> None:
+    encoded, shared, expected = EncodedTurns(comma), list[tuple[list[bytes], bytes]](), list[bytes]()
+    for number, size in enumerate(sizes):
+        expected += [f"{number}".encode()] * size
+        encoded.add([user(f"{number}")] * size, lambda turn: text_of(turn.content).encode())
+        shared.append((list(encoded.pieces), b",".join(expected)))
+        assert len(encoded.pieces) <= 2 + len(b",".join(expected)).bit_length()
+    assert all(b"".join(pieces) == whole for pieces, whole in shared), "what a request shares does not change"
 
 
 def test_another_form_or_lineage_is_encoded_from_the_start() -> None:

@@ -7,11 +7,14 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors.adapters.llm.provider import Secret, Timeouts
 from actors.adapters.llm.transport import http
 from actors.adapters.llm.transport.connections import TransportError
 from actors.adapters.llm.transport.http import Transport
+from actors.adapters.llm.transport.http_connection import rest_of
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
 from tests.unit.llm.model_requests import QUICK, provider
@@ -29,7 +32,7 @@ SHORT = Timeouts(connect=5, first_byte=0.2, idle=0.2)
 
 def post(url: str, body: bytes = b"{}", **settings: Any) -> tuple[int, bytes]:
     transport = Transport(provider("openai-chat", url, **settings))
-    with transport.post(url + "/v1/x", {"x-mark": "1"}, body, CancelToken()) as reply:
+    with transport.post(url + "/v1/x", {"x-mark": "1"}, [body], CancelToken()) as reply:
         return reply.status, reply.read_all()
 
 
@@ -37,6 +40,23 @@ def failure(url: str, **settings: Any) -> TransportError:
     with pytest.raises(TransportError) as raised:
         post(url, **settings)
     return raised.value
+
+
+def test_a_body_in_pieces_arrives_whole() -> None:
+    pieces = [b"", *(bytes([number]) * size for number, size in enumerate((1, 3_000_000, 0, 70_000, 1)))]
+    with ScriptedServer(answer(200, b"yes")) as server:
+        transport = Transport(provider("openai-chat", server.url))
+        with transport.post(server.url, {}, pieces, CancelToken()) as reply:
+            assert reply.read_all() == b"yes"
+    (received,) = server.received
+    assert received.body == b"".join(pieces)
+
+
+@given(pieces=st.lists(st.binary(max_size=3), max_size=5), count=st.integers(0, 9))
+def test_of_pieces_what_the_kernel_did_not_take_is_sent_next(pieces: list[bytes], count: int) -> None:
+    rest = rest_of([memoryview(piece) for piece in pieces], count)
+    assert b"".join(rest) == b"".join(pieces)[count:]
+    assert all(rest)
 
 
 def test_a_request_and_its_answer() -> None:
@@ -58,7 +78,7 @@ def test_pieces_come_as_they_are_sent_with_and_without_chunks() -> None:
     for script in (chunks, closing):
         with ScriptedServer(script) as server:
             transport = Transport(provider("anthropic", server.url))
-            with transport.post(server.url, {}, b"{}", CancelToken()) as reply:
+            with transport.post(server.url, {}, [b"{}"], CancelToken()) as reply:
                 assert reply.read() == b"first"
 
 
@@ -315,7 +335,7 @@ def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
 
     with ScriptedServer(stream([], then=flood)) as server:
         transport = Transport(provider("anthropic", server.url))
-        with transport.post(server.url, {}, b"{}", CancelToken()) as reply, pytest.raises(TransportError) as raised:
+        with transport.post(server.url, {}, [b"{}"], CancelToken()) as reply, pytest.raises(TransportError) as raised:
             list(iter(reply.read, b""))
     assert raised.value.kind is ErrorKind.RESPONSE_TOO_LARGE
 
@@ -323,7 +343,7 @@ def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("key", ["hunter22\r\nx-evil: 1", "hunter22\u2603"])
 def test_a_header_that_cannot_be_sent_is_reported_without_its_value(key: str) -> None:
     with ScriptedServer(answer(200, b"")) as server:
-        posting = Transport(provider("anthropic", server.url)).post(server.url, {"x-key": key}, b"", CancelToken())
+        posting = Transport(provider("anthropic", server.url)).post(server.url, {"x-key": key}, [], CancelToken())
         with pytest.raises(TransportError) as raised:
             posting.__enter__()
     assert raised.value.kind is ErrorKind.INVALID_REQUEST
@@ -336,7 +356,7 @@ def test_the_token_keeps_nothing_of_a_finished_request(monkeypatch: pytest.Monke
     monkeypatch.setattr(token, "on_cancel", kept.append)
     monkeypatch.setattr(token, "forget", kept.remove)
     with ScriptedServer(answer(200, b"yes")) as server:
-        with Transport(provider("anthropic", server.url)).post(server.url, {}, b"{}", token) as reply:
+        with Transport(provider("anthropic", server.url)).post(server.url, {}, [b"{}"], token) as reply:
             assert reply.read_all() == b"yes"
             assert len(kept) == 1
         assert kept == []

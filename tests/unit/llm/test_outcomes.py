@@ -185,7 +185,7 @@ def outcome(protocol: str, pieces: list[bytes]) -> tuple[ModelAnswer | tuple[Any
     said = Said()
     try:
         asked = served._prepare(request())
-        return client.request(_WIRE_PROTOCOLS[protocol], asked, b"", said, CancelToken()), said
+        return client.request(_WIRE_PROTOCOLS[protocol], asked, [], said, CancelToken()), said
     except ModelFailedError as failed:
         return (failed.failure, failed.retry_after_ms, failed.usage), said
     except ModelAbortedError:

@@ -21,7 +21,7 @@ from actors.core.content import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from actors.adapters.llm.protocols.answer_builder import PreparedRequest
     from actors.ports import ImageView
@@ -102,9 +102,9 @@ def json_elements(parts: Iterable[Any]) -> bytes:
     return b",".join(map(ENCODER.encode, parts))
 
 
-def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes | bytearray) -> bytes:
-    """Encode the object `head` with an array as its last member; the encoded elements are given in parts.
+def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Sequence[bytes]:
+    """Encode the object `head` with an array as its last member; its encoded elements are given in pieces.
 
-    The parts are joined in one step, because a body may have megabytes.
+    Returned in pieces, since a body may have megabytes.
     """
-    return b"".join((ENCODER.encode(head)[:-1], b',"', key.encode(), b'":[', *elements, b"]}"))
+    return ENCODER.encode(head)[:-1] + b',"' + key.encode() + b'":[', *elements, b"]}"

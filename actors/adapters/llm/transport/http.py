@@ -28,7 +28,7 @@ from actors.ports.resources import exhausted_resource
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from actors.adapters.llm.provider import ProviderConfig, Timeouts
     from actors.adapters.llm.transport.connection_pool import Later
@@ -141,7 +141,7 @@ class Transport:
             raise TransportError(ErrorKind.INVALID_REQUEST, "its ca_bundle cannot be read as PEM") from None
 
     def post(
-        self, url: str, headers: Mapping[str, str], body: bytes, cancel: CancelToken
+        self, url: str, headers: Mapping[str, str], body: Sequence[bytes], cancel: CancelToken
     ) -> AbstractContextManager[Reply]:
         """Send `body`: see `send`."""
         return self.send("POST", url, headers, body, cancel, timeouts=self._provider.timeouts)
@@ -152,13 +152,14 @@ class Transport:
         method: str,
         url: str,
         headers: Mapping[str, str],
-        body: bytes,
+        body: Sequence[bytes],
         cancel: CancelToken,
         *,
         timeouts: Timeouts,
     ) -> Generator[Reply]:
         """Send a request and yield the reply once its headers have arrived, whatever its status.
 
+        The body is given in pieces, which are not copied: a long history has megabytes.
         Redirects, cookies, and proxies or credentials from the environment are ignored. Leaving the block keeps the
         connection for another request, or closes it.
 
@@ -180,18 +181,20 @@ class Transport:
             else:
                 connection.close()
 
-    def _encoded(self, method: str, endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> bytes:
-        """Return head and body of a request. Raises TransportError."""
+    def _encoded(
+        self, method: str, endpoint: Endpoint, headers: Mapping[str, str], body: Sequence[bytes]
+    ) -> Sequence[bytes]:
+        """Return head and body of a request, in pieces. Raises TransportError."""
         target = endpoint.path
         if self._proxy is not None and not endpoint.secure:
             target = endpoint.url
             if self._proxy.authorization:
                 headers = {**headers, "proxy-authorization": self._proxy.authorization}
-        length = len(body) if body or method == "POST" else None
-        return encode_head(method, target, endpoint.authority, headers, length) + body
+        length = sum(map(len, body)) if body or method == "POST" else None
+        return encode_head(method, target, endpoint.authority, headers, length), *body
 
     def _begin(
-        self, endpoint: Endpoint, request: bytes, cancel: CancelToken, timeouts: Timeouts
+        self, endpoint: Endpoint, request: Sequence[bytes], cancel: CancelToken, timeouts: Timeouts
     ) -> tuple[HttpConnection, ResponseParser]:
         """Send a request; return its connection, which `cancel` aborts, and its response with the head read.
 
@@ -212,7 +215,7 @@ class Transport:
             raise _not_begun() from None
 
     def _exchange(
-        self, connection: HttpConnection, request: bytes, cancel: CancelToken, timeouts: Timeouts
+        self, connection: HttpConnection, request: Sequence[bytes], cancel: CancelToken, timeouts: Timeouts
     ) -> ResponseParser:
         """Send a request and read the head of its response. Raises TransportError or NotDeliveredError."""
         try:
@@ -254,7 +257,7 @@ def _open_tunnel(connection: HttpConnection, proxy: Proxy, endpoint: Endpoint, s
     headers = {"proxy-authorization": proxy.authorization} if proxy.authorization else {}
     request = encode_head("CONNECT", endpoint.origin_authority, endpoint.origin_authority, headers, None)
     try:
-        status = connection.request(request, seconds).status
+        status = connection.request([request], seconds).status
     except TimeoutError:
         raise TransportTimeoutError(f"the proxy did not connect within {seconds:g} s") from None
     except (OSError, ConnectionLostError, MalformedResponseError):

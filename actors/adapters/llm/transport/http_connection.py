@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from actors.adapters.llm.transport.response_parser import MalformedResponseError, ResponseParser
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.adapters.llm.transport.connections import AbortHandle
 
 #: Maximum seconds that an idle connection is kept; shorter than servers keep theirs.
@@ -48,12 +50,12 @@ class HttpConnection:
         if self._plain:
             sock.settimeout(None)
 
-    def request(self, data: bytes, seconds: float) -> ResponseParser:
-        """Send a request and read the head of its response, each within `seconds`.
+    def request(self, pieces: Sequence[bytes], seconds: float) -> ResponseParser:
+        """Send a request, given in pieces, and read the head of its response, each within `seconds`.
 
         Raises ConnectionLostError, MalformedResponseError, TimeoutError or another OSError.
         """
-        sent = self._send(data, seconds)
+        sent = self._send(pieces, seconds)
         deadline = time.monotonic() + seconds
         response = self._response = ResponseParser()
         response.feed(self._first_bytes(sent, seconds))
@@ -102,21 +104,24 @@ class HttpConnection:
         """Close the socket; idempotent."""
         self._handle.close()
 
-    def _send(self, data: bytes, seconds: float) -> int:
-        """Send `data`; return how many bytes the kernel accepted, which is fewer if the server closed the connection.
+    def _send(self, pieces: Sequence[bytes], seconds: float) -> int:
+        """Send data; return how many bytes the kernel accepted, which is fewer if the server closed the connection.
 
         In that case a response may have arrived already, e.g. that the body is too large. Raises TimeoutError.
         """
         deadline = time.monotonic() + seconds
+        waiting = [memoryview(piece) for piece in (pieces if self._plain else [b"".join(pieces)]) if piece]
         sent = 0
-        while sent < len(data):
+        while waiting:
             self._limit_to(seconds)
             try:
-                sent += self._sock.send(memoryview(data)[sent:])
+                accepted = self._sock.sendmsg(waiting) if self._plain else self._sock.send(waiting[0])
             except (BlockingIOError, TimeoutError):
                 raise TimeoutError from None
             except OSError:
                 break
+            sent += accepted
+            waiting = rest_of(waiting, accepted)
             seconds = deadline - time.monotonic()
         return sent
 
@@ -180,3 +185,13 @@ class HttpConnection:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         else:
             self._sock.settimeout(seconds)
+
+
+def rest_of(pieces: Sequence[memoryview], count: int) -> list[memoryview]:
+    """Return the pieces without their first `count` bytes."""
+    rest: list[memoryview] = []
+    for piece in pieces:
+        if count < len(piece):
+            rest.append(piece[count:])
+        count = max(0, count - len(piece))
+    return rest

@@ -45,7 +45,7 @@ _OPENINGS = {role: b'{"role":"%s","content":[' % role.encode() for role in ("use
 _END = b"]}"
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
     """Encode the request as JSON.
 
     The same turns always give the same bytes, so that the provider's prompt cache hits and its check of returned

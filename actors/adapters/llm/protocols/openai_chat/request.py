@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PATH = "/chat/completions"
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
     """Encode the request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}

@@ -46,7 +46,7 @@ class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _PHASE = msgspec.json.Decoder(Phase)
 
 
-def body_of(prepared: PreparedRequest, turns: Sequence[bytearray]) -> bytes:
+def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
     """Encode the request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
