@@ -115,11 +115,11 @@ def wire(config: Config) -> Generator[Wiring]:
             raise CannotStartError(str(error)) from None
         except OSError as error:
             raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
-        sandbox = _sandbox(config, socket, tool_cpus)
-        opened.callback(sandbox.close)
         threads = ThreadPool()
         opened.callback(threads.close)
-        hub, toolbox = EventHub(), StandardToolbox()
+        sandbox = _sandbox(config, socket, tool_cpus, threads)
+        opened.callback(sandbox.close)
+        hub, toolbox = EventHub(), StandardToolbox(threads)
         services = Services(
             store=store,
             bus=hub,
@@ -174,14 +174,14 @@ def _pinned(config: Config) -> Generator[frozenset[int] | None]:
         yield tool_cpus
 
 
-def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None) -> ToolHostSandbox:
+def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads: ThreadPool) -> ToolHostSandbox:
     """Return the sandbox of the tools, which hides the server's own files and socket. Raises CannotStartError."""
     own = (config.data_dir, socket.parent, config.tls_key, config.file)
     try:
         groups = ControlGroups()
         report = with_limits(probe(config.sandbox), groups.controllers)
         protected = [str(path) for path in own if path is not None]
-        sandbox = ToolHostSandbox(report, protected=protected, groups=groups, cpus=cpus)
+        sandbox = ToolHostSandbox(report, protected=protected, groups=groups, cpus=cpus, threads=threads)
     except (SandboxUnavailableError, OSError) as error:
         raise CannotStartError(str(error)) from None
     return sandbox

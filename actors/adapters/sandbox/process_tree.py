@@ -23,6 +23,8 @@ from actors.ports.resources import exhausted_resource
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.ports.threads import Threads
+
 log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 10.0
@@ -133,9 +135,11 @@ class ProcessTree:
         launch: Launch,
         on_output: Callable[[bytes], None],
         *,
+        threads: Threads,
         on_end: OnEnd,
         trace: orphans.CallMarks,
     ) -> None:
+        self._threads = threads
         self._trace = trace
         self._control = control
         self._on_output: Callable[[bytes], None] | None = on_output
@@ -144,7 +148,8 @@ class ProcessTree:
         self._began = time.monotonic()
         wall = launch.limits.wall_seconds
         self._wall_until = self._began + wall + WALL_GRACE_SECONDS if wall else None
-        self._reader = threading.Thread(target=self._read, name="bedrock-toolhost", daemon=True)
+        self._reading = False
+        self._read_all = threading.Event()
         self._finishing = threading.Lock()  # one thread finishes the tree; concurrent waiters get its result
         self._end: ProcessEnd | None = None
         self._changed = threading.Condition()  # notified by the reader and by kill
@@ -167,7 +172,8 @@ class ProcessTree:
     def begin(self, description: bytes) -> None:
         """Send the launch to the host. Raises ProcessStartError, and then the program did not start."""
         try:
-            self._reader.start()
+            self._threads.run(self._read, "bedrock-toolhost")
+            self._reading = True
         except RuntimeError as error:
             self._silent = True
             raise ProcessStartError(
@@ -265,14 +271,14 @@ class ProcessTree:
 
     def _join_reader(self, leaked: bool) -> None:
         """End the reader thread, which ends with the host, unless the host keeps killing leaked processes."""
-        if self._reader.ident is None:  # it was never started, so the host's pid is not known
+        if not self._reading:  # it was never started, so the host's pid is not known
             self._control.settimeout(CONFIRM_SECONDS)
             self._read()
             return
-        self._reader.join(0 if leaked else CONFIRM_SECONDS)
+        self._read_all.wait(0 if leaked else CONFIRM_SECONDS)
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
-        self._reader.join()
+        self._read_all.wait()
 
     def _await_report(self) -> bool:
         """Wait for the host's report; False if the host is lost or does not report in time after a kill."""
@@ -359,6 +365,7 @@ class ProcessTree:
             with self._changed:
                 self._silent = True
                 self._changed.notify_all()
+            self._read_all.set()
 
     def _next_frame(self) -> bytes:
         """Return the host's next frame, b"" at its end. Raises OSError.

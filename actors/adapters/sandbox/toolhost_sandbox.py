@@ -17,12 +17,14 @@ from actors.adapters.sandbox.server_files import ServerFiles
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.resources import exhausted_resource
+from actors.ports.threads import NewThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Set
 
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
     from actors.adapters.sandbox.host_process import HostProcess
+    from actors.ports.threads import Threads
 
 CLOSE_SECONDS = 0.5
 """Seconds at shutdown for killing the orphans of each leaked call."""
@@ -38,7 +40,7 @@ class ToolHostSandbox:
     Concurrent calls do not wait for each other's private directories: in tier A they share one mount point, on which
     each has its own tmpfs; in tier B each has its own directory, removed when the call has ended.
 
-    `cpus`: the CPUs of the programs, if this process itself runs on fewer.
+    `cpus`: the CPUs of the programs, if this process itself runs on fewer. `threads`: for the output of each program.
 
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
     limits that they do not enforce.
@@ -52,7 +54,9 @@ class ToolHostSandbox:
         pid_namespace: bool = True,
         groups: ControlGroups | None = None,
         cpus: Set[int] | None = None,
+        threads: Threads | None = None,
     ) -> None:
+        self._threads = threads or NewThreads()
         self._report = report
         self._files = ServerFiles(protected)
         self._groups = groups
@@ -154,7 +158,7 @@ class ToolHostSandbox:
                 raise ProcessStartError(
                     exhausted_resource(error) or f"the tool host could not be started: {error.strerror}"
                 ) from error
-            tree = ProcessTree(host, ours, launch, on_output, on_end=self._ended, trace=trace)
+            tree = ProcessTree(host, ours, launch, on_output, threads=self._threads, on_end=self._ended, trace=trace)
             self._register(tree, directory)
         return tree, description, number
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
+    from actors.ports.threads import Threads
 
 MAX_FAULTS = 3
 """Maximum number of reported errors of one input."""
@@ -45,8 +46,9 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 class StandardToolbox:
     """The standard tools (ports.Toolbox). Any thread. `forget` drops their state of a conversation."""
 
-    def __init__(self) -> None:
-        self._jobs = JobRegistry()
+    def __init__(self, threads: Threads | None = None) -> None:
+        """Build the tools. `threads`: those that wait for bash jobs."""
+        self._jobs = JobRegistry(threads)
         self._clipboards = Clipboards()
         tools: tuple[Tool, ...] = (
             BashTool(self._jobs),

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.sandbox import fork_server, process_tree, toolhost
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import Launch, ProcessEnd, ProcessStartError
+from actors.runtime.thread_pool import ThreadPool
 from tests.e2e import processes
 from tests.e2e.patience import eventually
 from tests.integration.sandbox.trees import footprint, launch
 
 if TYPE_CHECKING:
     from actors.adapters.sandbox.process_tree import ProcessTree
-    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+    from actors.ports import SandboxReport
 
 
 def run(sandbox: ToolHostSandbox, command: str, **changes: object) -> ProcessEnd:
@@ -83,6 +85,19 @@ def test_calls_start_no_interpreter_once_there_was_one(
         assert run(sandbox, f"exit {number}").exit_code == number
     assert len(started) == 1
     assert (server_of(sandbox), footprint()) == (server, before)
+
+
+def test_calls_start_no_thread_once_there_are_some(report: SandboxReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = ThreadPool()
+    sandbox = ToolHostSandbox(report, threads=threads)
+    for tree in [sandbox.start(launch("true"), lambda data: None) for _ in range(3)]:
+        tree.wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", lambda thread: pytest.fail("a thread was started"))
+        for number in range(10):
+            assert run(sandbox, f"exit {number}").exit_code == number
+    sandbox.close()
+    threads.close()
 
 
 def test_a_closed_sandbox_has_no_fork_server(sandbox: ToolHostSandbox) -> None:

@@ -17,6 +17,7 @@ from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
 
 if TYPE_CHECKING:
     from actors.core.context import Mode
+    from actors.ports.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,9 @@ class Job:
     for the process and ends with it, so killing the process ends the thread.
     """
 
-    def __init__(self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> None:
+    def __init__(
+        self, handle: str, command: str, tool_use_id: str, mode: Mode, clock: Clock, *, threads: Threads
+    ) -> None:
         self.handle = handle
         self.command = command
         self.tool_use_id = tool_use_id
@@ -45,6 +48,7 @@ class Job:
         self.kill_pending = False
         """Whether a signal was sent and the job did not end within the time limit."""
         self._clock = clock
+        self._threads = threads
         self._began = clock.monotonic()
         # There are two locks, so that a slow watcher, which blocks output, cannot block a kill.
         self._writing = threading.Lock()
@@ -124,7 +128,7 @@ class Job:
         if doomed:
             process.kill()
         try:
-            threading.Thread(target=self._await_end, args=(process,), name="bedrock-bash-job", daemon=True).start()
+            self._threads.run(functools.partial(self._await_end, process), "bedrock-bash-job")
         except RuntimeError:
             process.kill()
             self._await_end(process)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from actors.adapters.tools.bash.job import Job
 from actors.adapters.tools.refusal import ToolRefusedError
 from actors.core.context import Mode, wider
+from actors.ports.threads import NewThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.core.tool_run import KillReceipt
     from actors.ports import Clock
+    from actors.ports.threads import Threads
 
 MAX_LIVE = 8
 """Maximum number of running jobs of one conversation."""
@@ -27,8 +29,9 @@ COMMAND_SHOWN = 200
 class ConversationJobs:
     """The jobs of one conversation. Used under the registry's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads) -> None:
         self.jobs: dict[str, Job] = {}
+        self._threads = threads
         self._numbers = 0
 
     @property
@@ -39,7 +42,7 @@ class ConversationJobs:
     def open(self, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
         """Create a job with the next handle."""
         self._numbers += 1
-        job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock)
+        job = Job(f"b-{self._numbers}", command, tool_use_id, mode, clock, threads=self._threads)
         self.jobs[job.handle] = job
         return job
 
@@ -53,14 +56,16 @@ class ConversationJobs:
 class JobRegistry:
     """Finds jobs by conversation and handle, in memory only. Any thread; never blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads | None = None) -> None:
+        """Start without jobs. `threads`: those that wait for the jobs."""
+        self._threads = threads or NewThreads()
         self._lock = threading.Lock()  # guards the jobs of all conversations; jobs are killed outside of it
         self._conversations: dict[str, ConversationJobs] = {}
 
     def open(self, conversation_id: str, command: str, tool_use_id: str, mode: Mode, clock: Clock) -> Job:
         """Create a job to be started; `drop` removes it. Raises ToolRefusedError if too many jobs are running."""
         with self._lock:
-            jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs())
+            jobs_here = self._conversations.setdefault(conversation_id, ConversationJobs(self._threads))
             if len(live := jobs_here.live) >= MAX_LIVE:
                 raise _too_many(live)
             jobs_here.drop_oldest_ended()
