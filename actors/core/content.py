@@ -185,7 +185,7 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     type: MessageType
     content: tuple[Content, ...]
     created_at: int
-    """Milliseconds since the epoch, UTC."""
+    """When it was stored, in milliseconds since the epoch (UTC)."""
     run: str = ""
     """Id of its run; "" outside of one."""
     delivery: str = ""

@@ -191,7 +191,7 @@ class PendingAgent(Struct, frozen=True):
     """Index of its task."""
     task: str
     deadline: int
-    """Milliseconds since the epoch."""
+    """The deadline, in milliseconds since the epoch."""
 
 
 class AgentSucceeded(Struct, frozen=True, tag="succeeded"):

@@ -38,7 +38,7 @@ class AgentSummary(Struct, frozen=True, omit_defaults=True):
     heading: str
     """First line of its task; the whole is the first message of its own conversation."""
     deadline: int
-    """Milliseconds since the epoch."""
+    """The deadline, in milliseconds since the epoch."""
 
 
 class StateSummary(Struct, frozen=True, omit_defaults=True):

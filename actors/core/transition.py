@@ -3,9 +3,9 @@
 Two rules hold for everything in this package.
 
 1. Nothing here does anything. A transition gets a state, the context of its conversation and an event, and
-   returns a new state and a list of effects. It cannot wait, look at a clock, roll dice, make up an id, or log.
-   Times are in the events, ids are counters in the state. Applying the logged events again gives the same
-   results, which is how `bedrock replay` works, and how a bug from production becomes a unit test.
+   returns a new state and a list of effects. It cannot wait, read a clock, draw random numbers, generate an id, or log.
+   Times are in the events, ids are counters in the state. Applying the logged events again gives the same results,
+   which is how `bedrock replay` works, and how a bug from production becomes a unit test.
 2. Nothing here remembers anything but the state. What a later event needs to know must be in the state, and with it
    in the database row that is written in the same transaction; there is no second source to disagree with it.
 
@@ -13,10 +13,10 @@ Theory of operation
 ===================
 
 A conversation lives in *runs*, which the Request Cycle Model calls request cycles. A run begins with one message and
-ends with exactly one run-stop; between the two the conversation is busy and its state says with what: a request to the
-model, a question to a person, a tool, sub-agents, a cancel, a summary. Idle and Error are the two states where it
-waits for the next message; three more states are final. The states are plain values; what they have in common, the
-ledger, is carried from each to the next: the counters, the queues, the sums.
+ends with exactly one run-stop; in between the conversation is busy, and its state says why: a request to the model, a
+question to a person, a tool, sub-agents, a cancel, a summary. Idle and Error are the two states where it waits for the
+next message; three more states are final. The states are plain values; what they have in common, the ledger, is carried
+from each to the next: the counters, the queues, the sums.
 
 Three kinds of events arrive.
 
@@ -24,17 +24,17 @@ Three kinds of events arrive.
   that a program can read, and nothing has changed.
 * *Outcomes* are the results of effects. They may be late, duplicated, or belong to something that was cancelled long
   ago, so each one carries the identity of the effect it answers, and a state accepts only the outcome that it waits
-  for. All others are *ignored*: the very same state object comes back, with no effects. That is why no code ever has
-  to wait for an abort to be confirmed, and why a timer need not be stopped: its number is out of date.
-* *Settle events* come from the state itself. Three states must not last, because they only mark a point
-  on the way: AwaitingLlm (a request is due), Cancelling a model request (there is nothing to wait for), and Idle or
-  Error with a queue (the next run is due). `settle_event` names the event that moves on, and `run_chain` applies an
-  event together with all that follows: one commit, though clients see every step. Each lap of the chain consumes
-  a queued message or reaches a state that lasts, so every chain ends.
+  for. All others are *ignored*: the same state object is returned, with no effects. That is why no code ever has to
+  wait for an abort to be confirmed, and why a timer need not be stopped: its number is out of date.
+* *Settle events* come from the state itself. Three states must not last, because they are only intermediate:
+  AwaitingLlm (a request is due), Cancelling a model request (there is nothing to wait for), and Idle or Error with a
+  queue (the next run is due). `settle_event` names the event that moves on, and `run_chain` applies an event together
+  with all that follows: one commit, though clients see every step. Each round of the chain consumes a queued message or
+  reaches a state that lasts, so every chain ends.
 
-Effects come in the order of a story, but they are carried out in three phases: everything that is persisted, in one
-transaction; then all notifications to clients; then everything that is started. So a crash can lose work, but
-never the knowledge of it.
+A transition lists its effects in logical order, but they are carried out in three phases: first everything that is
+persisted, in one transaction; then all notifications to clients; then everything that is started. So a crash can
+interrupt work, but the log always shows that it was due.
 
 How the history stays valid
 ===========================
@@ -48,13 +48,12 @@ rewritten.
 How the code is laid out
 ========================
 
-`transition` looks at what is alike in every state and then hands over to one function per state, `when_<state>` in
+`transition` handles events that are the same in every state and then calls one function per state, `when_<state>` in
 `rules/<state>.py`. Each lists every event: one arm per class, with `if` inside the arm where the payload decides, and
-no `case _`. A forgotten event is then an error of the type checkers, both of them, and not a conversation that is
-stuck at three in the morning. (One match over pairs of state and event would read better, but mypy cannot see that it
-is complete; a table cannot be written, because the next state depends on the payload.) What several states do alike
-is in `steps/`. The steps work on a `TransitionBuilder`, the only mutable object, which exists inside a single
-transition only.
+no `case _`. A forgotten event is then an error of the type checkers, both of them, and not a conversation that is stuck
+in production. (One match over pairs of state and event would read better, but mypy cannot see that it is complete; a
+table cannot be written, because the next state depends on the payload.) Code that several states share is in `steps/`.
+The steps work on a `TransitionBuilder`, the only mutable object, which exists inside a single transition only.
 
 `README.md` beside this file shows the whole machine, generated from this code.
 """
@@ -134,7 +133,7 @@ class Step(Struct, frozen=True):
 
 
 def transition(state: State, context: ConvContext, event: Event) -> TransitionResult:
-    """Apply one event: move, stay (the very same state, no effects), or raise.
+    """Apply one event: return the new state with effects, return the same state object without effects, or raise.
 
     Raises Rejected, a subclass of InvalidTransition, for a command at the wrong moment.
     """

@@ -26,7 +26,7 @@ class Launch(Struct, frozen=True):
     """A program to run as a tool."""
 
     argv: tuple[str, ...]
-    """The program and its arguments; with `python` the source of a Python program and its arguments."""
+    """The program and its arguments; if `python`, the source of a Python program and its arguments."""
     cwd: str
     env: Mapping[str, str]
     """The complete environment; only BEDROCK_CALL, the number of the call, is added.
@@ -37,9 +37,8 @@ class Launch(Struct, frozen=True):
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
     python: bool = False
-    """Whether argv[0] is source that the interpreter of the tool host runs, isolated and restricted like any program.
-
-    That is quicker than to start another interpreter, but the memory layout is that of all such programs.
+    """Whether argv[0] is Python source, which the tool host's own interpreter runs, isolated and restricted like any
+    program. That is faster than starting another interpreter, but all such programs have the same memory layout.
     """
     stdin: bytes = b""
     output_bytes: int = 128 * 1024

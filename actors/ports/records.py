@@ -79,7 +79,7 @@ class CommandRecord(Struct, frozen=True):
     request_id: str
     body_hash: str
     answer: bytes
-    """The answer as JSON, returned to repeats."""
+    """The answer as JSON, returned if the command is repeated."""
     at: int
 
 

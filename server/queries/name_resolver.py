@@ -34,7 +34,10 @@ class NameResolver:
         return record
 
     async def identify(self, name: str) -> str:
-        """Return the id of a conversation. It may have been deleted since its owner was cached; its actor knows."""
+        """Return the id of a conversation.
+
+        It may have been deleted since its owner was cached, which its actor checks.
+        """
         key = names.parse_conversation(name) or ""
         if self._owners.get(key) == caller.get():
             return key

@@ -30,7 +30,7 @@ _SHOWN = 20
 
 
 class Server(Struct, frozen=True, eq=False):
-    """One provider with what its server says about its models."""
+    """One provider, with its server's statements about its models."""
 
     client: ProviderClient
     discovery: Discovery

@@ -2,12 +2,12 @@
 
 Started by `fork_server.py` as an interpreter with `-I -S`, single-threaded, in a session of its own, with an empty
 environment: as the fork server, which has everything loaded and forks a host for each call, or as a host.
-Self-contained and sparing with imports, because hosts, init and main are copies of that process.
+It imports nothing of this project and as little as possible, because hosts, init and main are copies of that process.
 
 Theory of operation. Three processes, each the only child of the previous one:
 
-    host   forked by the fork server as a child of the server. Talks to the server, pumps output, keeps the wall clock,
-           kills.
+    host   forked by the fork server as a child of the server. Exchanges frames with the server,
+           forwards output, enforces the time limit, kills.
     init   PID 1 of a new PID namespace if one can be created; otherwise a subreaper like the host.
     main   the program, in a session of its own. Its descendants may do what they like: init inherits them.
 
@@ -144,7 +144,7 @@ PRELOADED = (
     "__future__", "array", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re", "subprocess",
     "typing", "unicodedata",
 )  # fmt: skip
-#: What the server's own Python programs import of the standard library, loaded once by the fork server.
+#: Modules of the standard library that the server's own Python programs import; the fork server loads them once.
 
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 """Maximum content of the private directory and of /dev/shm in tier A. In tier B only the size of each file is
@@ -476,7 +476,7 @@ class Census:
         return False
 
     def over_memory(self, pids: "list[int]", now: float) -> bool:
-        """Return whether these processes exceed the memory limit together; measures only when that is possible."""
+        """Return whether these processes together exceed the memory limit; measured only if an upper bound does."""
         grown = max(0, self.shared - self.shared_before)
         if sum(map(unshared_at_most, pids)) + grown <= self.memory or now < self.measure_at:
             return False
@@ -817,7 +817,7 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
 
 
 def run_python(argv: "list[bytes]", env: "dict[bytes, bytes]") -> "NoReturn":
-    """Run argv[0], Python source, as `python -I -S -c` would, and end this process."""
+    """Run argv[0], which is Python source, like `python -I -S -c`, and end this process."""
     status = 1
     try:
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
@@ -839,7 +839,7 @@ def run_python(argv: "list[bytes]", env: "dict[bytes, bytes]") -> "NoReturn":
 
 
 def flush_output() -> None:
-    """Write what is left in the buffers of the standard streams, as the interpreter's end does."""
+    """Flush the standard streams, as the interpreter does at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

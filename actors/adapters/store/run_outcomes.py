@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RUN = ("conversation_id", "revision", "run", "reason", "detail", "message", "last_sequence", "at", "digest")
 """Columns of a run."""
 FATE = ("conversation_id", "revision", "message_id", "delivery", "fate", "input", "run", "at", "digest")
-"""Columns of a fate."""
+"""Columns of the outcome of a queued input."""
 
 _encode = json.Encoder().encode
 _INPUT = json.Decoder(QueuedInput)

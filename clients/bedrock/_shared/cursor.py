@@ -1,8 +1,7 @@
 """The position of a watcher in a conversation, and what it has already yielded. No I/O.
 
 Both clients use this class and add only I/O. A stream may break after any response and be opened again with
-`EventCursor.request`; what comes out of `EventCursor.receive`, put together, is the same as if the stream had never
-broken:
+`EventCursor.request`; the events that `EventCursor.receive` returns are the same as if the stream had never broken:
 
 * Durable events are identified by their revision: those not newer than the last one are dropped.
 * Deltas are identified by their slot (request id, attempt) and offset. A new stream does not repeat deltas; its

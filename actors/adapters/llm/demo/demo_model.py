@@ -1,4 +1,4 @@
-"""The demo model: a script that needs neither key nor network and drives the real machinery.
+"""The demo model: a script that needs neither key nor network and uses the real implementation of everything else.
 
 Its answers depend only on the conversation (see `script`). Their effects are real: text streams, tool calls run or ask
 for approval, a simulated failure is retried, and everything can be cancelled.

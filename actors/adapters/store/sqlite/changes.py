@@ -193,7 +193,7 @@ class Compaction:
         self._pages = pages
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Return at most `pages` pages; a database without incremental vacuum keeps them for later writes."""
+        """Return at most `pages` free pages to the file system; does nothing without incremental vacuum."""
         connection.execute(f"PRAGMA incremental_vacuum({self._pages:d})").fetchall()
 
 
