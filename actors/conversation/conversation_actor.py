@@ -22,10 +22,11 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.conversation.command_dispatch import CommandDispatch, cancel_event
+from actors.conversation.commands.command_dispatch import CommandDispatch, cancel_event
 from actors.conversation.deletion import Deletion, DeletionOverdue
 from actors.conversation.lifecycle import IdleCheck, Lifecycle, Shutdown
 from actors.conversation.pipeline import ConversationPipeline
+from actors.conversation.recovery import Recovery
 from actors.conversation.retry_queue import (
     Prepared,
     ReloadFromStore,
@@ -38,7 +39,6 @@ from actors.conversation.retry_queue import (
     sharing_commit,
 )
 from actors.core.errors import Reason, Rejected
-from actors.core.events import InternalFault
 from actors.core.states import AwaitingToolApproval, Ledger
 from actors.core.tool_run import KillReceipt
 from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
@@ -103,6 +103,7 @@ class ConversationActor(Actor):
         self._retry_queue: RetryQueue[Uncommitted] = RetryQueue(
             conversation_id, self._prepare, functools.partial(self._remind, Retry())
         )
+        self._recovery = Recovery(self._pipeline, self._retry_queue)
         self._deletion = Deletion(self._commands, self._executor, self._retry_queue, self._remind)
         self._lifecycle = Lifecycle(
             self,
@@ -151,7 +152,7 @@ class ConversationActor(Actor):
             case AskEnvelope():
                 self._answer(message)
             case EffectOutcome() | TextDeltaReady():
-                self._enqueue(message, *self._following(message))
+                self._retry_queue.enqueue(message, *self._following(message))
             case KillReceipt():
                 self._record_kill(message)
             case JobExited(receipt=receipt):
@@ -237,18 +238,13 @@ class ConversationActor(Actor):
             while (envelope := self.mailbox.get_next_if(may_share_commit)) is not None:
                 yield envelope.message
 
-    def _enqueue(self, *entries: Uncommitted) -> None:
-        for entry in entries:
-            self._retry_queue.add(entry)
-        self._retry_queue.flush()
-
     def _on_job_exited(self, receipt: KillReceipt) -> None:
         if self._executor.job_exited(receipt):
             self._record_kill(receipt)
 
     def _record_kill(self, receipt: KillReceipt) -> None:
         self._deletion.note_leak(receipt)
-        self._enqueue(receipt)
+        self._retry_queue.enqueue(receipt)
 
     def _prepare(self, entries: Sequence[Uncommitted]) -> Prepared:
         """Return the next commit of the retry queue; only ReloadFromStore loads the conversation. Raises StoreError."""
@@ -262,14 +258,10 @@ class ConversationActor(Actor):
             case KillReceipt():
                 return Prepared(1, functools.partial(self._pipeline.record_kill, first))
             case VerifyUncertainCommit():
-                return Prepared(1, self._verify_commit)
+                return Prepared(1, self._recovery.verify_commit)
 
     def _drop(self, entry: Uncommitted) -> None:
         log.info("conversation %s is not in memory: dropped %s", self.conversation_id, type(entry).__name__)
-
-    def _verify_commit(self) -> None:
-        if not self._pipeline.matches_store():
-            self._reload_from_store()
 
     # --- faults -----------------------------------------------------------------------------------------------
 
@@ -281,30 +273,10 @@ class ConversationActor(Actor):
             message.fail(Rejected(Reason.STORE_UNAVAILABLE))
         super().on_fault(message, error)
         if isinstance(error, FencedError):
-            self._reload_from_store()
+            self._recovery.reload()
         elif not isinstance(error, StoreError):
-            self._record_fault()
+            self._recovery.record_fault()
         self._lifecycle.stop_if_idle()
-
-    def _record_fault(self) -> None:
-        """End the run as an error; if that fails, too, reload the conversation from the store."""
-        self._executor.stop_everything()
-        if self._pipeline.loaded is None:
-            return
-        fault = InternalFault(self._pipeline.now(), "Bedrock itself failed; its log tells more.")
-        try:
-            self._pipeline.advance(fault)
-        except StoreUnavailableError:
-            self._retry_queue.requeue(EffectOutcome(fault), first=True)
-        except BaseException:
-            log.exception("conversation %s could not record its fault", self.conversation_id)
-            self._reload_from_store()
-
-    def _reload_from_store(self) -> None:
-        """Replace the state in memory by the stored one; retried if the store fails."""
-        epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
-        self._retry_queue.clear()
-        self._enqueue(ReloadFromStore(epoch))
 
     # --- stop -------------------------------------------------------------------------------------------------
 

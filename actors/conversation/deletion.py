@@ -19,7 +19,7 @@ from actors.runtime.actor import AskEnvelope
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.conversation.command_dispatch import CommandDispatch
+    from actors.conversation.commands.command_dispatch import CommandDispatch
     from actors.runners.effect_executor import EffectExecutor
 
 DELETE_WAIT_MS = QUIESCE_MS

@@ -87,9 +87,10 @@ class RetryQueue(Generic[Entry]):
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._waiting)
 
-    def add(self, entry: Entry) -> None:
-        """Append an entry; call `flush` next."""
-        self._waiting.append(entry)
+    def enqueue(self, *entries: Entry) -> bool:
+        """Append entries, and flush."""
+        self._waiting.extend(entries)
+        return self.flush()
 
     def requeue(self, entry: Entry, *, first: bool = False) -> None:
         """Put back an entry that the store has just refused, at the end or as the `first`; no entry is queued twice."""

@@ -79,7 +79,7 @@ class ToolContext(Struct, frozen=True):
 
     Blocks; returns early when cancelled. Raises InvalidImageError, ImagesUnavailableError or StoreError.
     """
-    ask_aside: Callable[[SideQuery], str] = no_side_queries
+    make_side_query: Callable[[SideQuery], str] = no_side_queries
     """Send a side query to a small model.
 
     Blocks for a bounded time; returns early when cancelled. Raises SideQueryError, or ToolTransientError if the model

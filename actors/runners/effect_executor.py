@@ -201,14 +201,13 @@ class EffectExecutor:
         run = RunTool(effect, context, self._begin(record), self.rights)
         if self._tell_runner(run):
             return
+        runner = ToolRunner(self._services, self._owner, self._side_queries)
+        tell(runner.actor_ref, run)  # before its thread starts, which then need not wait for it
         try:
-            runner = ToolRunner(self._services, self._owner, self._side_queries)
             self._tool_runner = runner.launch(self._services.threads).actor_ref
         except RuntimeError as error:  # no thread can be started
             identity = effect.tool_use_id, effect.execution_id
             self._report(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
-            return
-        tell(self._tool_runner, run)
 
     def _tell_runner(self, message: RunTool | AbortTool | StopWhenIdle) -> bool:
         """Send a message to the tool runner; return False if there is none, or it is stopping."""

@@ -286,7 +286,7 @@ class ToolRunner(Actor):
             on_output=show,
             track=track,
             reaped=reaped,
-            ask_aside=ask_for_tool(self._side_queries, run.effect, context, run.cancel, self._owner),
+            make_side_query=ask_for_tool(self._side_queries, run.effect, context, run.cancel, self._owner),
             keep_image=lambda data: self._services.images.ingest(context.conversation_id, data, run.cancel),
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )

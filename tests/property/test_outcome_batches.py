@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from actors.conversation.unit_of_work import UnitOfWork
+    from actors.core.content import Message
     from actors.core.context import ConvContext, Mode
     from actors.core.effects import ActEffect
     from actors.core.errors import Reason
@@ -63,15 +64,19 @@ class RememberedWorld(World):
 
 
 class Executor:
-    """Notes the effects that it is to perform, and what the conversation was by then."""
+    """Notes what was committed, the effects that it is to perform, and what the conversation was by then."""
 
     def __init__(self) -> None:
         self.performed: list[tuple[ActEffect, ConversationRecord, ConvContext]] = []
         self.rights = self
         self.mode: Mode | None = None
+        self.messages: list[Message] = []
 
     def set(self, mode: Mode) -> None:
         self.mode = mode
+
+    def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
+        self.messages += messages
 
     def perform(self, effect: ActEffect, record: ConversationRecord, context: ConvContext) -> None:
         self.performed.append((effect, record, context))
@@ -157,12 +162,13 @@ class Played:
                 self._until_stored()
                 self._command(waiting.popleft())
                 continue
+            batch: list[Any] = []
             for _ in range(1 + tape.number(7)):
                 if waiting and not isinstance(waiting[0], ALONE):
                     event = waiting.popleft()
                     text = isinstance(event, LlmStreamChunk)
-                    self.queue.add(TextDeltaReady(Text(event)) if text else EffectOutcome(event))
-            self.queue.flush()
+                    batch.append(TextDeltaReady(Text(event)) if text else EffectOutcome(event))
+            self.queue.enqueue(*batch)
         self._until_stored()
 
     def _command(self, event: Event) -> UnitOfWork:
@@ -189,6 +195,7 @@ class Played:
             "messages": self.store.history(conversation_id, loaded.record.state.ledger.seq),
             "record": (loaded.record, loaded.context, self.executor.mode),
             "stored": self.store.load(conversation_id),
+            "committed": self.executor.messages,
             "published": self.bus.published,
             "text": self.bus.texts,
             "effects": self.executor.performed,

@@ -100,7 +100,7 @@ def _picked(found: Findings, query: str, context: ToolContext) -> Findings:
         return found
     aside = SideQuery(Purpose.EXCERPTS, PROMPT, f"Question: {query}\n\nFound:\n{found.text}", MAX_OUTPUT)
     try:
-        excerpts = context.ask_aside(aside)
+        excerpts = context.make_side_query(aside)
     except SideQueryError:
         return found
     remark = f"picked by a small model from {len(found.text)} characters; read_file and search show the rest"

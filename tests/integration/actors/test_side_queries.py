@@ -45,7 +45,7 @@ class Sift:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         self.started += 1
         try:
-            return ToolOutput(context.ask_aside(self.aside))
+            return ToolOutput(context.make_side_query(self.aside))
         except SideQueryError as why:
             return ToolOutput(f"unanswered: {why}")
 

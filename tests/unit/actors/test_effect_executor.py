@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.conversation import creation
+from actors.conversation.commands import creation
 from actors.core.content import Text, Usage
 from actors.core.effects import (
     AbortLlm,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
-from actors.conversation import creation, settings
+from actors.conversation.commands import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation, taken_over
 from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext, Mode
@@ -287,6 +287,9 @@ class Performed(list[Any]):
         self.rights = self
 
     def set(self, mode: Mode) -> None:
+        pass
+
+    def committed(self, record: Any, messages: Any) -> None:
         pass
 
     def perform(self, effect: Any, record: Any, context: Any) -> None:

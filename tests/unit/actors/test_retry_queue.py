@@ -40,8 +40,7 @@ class ToolHarness:
         self.applied += entries
 
     def take(self, entry: str) -> bool:
-        self.queue.add(entry)
-        return self.queue.flush()
+        return self.queue.enqueue(entry)
 
 
 def test_while_the_store_works_everything_passes_straight_through() -> None:
@@ -125,8 +124,7 @@ def test_entries_that_share_a_commit_are_refused_together_and_committed_again_as
     harness = ToolHarness()
     harness.together = 3
     harness.open = False
-    harness.queue.add("a")
-    harness.take("b")
+    harness.queue.enqueue("a", "b")
     harness.take("c")
     harness.open = True
     harness.take("d")
@@ -138,8 +136,7 @@ def test_what_is_put_before_refused_entries_is_committed_before_them() -> None:
     harness = ToolHarness()
     harness.together = 2
     harness.open = False
-    harness.queue.add("a")
-    harness.take("b")
+    harness.queue.enqueue("a", "b")
     harness.queue.requeue("cancel", first=True)
     harness.together = 1
     harness.open = True
@@ -150,10 +147,8 @@ def test_what_is_put_before_refused_entries_is_committed_before_them() -> None:
 def test_a_commit_that_breaks_takes_its_entries_with_it_and_no_others() -> None:
     harness = ToolHarness()
     harness.together = 2
-    for entry in ("late bug", "b", "c"):
-        harness.queue.add(entry)
     with pytest.raises(ZeroDivisionError):
-        harness.queue.flush()
+        harness.queue.enqueue("late bug", "b", "c")
     assert list(harness.queue) == ["c"]
     harness.queue.retry()
     assert harness.applied == ["c"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from actors.conversation import creation, settings
+from actors.conversation.commands import creation, settings
+from actors.conversation.commands.system_prompt import system_prompt
 from actors.conversation.pipeline import LoadedConversation
-from actors.conversation.system_prompt import system_prompt
 from actors.core.content import SystemKind, ToolUse
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import Reason, Rejected

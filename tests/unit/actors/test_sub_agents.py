@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pykka._envelope import Envelope
 
-from actors.conversation import creation
+from actors.conversation.commands import creation
 from actors.core.content import Usage
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import SubAgentResult, UsageReported

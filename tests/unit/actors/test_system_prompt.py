@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.conversation.system_prompt import sub_agent_prompt, system_prompt
+from actors.conversation.commands.system_prompt import sub_agent_prompt, system_prompt
 from actors.core.context import Mode
 from actors.ports import GitState, Instructions, WorkspaceContext
 

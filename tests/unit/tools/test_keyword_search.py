@@ -162,7 +162,7 @@ def search(call: Any, answer: str | Exception, text: str = MUCH, *remarks: str) 
         return answer
 
     call.sandbox.ends(head=found(text, *remarks))
-    context = replace(call.context, ask_aside=ask)
+    context = replace(call.context, make_side_query=ask)
     output = KeywordSearchTool().run({"query": "Where is it?", "search_terms": ["term"]}, context)
     assert not output.is_error
     return output.text, asked

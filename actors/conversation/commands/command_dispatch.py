@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation import creation, replies, settings
-from actors.conversation.pipeline import LoadedConversation
+from actors.conversation.commands import creation, new_conversations, replies, settings
+from actors.conversation.commands.idempotency import command_record, known_command
 from actors.core.content import Delivery
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
@@ -20,7 +20,7 @@ from actors.core.events import (
     WithdrawMessage,
 )
 from actors.core.notifications import QueueChanged
-from actors.core.states import AwaitingContinuation, AwaitingToolApproval, ContextExhausted
+from actors.core.states import AwaitingToolApproval
 from actors.messages.commands import (
     ArchiveConversationCommand,
     CancelConversationCommand,
@@ -43,23 +43,13 @@ from actors.messages.commands import (
     etag_of,
 )
 from actors.messages.outcomes import CreateSubAgent
-from actors.messages.refusals import EtagMismatchError, InvalidFieldError, UnknownConversationError
-from actors.ports import (
-    CommandExistsError,
-    CommandRecord,
-    ConversationRecord,
-    SlugTakenError,
-    StoreUnavailableError,
-    live_run,
-)
+from actors.messages.refusals import EtagMismatchError, InvalidFieldError
+from actors.ports import ConversationRecord, StoreUnavailableError, live_run
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation
 
 if TYPE_CHECKING:
-    from actors.conversation.pipeline import ConversationPipeline
-
-SLUG_TRIES = 10
-"""Number of generated slugs that are tried before creation fails because they are taken."""
+    from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
 
 
 class CommandDispatch:
@@ -78,7 +68,7 @@ class CommandDispatch:
         """Handle a command and return its answer; None for a Delete, which `delete` finishes later."""
         match request:
             case CreateConversationCommand():
-                return self._create(request)
+                return new_conversations.create(self._pipeline, request)
             case CreateSubAgent():
                 return creation.create_sub_agent(self._pipeline, request)
             case _:
@@ -106,7 +96,7 @@ class CommandDispatch:
             case ArchiveConversationCommand(archived=archived):
                 return self._archive(loaded, archived)
             case ContinueConversationCommand():
-                return self._continue(loaded, request)
+                return new_conversations.continue_exhausted(self._pipeline, loaded, request)
             case WithdrawMessageCommand(message_id=message_id):
                 return self._withdraw(message_id)
             case SpawnSubAgentsCommand():
@@ -132,38 +122,8 @@ class CommandDispatch:
             services.bus.deleted(deleted, last)
             services.toolbox.forget(deleted)
 
-    def _create(self, request: CreateConversationCommand) -> ConversationRecord:
-        for _ in range(SLUG_TRIES):
-            known = self._known_create(request)
-            if known is not None:
-                return known
-            record, commit = creation.conversation(
-                self._services, self._pipeline.conversation_id, request, self._pipeline.now()
-            )
-            try:
-                self._services.store.commit(commit)
-            except CommandExistsError:
-                continue
-            except SlugTakenError:
-                if request.slug:
-                    raise
-                continue
-            self._pipeline.loaded = LoadedConversation(self._services, record)
-            self._services.bus.created(record)
-            return record
-        raise SlugTakenError
-
-    def _known_create(self, request: CreateConversationCommand) -> ConversationRecord | None:
-        if not request.request_id:
-            return None
-        known = self._services.store.create_command(request.principal, request.request_id)
-        if known is None:
-            return None
-        _same_body(known, request.body_hash)
-        return self._created(known)
-
     def _send(self, loaded: LoadedConversation, request: SendMessageCommand) -> SendMessageResult:
-        known = self._known(request)
+        known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.structs.replace(msgspec.json.decode(known.answer, type=SendMessageResult), duplicate=True)
         _refuse_archived(loaded)
@@ -182,20 +142,20 @@ class CommandDispatch:
         entitled = self._titles.wanted and untitled(loaded.record)
         if entitled and (title := title_of(request.text)):
             settings.change(unit, event.at, title=title)
-        self._pipeline.perform(loaded, unit, command=_remembered(request, msgspec.json.encode(answer), event.at))
+        self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
         if entitled:
             self._titles.improve(loaded.record, request.text)
         return answer
 
     def _spawn(self, loaded: LoadedConversation, request: SpawnSubAgentsCommand) -> SpawnSubAgentsResult:
-        known = self._known(request)
+        known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.json.decode(known.answer, type=SpawnSubAgentsResult)
         _refuse_archived(loaded)
         self._pipeline.executor.read_history(loaded.record)
         at = self._pipeline.now()
         unit, answer = creation.spawn_from_command(self._pipeline, loaded, request, at)
-        self._pipeline.perform(loaded, unit, command=_remembered(request, msgspec.json.encode(answer), at))
+        self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), at))
         return answer
 
     def cancel(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
@@ -282,32 +242,6 @@ class CommandDispatch:
             self._pipeline.executor.end_jobs(loaded.record.id)
         return loaded.record
 
-    def _continue(self, loaded: LoadedConversation, request: ContinueConversationCommand) -> ConversationRecord:
-        known = self._known(request)
-        if known is not None:
-            return self._created(known)
-        linked = loaded.record.continued_by
-        successor = self._services.store.load(linked) if linked else None
-        if successor is not None:
-            return successor
-        if not isinstance(loaded.state, ContextExhausted):
-            raise Rejected(_why_not_continued(loaded))
-        return self._succeed(loaded, request, loaded.state.summary)
-
-    def _succeed(
-        self, loaded: LoadedConversation, request: ContinueConversationCommand, summary: str
-    ) -> ConversationRecord:
-        for _ in range(SLUG_TRIES):
-            unit, at = loaded.begin(), self._pipeline.now()
-            successor, commit = creation.successor(self._services, unit, request, summary, at)
-            try:
-                self._pipeline.perform(loaded, unit, commit, command=_remembered(request, successor.id.encode(), at))
-            except SlugTakenError:
-                continue
-            self._services.bus.created(successor)
-            return successor
-        raise SlugTakenError
-
     def _stop(self, force: bool) -> None:
         """Cancel the run and kill all jobs, before the conversation is deleted."""
         if not self._pipeline.idle:
@@ -324,30 +258,6 @@ class CommandDispatch:
 
     def _jobs(self) -> tuple[str, ...]:
         return self._services.toolbox.jobs(self._pipeline.conversation_id)
-
-    def _known(
-        self, request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand
-    ) -> CommandRecord | None:
-        """Return the stored record of the same command if it was accepted before."""
-        if not request.request_id:
-            return None
-        known = self._services.store.command(self._pipeline.conversation_id, request.request_id)
-        if known is not None:
-            _same_body(known, request.body_hash)
-        return known
-
-    def _created(self, known: CommandRecord) -> ConversationRecord:
-        record = self._services.store.load(known.answer.decode())
-        if record is None:
-            raise UnknownConversationError("the conversation that this request_id created has been deleted")
-        return record
-
-
-def _why_not_continued(loaded: LoadedConversation) -> Reason:
-    if not loaded.record.user_initiated:
-        return Reason.SUB_AGENT
-    summarising = isinstance(loaded.state, AwaitingContinuation)
-    return Reason.CONTINUATION_IN_PROGRESS if summarising else Reason.NOT_EXHAUSTED
 
 
 def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
@@ -378,15 +288,3 @@ def _check_archived(loaded: LoadedConversation, before: int | None) -> None:
     at = loaded.record.archived_at
     if before is not None and (at is None or at >= before):
         raise EtagMismatchError
-
-
-def _same_body(known: CommandRecord, body_hash: str) -> None:
-    if known.body_hash != body_hash:
-        raise Rejected(Reason.REQUEST_ID_REUSED)
-
-
-def _remembered(
-    request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand, answer: bytes, at: int
-) -> CommandRecord | None:
-    """Return the idempotency record of an accepted command; None without a request id."""
-    return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation import replies, settings
+from actors.conversation.commands import replies, settings
+from actors.conversation.commands.system_prompt import sub_agent_prompt, system_prompt
 from actors.conversation.pipeline import LoadedConversation
-from actors.conversation.system_prompt import sub_agent_prompt, system_prompt
 from actors.core import budget
 from actors.core.content import Message, MessageType, SystemKind, Text, text_of
 from actors.core.context import Budget, Mode

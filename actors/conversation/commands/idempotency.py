@@ -1,0 +1,58 @@
+"""Idempotency: an accepted command has a record, by which the same command is recognized when it is sent again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.core.errors import Reason, Rejected
+from actors.messages.refusals import UnknownConversationError
+from actors.ports import CommandRecord, ConversationRecord
+
+if TYPE_CHECKING:
+    from actors.messages.commands import (
+        ContinueConversationCommand,
+        CreateConversationCommand,
+        SendMessageCommand,
+        SpawnSubAgentsCommand,
+    )
+    from actors.ports import Store
+
+
+def known_command(
+    store: Store,
+    conversation_id: str,
+    request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand,
+) -> CommandRecord | None:
+    """Return the stored record of the same command if it was accepted before.
+
+    Raises Rejected if its request id belongs to another command; StoreError.
+    """
+    known = store.command(conversation_id, request.request_id) if request.request_id else None
+    return _same(known, request.body_hash)
+
+
+def known_create(store: Store, request: CreateConversationCommand) -> CommandRecord | None:
+    """Return the stored record of the same Create; see `known_command`."""
+    known = store.create_command(request.principal, request.request_id) if request.request_id else None
+    return _same(known, request.body_hash)
+
+
+def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
+    """Return the conversation that a known command created. Raises UnknownConversationError or StoreError."""
+    record = store.load(known.answer.decode())
+    if record is None:
+        raise UnknownConversationError("the conversation that this request_id created has been deleted")
+    return record
+
+
+def command_record(
+    request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand, answer: bytes, at: int
+) -> CommandRecord | None:
+    """Return the record of an accepted command; None without a request id."""
+    return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
+
+
+def _same(known: CommandRecord | None, body_hash: str) -> CommandRecord | None:
+    if known is not None and known.body_hash != body_hash:
+        raise Rejected(Reason.REQUEST_ID_REUSED)
+    return known

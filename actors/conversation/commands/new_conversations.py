@@ -1,0 +1,87 @@
+"""The commands that create a conversation: Create, and Continue for the successor of an exhausted one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.conversation.commands import creation
+from actors.conversation.commands.idempotency import command_record, created_by, known_command, known_create
+from actors.conversation.pipeline import LoadedConversation
+from actors.core.errors import Reason, Rejected
+from actors.core.states import AwaitingContinuation, ContextExhausted
+from actors.ports import CommandExistsError, SlugTakenError
+
+if TYPE_CHECKING:
+    from actors.conversation.pipeline import ConversationPipeline
+    from actors.messages.commands import ContinueConversationCommand, CreateConversationCommand
+    from actors.ports import ConversationRecord
+
+SLUG_TRIES = 10
+"""Number of generated slugs that are tried before creation fails because they are taken."""
+
+
+def create(pipeline: ConversationPipeline, request: CreateConversationCommand) -> ConversationRecord:
+    """Create the conversation of this pipeline (actor's thread).
+
+    Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
+    """
+    services = pipeline.services
+    for _ in range(SLUG_TRIES):
+        known = known_create(services.store, request)
+        if known is not None:
+            return created_by(services.store, known)
+        record, commit = creation.conversation(services, pipeline.conversation_id, request, pipeline.now())
+        try:
+            services.store.commit(commit)
+        except CommandExistsError:
+            continue
+        except SlugTakenError:
+            if request.slug:
+                raise
+            continue
+        pipeline.loaded = LoadedConversation(services, record)
+        services.bus.created(record)
+        return record
+    raise SlugTakenError
+
+
+def continue_exhausted(
+    pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand
+) -> ConversationRecord:
+    """Return the successor of an exhausted conversation, which is created once (actor's thread).
+
+    Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
+    """
+    store = pipeline.services.store
+    known = known_command(store, pipeline.conversation_id, request)
+    if known is not None:
+        return created_by(store, known)
+    linked = loaded.record.continued_by
+    successor = store.load(linked) if linked else None
+    if successor is not None:
+        return successor
+    if not isinstance(loaded.state, ContextExhausted):
+        raise Rejected(_why_not_continued(loaded))
+    return _create_successor(pipeline, loaded, request, loaded.state.summary)
+
+
+def _create_successor(
+    pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand, summary: str
+) -> ConversationRecord:
+    for _ in range(SLUG_TRIES):
+        unit, at = loaded.begin(), pipeline.now()
+        successor, commit = creation.successor(pipeline.services, unit, request, summary, at)
+        try:
+            pipeline.perform(loaded, unit, commit, command=command_record(request, successor.id.encode(), at))
+        except SlugTakenError:
+            continue
+        pipeline.services.bus.created(successor)
+        return successor
+    raise SlugTakenError
+
+
+def _why_not_continued(loaded: LoadedConversation) -> Reason:
+    if not loaded.record.user_initiated:
+        return Reason.SUB_AGENT
+    summarising = isinstance(loaded.state, AwaitingContinuation)
+    return Reason.CONTINUATION_IN_PROGRESS if summarising else Reason.NOT_EXHAUSTED
