@@ -20,7 +20,7 @@ from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError
 from server.contract.resource_names import parse_child
 from server.queries import queue
 from server.wire import commands
-from server.wire.conversation_messages import conversation, present
+from server.wire.conversation_messages import present
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from actors.ports import Clock, ConversationRecord
+    from server.loop_calls import LoopCalls
     from server.queries.attachments import AttachmentDownloads
     from server.queries.audit import StoredAudits
     from server.queries.export import ConversationExports
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from server.streams.subscribe import SubscribeStreams
     from server.streams.watch_conversations import ConversationListStreams
     from server.wire.context import ConversionContext
+    from server.wire.encoded_conversations import EncodedConversations
 
 T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -76,6 +78,8 @@ class ConversationService(v1.ConversationServiceServicer):
         exports: ConversationExports,
         reads: ReadPool,
         conversion: ConversionContext,
+        encoded: EncodedConversations,
+        calls: LoopCalls,
         clock: Clock,
     ) -> None:
         self._conversations = conversations
@@ -89,6 +93,8 @@ class ConversationService(v1.ConversationServiceServicer):
         self._exports = exports
         self._reads = reads
         self._conversion = conversion
+        self._encoded = encoded
+        self._calls = calls
         self._clock = clock
 
     # --- commands -----------------------------------------------------------------------------------------------------
@@ -99,8 +105,8 @@ class ConversationService(v1.ConversationServiceServicer):
         seconds = _seconds(context)
         create = commands.create(request, caller.get())
         future = self._conversations.create(create, deadline=self._clock.monotonic() + seconds)
-        record = await _answer(future, seconds)
-        return v1.CreateConversationResponse(conversation=conversation(self._conversion, record))
+        record = await self._answer(future, seconds)
+        return v1.CreateConversationResponse(conversation=self._encoded.message(record))
 
     async def UpdateConversation(
         self, request: v1.UpdateConversationRequest, context: Context
@@ -109,19 +115,19 @@ class ConversationService(v1.ConversationServiceServicer):
             record = await self._ask(context, request.conversation.name, commands.update(request))
         except (Rejected, InvalidFieldError) as refusal:
             raise NestedFieldError("conversation", refusal) from None
-        return v1.UpdateConversationResponse(conversation=conversation(self._conversion, record))
+        return v1.UpdateConversationResponse(conversation=self._encoded.message(record))
 
     async def ArchiveConversation(
         self, request: v1.ArchiveConversationRequest, context: Context
     ) -> v1.ArchiveConversationResponse:
         record = await self._ask(context, request.name, requests.ArchiveConversationCommand(archived=True))
-        return v1.ArchiveConversationResponse(conversation=conversation(self._conversion, record))
+        return v1.ArchiveConversationResponse(conversation=self._encoded.message(record))
 
     async def UnarchiveConversation(
         self, request: v1.UnarchiveConversationRequest, context: Context
     ) -> v1.UnarchiveConversationResponse:
         record = await self._ask(context, request.name, requests.ArchiveConversationCommand(archived=False))
-        return v1.UnarchiveConversationResponse(conversation=conversation(self._conversion, record))
+        return v1.UnarchiveConversationResponse(conversation=self._encoded.message(record))
 
     async def DeleteConversation(
         self, request: v1.DeleteConversationRequest, context: Context
@@ -153,7 +159,7 @@ class ConversationService(v1.ConversationServiceServicer):
             raise ConversationNotFoundError(request.name)
         name = f"conversations/{parsed[0]}"
         record = await self._ask(context, name, commands.resolve(request, parsed[1]))
-        return v1.ResolveApprovalResponse(conversation=conversation(self._conversion, record))
+        return v1.ResolveApprovalResponse(conversation=self._encoded.message(record))
 
     async def WithdrawMessage(self, request: v1.WithdrawMessageRequest, context: Context) -> v1.WithdrawMessageResponse:
         parsed = parse_child(request.name, "messages")
@@ -167,7 +173,7 @@ class ConversationService(v1.ConversationServiceServicer):
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         answer: requests.SetModeResult = await self._ask(context, request.name, commands.set_mode(request))
         return v1.SetModeResponse(
-            conversation=conversation(self._conversion, answer.record),
+            conversation=self._encoded.message(answer.record),
             surviving_jobs=answer.surviving_jobs,
             surviving_tool_use_ids=answer.surviving_calls,
             ended_jobs=answer.ended_jobs,
@@ -178,13 +184,13 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.TriggerContinuationRequest, context: Context
     ) -> v1.TriggerContinuationResponse:
         record = await self._ask(context, request.name, requests.TriggerContinuationCommand())
-        return v1.TriggerContinuationResponse(conversation=conversation(self._conversion, record))
+        return v1.TriggerContinuationResponse(conversation=self._encoded.message(record))
 
     async def ContinueConversation(
         self, request: v1.ContinueConversationRequest, context: Context
     ) -> v1.ContinueConversationResponse:
         record = await self._ask(context, request.name, commands.continue_(request))
-        return v1.ContinueConversationResponse(conversation=conversation(self._conversion, record))
+        return v1.ContinueConversationResponse(conversation=self._encoded.message(record))
 
     async def SpawnSubAgents(self, request: v1.SpawnSubAgentsRequest, context: Context) -> v1.SpawnSubAgentsResponse:
         conversation_id = await self._resolver.identify(request.name)
@@ -209,9 +215,17 @@ class ConversationService(v1.ConversationServiceServicer):
             None if isinstance(request, requests.CancelConversationCommand) else self._clock.monotonic() + seconds
         )
         try:
-            return await _answer(self._conversations.ask(conversation_id, request, deadline=deadline), seconds)
+            return await self._answer(self._conversations.ask(conversation_id, request, deadline=deadline), seconds)
         except UnknownConversationError:
             raise ConversationNotFoundError(name) from None
+
+    async def _answer(self, future: Future[T], seconds: float) -> T:
+        """Wait for an actor's answer without blocking the loop. Raises what the actor raised, or AnswerTimeoutError."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._calls.result(future)
+        except TimeoutError:
+            raise AnswerTimeoutError from None
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -281,12 +295,3 @@ def _seconds(context: Context) -> float:
     """Return the seconds until the call's deadline, or a default limit if it has none."""
     remaining: float | None = context.time_remaining()
     return limits.ANSWER_SECONDS if remaining is None else max(0.0, remaining)
-
-
-async def _answer(future: Future[T], seconds: float) -> T:
-    """Wait for an actor's answer without blocking the loop. Raises what the actor raised, or AnswerTimeoutError."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await asyncio.wrap_future(future)
-    except TimeoutError:
-        raise AnswerTimeoutError from None

@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from server.config import Listen
 from server.contract import limits
+from server.loop_calls import LoopCalls
 from server.queries.attachments import AttachmentDownloads
 from server.queries.audit import StoredAudits
 from server.queries.export import ConversationExports
@@ -31,9 +32,10 @@ from server.services.method_registry import registry_of
 from server.streams.base import WatchSettings
 from server.streams.encoding import EventEncoder
 from server.streams.subscribe import Sources, SubscribeStreams
-from server.streams.wakeups import TEXT_PAUSE_SECONDS, Wakeups
+from server.streams.wakeups import TEXT_LONGEST_SECONDS, TEXT_PAUSE_SECONDS, Wakeups
 from server.streams.watch_conversations import ConversationListStreams
 from server.wire.context import ConversionContext
+from server.wire.encoded_conversations import EncodedConversations
 
 if TYPE_CHECKING:
     from actors.core.context import ToolGroup
@@ -83,8 +85,17 @@ class GrpcServer:
         conversion = conversion_context(services)
         self._reads = ReadPool()
         self._pictures = ImageUploads(services.images)
-        wakeups = Wakeups(asyncio.get_running_loop())
-        self.watchers = SubscribeStreams(_sources(services, hub, self._reads, conversion, wakeups), watching)
+        calls, encoded = LoopCalls(asyncio.get_running_loop()), EncodedConversations(conversion)
+        sources = Sources(
+            hub=hub,
+            store=services.store,
+            reads=self._reads,
+            frames=EventEncoder(services.store, conversion, encoded, services.clock),
+            conversion=conversion,
+            wakeups=Wakeups(calls),
+            text_wakeups=Wakeups(calls, TEXT_PAUSE_SECONDS, TEXT_LONGEST_SECONDS),
+        )
+        self.watchers = SubscribeStreams(sources, watching)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(interceptors=[RequestInterceptor(auth)], options=OPTIONS)
         service = ConversationService(
@@ -98,7 +109,8 @@ class GrpcServer:
                 store=services.store,
                 reads=self._reads,
                 conversion=conversion,
-                wakeups=wakeups,
+                conversations=encoded,
+                wakeups=sources.wakeups,
             ),
             pictures=self._pictures,
             downloads=AttachmentDownloads(services.store, self._reads),
@@ -106,6 +118,8 @@ class GrpcServer:
             exports=ConversationExports(services.store, self._reads, conversion),
             reads=self._reads,
             conversion=conversion,
+            encoded=encoded,
+            calls=calls,
             clock=services.clock,
         )
         catalog = CatalogService(
@@ -162,20 +176,6 @@ class GrpcServer:
         await self._server.stop(GRACE_SECONDS)
         await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._reads.close)
-
-
-def _sources(
-    services: Services, hub: EventHub, reads: ReadPool, conversion: ConversionContext, wakeups: Wakeups
-) -> Sources:
-    return Sources(
-        hub=hub,
-        store=services.store,
-        reads=reads,
-        frames=EventEncoder(services.store, conversion, services.clock),
-        conversion=conversion,
-        wakeups=wakeups,
-        text_wakeups=Wakeups(asyncio.get_running_loop(), TEXT_PAUSE_SECONDS),
-    )
 
 
 def conversion_context(services: Services) -> ConversionContext:

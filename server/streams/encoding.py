@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from actors.events.hub import Batch, HubEvent
     from actors.events.live_text import LiveText
-    from actors.ports import Clock, ConversationReader, ConversationRecord, StoredEvent
+    from actors.ports import Clock, ConversationReader, StoredEvent
     from server.wire.context import ConversionContext
+    from server.wire.encoded_conversations import EncodedConversations
 
 _TAG = bytes([v1.SubscribeResponse.EVENTS_FIELD_NUMBER << 3 | 2])
 _UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])
@@ -46,12 +47,24 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
+def _update(body: bytes) -> bytes:
+    """Encode the field of an event that holds a conversation."""
+    return b"".join((_UPDATED_TAG, _varint(len(body)), body))
+
+
 class EventEncoder:
     """Encodes events as frames. Event loop only, except `stored`."""
 
-    def __init__(self, store: ConversationReader, conversion: ConversionContext, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ConversationReader,
+        conversion: ConversionContext,
+        conversations: EncodedConversations,
+        clock: Clock,
+    ) -> None:
         self._store = store
         self._conversion = conversion
+        self._conversations = conversations
         self._clock = clock
 
     def stored(self, conversation_id: str, events: Iterable[StoredEvent]) -> list[bytes]:
@@ -63,19 +76,14 @@ class EventEncoder:
                 made.append(frame(event(self._conversion, conversation_id, each)))
                 continue
             if present is None:
-                present = self._update(self._store.load(conversation_id))
+                present = self._stored_update(conversation_id)
             made.append(self._updated(conversation_id, each, present))
         return made
 
-    def _update(self, record: ConversationRecord | None) -> bytes:
-        """Encode the event field with the conversation; only once, even if several events include it.
-
-        Empty while the conversation is being deleted.
-        """
-        if record is None:
-            return b""
-        body = conversation(self._conversion, record).SerializeToString()
-        return b"".join((_UPDATED_TAG, _varint(len(body)), body))
+    def _stored_update(self, conversation_id: str) -> bytes:
+        """Read and encode the conversation once, however many events show it; empty while it is being deleted."""
+        record = self._store.load(conversation_id)
+        return b"" if record is None else _update(conversation(self._conversion, record).SerializeToString())
 
     def _updated(self, conversation_id: str, stored: StoredEvent, update: bytes) -> bytes:
         """Encode an event with the conversation by appending `update`: encoded protobuf fields can be concatenated."""
@@ -110,7 +118,8 @@ class EventEncoder:
 
     def _live(self, conversation_id: str, each: HubEvent) -> bytes:
         if needs_record(each.event.notification):
-            return self._updated(conversation_id, each.event, self._update(each.record))
+            update = b"" if each.record is None else _update(self._conversations.wire(each.record))
+            return self._updated(conversation_id, each.event, update)
         return frame(event(self._conversion, conversation_id, each.event))
 
     def text(self, text: LiveText) -> list[bytes]:

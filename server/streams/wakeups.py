@@ -1,4 +1,4 @@
-"""Batched wakeups from publishing threads to the event loop: one `call_soon_threadsafe` for all pending watchers.
+"""Batched wakeups from publishing threads to the event loop: one call on the loop for all pending watchers.
 
 Sending costs the loop some 70 microseconds per watcher, regardless of size. If many watchers were woken for every
 single event, the loop would do nothing else, and starve requests and the publishing threads. A batch that has woken
@@ -12,13 +12,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
+
+    from server.loop_calls import LoopCalls
 
 EVENTS_PAUSE_SECONDS = 0.000_3
 """Pause after a batch, per watcher woken for an event: about four times the cost of sending to it."""
-TEXT_PAUSE_SECONDS = 0.000_5
-"""The same for live text: a hundred watchers get it twenty times a second, and the loop is idle in between."""
+TEXT_PAUSE_SECONDS = 0.001
+"""The same for live text: at once to a single watcher, and twenty times a second to fifty or more."""
+TEXT_LONGEST_SECONDS = 0.05
+"""Live text waits no longer than this."""
 SHORTEST_SECONDS = 0.002
 """Shorter pauses are skipped: after a batch of few watchers the next one is sent at once."""
 LONGEST_SECONDS = 0.1
@@ -29,10 +32,14 @@ AT_ONCE = 16
 class Wakeups:
     """Collects the watchers to be woken, and schedules one callback on the event loop for all of them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pause_seconds: float = EVENTS_PAUSE_SECONDS) -> None:
-        """Create it; `pause_seconds` is the pause after a batch, per watcher woken."""
-        self._loop = loop
+    def __init__(
+        self, calls: LoopCalls, pause_seconds: float = EVENTS_PAUSE_SECONDS, longest_seconds: float = LONGEST_SECONDS
+    ) -> None:
+        """Create it; `pause_seconds` is the pause after a batch, per watcher woken, up to `longest_seconds`."""
+        self._calls = calls
+        self._loop = calls.loop
         self._pause = pause_seconds
+        self._longest = longest_seconds
         self._waiting: deque[Callable[[], None]] = deque()
         self._crossing = False
         self._not_before = 0.0
@@ -48,10 +55,7 @@ class Wakeups:
         if self._crossing:
             return
         self._crossing = True
-        try:
-            self._loop.call_soon_threadsafe(self._cross)
-        except RuntimeError:  # the loop is closed, so there are no more watchers
-            self._waiting.clear()
+        self._calls.call(self._cross)
 
     def _cross(self) -> None:
         if self._loop.time() < self._not_before:
@@ -74,7 +78,7 @@ class Wakeups:
         if left and count:
             self._loop.call_soon(self._rouse, left, woken)
             return
-        pause = min(woken * self._pause, LONGEST_SECONDS)
+        pause = min(woken * self._pause, self._longest)
         if pause >= SHORTEST_SECONDS:
             self._not_before = self._loop.time() + pause
         self._crossing = False

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
     from server.streams.wakeups import Wakeups
     from server.wire.context import ConversionContext
+    from server.wire.encoded_conversations import EncodedConversations
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class ConversationListStreams:
         store: ConversationReader,
         reads: ReadPool,
         conversion: ConversionContext,
+        conversations: EncodedConversations,
         wakeups: Wakeups,
     ) -> None:
         self._streams = streams
@@ -53,6 +55,7 @@ class ConversationListStreams:
         self.store = store
         self.reads = reads
         self.conversion = conversion
+        self.conversations = conversations
         self.wakeups = wakeups
 
     async def serve(self, principal: str, request: v1.WatchConversationsRequest, write: Write) -> None:
@@ -121,10 +124,13 @@ class ConversationListStream(Stream):
     def _wire(self, change: ListChange) -> bytes:
         """Return the response, encoded once for all watchers."""
         if change.wire is None:
-            conversion = self._sources.conversion
-            shown = _gone(change.id) if change.deleted else _shown(conversion, change.record)
-            change.wire = shown.SerializeToString()
+            change.wire = self._encoded(change).SerializeToString()
         return change.wire
+
+    def _encoded(self, change: ListChange) -> v1.WatchConversationsResponse:
+        if change.deleted:
+            return _deleted(change.id)
+        return v1.WatchConversationsResponse(conversation_changed=self._sources.conversations.message(change.record))
 
     async def _send_all(self, responses: Iterable[v1.WatchConversationsResponse]) -> None:
         for response in responses:
@@ -159,12 +165,12 @@ class ConversationListStream(Stream):
         except StoreDamagedError:
             log.exception("conversation %s cannot be read and is left out", id_)
             return None
-        return _gone(id_) if record is None else _shown(self._sources.conversion, record)
+        return _deleted(id_) if record is None else _shown(self._sources.conversion, record)
 
 
 def _shown(conversion: ConversionContext, record: ConversationRecord) -> v1.WatchConversationsResponse:
     return v1.WatchConversationsResponse(conversation_changed=conversation(conversion, record))
 
 
-def _gone(conversation_id: str) -> v1.WatchConversationsResponse:
+def _deleted(conversation_id: str) -> v1.WatchConversationsResponse:
     return v1.WatchConversationsResponse(conversation_deleted=names.conversation(conversation_id))

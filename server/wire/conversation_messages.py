@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 
-def conversation(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return the conversation in a row of the store."""
+def conversation(
+    conversion: ConversionContext, record: ConversationRecord, known_state: v1.ConversationState | None = None
+) -> v1.Conversation:
+    """Return the conversation in a row of the store; `known_state` is the row's state, if it was made before."""
     ledger = record.state.ledger
     summary = record.state.summary if isinstance(record.state, ContextExhausted) else ""
     return v1.Conversation(
@@ -35,7 +37,7 @@ def conversation(conversion: ConversionContext, record: ConversationRecord) -> v
         title=record.title,
         working_directory=record.cwd,
         model=names.model(record.model),
-        state=state_of(conversion, record),
+        state=state_of(conversion, record) if known_state is None else known_state,
         mode=MODE[record.mode],
         context_usage=v1.ContextUsage(
             used_tokens=ledger.used_tokens,

@@ -12,15 +12,23 @@ from bedrock import v1
 
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.store import open_store
+from actors.core.content import Usage
 from actors.core.errors import ErrorKind
+from actors.core.notifications import ConversationUpdated, UsageChanged
 from actors.core.states import Error, Ledger
+from server.streams import encoding
 from server.streams import watch_conversations as watch_list
+from server.wire import encoded_conversations
+from server.wire.conversation_messages import conversation
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
-from tests.integration.server.watch_harness import Author, changed
+from tests.integration.server.watch_harness import NAME, Author, changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from actors.ports import ConversationRecord
+    from server.wire.context import ConversionContext
 
 
 def watch(harness: GrpcHarness, **request: Any) -> Any:
@@ -269,3 +277,34 @@ def test_one_who_leaves_is_forgotten(harness: GrpcHarness) -> None:
             break
         threading.Event().wait(0.01)
     assert not harness.hub.conversation_list.watched
+
+
+def test_a_commit_makes_its_conversation_once_for_watchers_lists_and_the_command(
+    harness: GrpcHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = write(harness, title="before")
+    lists = [watch(harness) for _ in range(3)]
+    for stream in lists:
+        until_caught_up(stream)
+    watchers = [harness.watch() for _ in range(10)]
+    for stream in watchers:
+        next(stream)
+    made: list[str] = []
+
+    def counted(conversion: ConversionContext, record: ConversationRecord, *known: Any) -> v1.Conversation:
+        made.append(record.title)
+        return conversation(conversion, record, *known)
+
+    for module in (encoded_conversations, encoding, watch_list):
+        monkeypatch.setattr(module, "conversation", counted)
+    author.commit(UsageChanged(1, 2, Usage(), warning=False), ConversationUpdated(("title",)), title="after")
+    harness.conversations.will(author.record)
+    archive = v1.ArchiveConversationRequest(name=NAME)
+    answer = harness.stub.ArchiveConversation(archive, metadata=AUTHORIZED, timeout=SECONDS)
+    shown = [event.conversation_updated for stream in watchers for event in next(stream).events]
+    shown += [next(stream).conversation_changed for stream in lists]
+    assert [each.title for each in shown] == ["after"] * 23
+    assert answer.conversation == shown[0] == shown[-1]
+    assert made == ["after"]
+    for stream in (*lists, *watchers):
+        stream.cancel()

@@ -19,12 +19,14 @@ from actors.events.hub import EventHub
 from actors.ports import Commit, LogEntry, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
 from server.contract.auth import PRINCIPAL
+from server.loop_calls import LoopCalls
 from server.queries.read_pool import ReadPool
 from server.streams.base import WatchSettings
 from server.streams.encoding import EventEncoder
 from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
+from server.wire.encoded_conversations import EncodedConversations
 from tests.integration.store.commit_builder import record_of
 
 if TYPE_CHECKING:
@@ -173,7 +175,8 @@ class WatchHarness:
         self.store = store or MemoryStore()
         self.hub = EventHub()
         self.reads = ReadPool(2)
-        self.frames = EventEncoder(self.store, FACTS, SystemClock())
+        self.frames = EventEncoder(self.store, FACTS, EncodedConversations(FACTS), SystemClock())
+        calls = LoopCalls(asyncio.get_running_loop())
         self.watchers = SubscribeStreams(
             Sources(
                 hub=self.hub,
@@ -181,8 +184,8 @@ class WatchHarness:
                 reads=self.reads,
                 frames=self.frames,
                 conversion=FACTS,
-                wakeups=Wakeups(asyncio.get_running_loop()),
-                text_wakeups=Wakeups(asyncio.get_running_loop()),
+                wakeups=Wakeups(calls),
+                text_wakeups=Wakeups(calls),
             ),
             settings,
         )

@@ -39,6 +39,7 @@ from actors.runtime.system_clock import SystemClock
 from server.contract.limits import REPORT_CHARS
 from server.streams.encoding import EventEncoder
 from server.wire.conversation_messages import conversation, state_of, summary_of
+from server.wire.encoded_conversations import EncodedConversations
 from server.wire.events import event, needs_record, output_delta, text_delta
 from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
 
@@ -74,7 +75,9 @@ class OneRecord(MemoryStore):
 
 def sent(store: Store, notification: Durable) -> v1.Event:
     """The event as it is sent."""
-    (frame,) = EventEncoder(store, FACTS, SystemClock()).stored("c", [StoredEvent(12, 3_400, notification)])
+    (frame,) = EventEncoder(store, FACTS, EncodedConversations(FACTS), SystemClock()).stored(
+        "c", [StoredEvent(12, 3_400, notification)]
+    )
     (event,) = v1.SubscribeResponse.FromString(frame).events
     return event
 

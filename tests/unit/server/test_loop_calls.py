@@ -1,0 +1,134 @@
+"""Calls and answers of many threads cross to the event loop together, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from server.loop_calls import LoopCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+ANSWERS = 500
+
+
+class CountedCalls(LoopCalls):
+    """Counts the crossings to the running loop."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.crossings = 0
+        original = self.loop.call_soon_threadsafe
+
+        def count(*arguments: Any) -> asyncio.Handle:
+            self.crossings += 1
+            return original(*arguments)
+
+        self.loop.call_soon_threadsafe = count  # type: ignore[method-assign, assignment]
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await work
+
+    asyncio.run(bounded())
+
+
+def test_answers_that_come_while_the_loop_is_busy_cross_together() -> None:
+    async def work() -> None:
+        calls = CountedCalls()
+        futures: list[Future[int]] = [Future() for _ in range(ANSWERS)]
+        waiting = [asyncio.create_task(calls.result(future)) for future in futures]
+        await asyncio.sleep(0)
+
+        def answer() -> None:
+            for number, future in enumerate(futures):
+                future.set_result(number)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        thread.join()  # the loop runs nothing meanwhile
+        assert await asyncio.gather(*waiting) == list(range(ANSWERS))
+        assert calls.crossings == 1
+
+    run(work())
+
+
+def test_no_call_of_any_thread_is_lost() -> None:
+    async def work() -> None:
+        calls, seen, done = LoopCalls(asyncio.get_running_loop()), Counter[int](), asyncio.Event()
+
+        def arrived(number: int) -> None:
+            seen[number] += 1
+            if seen.total() == 4 * ANSWERS:
+                done.set()
+
+        def call(number: int) -> None:
+            for _ in range(ANSWERS):
+                calls.call(lambda: arrived(number))
+
+        threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        await done.wait()
+        for thread in threads:
+            thread.join()
+        assert seen == dict.fromkeys(range(4), ANSWERS)
+
+    run(work())
+
+
+def fail() -> None:
+    raise ValueError("broken")
+
+
+def test_a_call_that_fails_keeps_no_other_from_running(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        calls, ran = LoopCalls(asyncio.get_running_loop()), asyncio.Event()
+        calls.call(fail)
+        calls.call(ran.set)
+        await ran.wait()
+
+    run(work())
+    assert "a call on the event loop failed" in caplog.text
+
+
+def test_an_error_is_raised_where_the_answer_is_awaited() -> None:
+    async def work() -> None:
+        calls = LoopCalls(asyncio.get_running_loop())
+        failed: Future[None] = Future()
+        failed.set_exception(KeyError("x"))
+        with pytest.raises(KeyError):
+            await calls.result(failed)
+        withdrawn: Future[None] = Future()
+        withdrawn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calls.result(withdrawn)
+
+    run(work())
+
+
+def test_who_stops_waiting_cancels_what_has_not_begun() -> None:
+    async def work() -> None:
+        calls = LoopCalls(asyncio.get_running_loop())
+        future: Future[None] = Future()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await calls.result(future)
+        assert future.cancelled()
+
+    run(work())
+
+
+def test_a_call_after_the_loop_has_closed_does_no_harm() -> None:
+    loop = asyncio.new_event_loop()
+    calls = LoopCalls(loop)
+    loop.close()
+    calls.call(lambda: None)
