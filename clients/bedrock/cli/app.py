@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bedrock import _interrupts
 from bedrock.cli import exit_codes as exits
+from bedrock.cli.command_summaries import SUMMARIES
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.safe_streams import safe_streams
 
-#: Where each command lives; imported when it is used, or when all are listed.
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+#: Where each command lives; imported when it is used.
 OURS = {
     "chat": "bedrock.cli.commands.chat:chat",
     "ask": "bedrock.cli.commands.ask:ask",
@@ -67,6 +70,19 @@ class Commands(click.Group):
         """Return the names of the commands, those for beginners first."""
         plugged = sorted(name for name in _plugged() if name not in OURS)
         return [*OURS, *plugged]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their summaries, importing only those whose summary is not known."""
+        names = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, names))
+        described = [(name, self._described(ctx, name)) for name in names]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(width)) for name, each in described if each])
+
+    def _described(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in SUMMARIES:
+            return click.Command(name, help=SUMMARIES[name])
+        return self.get_command(ctx, name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command.
@@ -121,10 +137,14 @@ class Commands(click.Group):
 
 
 def _plugged() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 -- most commands do without
+
     return {found.name: found for found in entry_points(group=GROUP)}
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 -- most commands do without
+
     for distribution in ("phoenix-bedrock-client", "phoenix-bedrock"):
         try:
             return version(distribution)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import io
 import os
@@ -52,6 +51,8 @@ def ensure_read(stream: TextIO) -> None:
 
 async def until_closed(stream: TextIO) -> None:
     """Wait until the terminal or the reader of the pipe is closed, with or without a signal."""
+    import asyncio  # noqa: PLC0415 -- most commands do without
+
     with suppress(OSError):
         while True:
             ensure_read(stream)

@@ -17,6 +17,7 @@ from bedrock.cli import app
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from bedrock.cli.chat import demo
+from bedrock.cli.command_summaries import SUMMARIES
 from bedrock.cli.commands import doctor
 from bedrock.errors import Unavailable
 from click.testing import CliRunner, Result
@@ -702,7 +703,7 @@ def test_commands_of_the_server_are_plugged_in(monkeypatch: pytest.MonkeyPatch) 
             return serve
 
     plugged = [Plugged("serve", "server.cli:serve", app.GROUP), Plugged("chat", "elsewhere:chat", app.GROUP)]
-    monkeypatch.setattr(app, "entry_points", lambda group: plugged if group == app.GROUP else [])
+    monkeypatch.setattr(app, "_plugged", lambda: {entry.name: entry for entry in plugged})
     assert CliRunner().invoke(bedrock, ["serve"]).output == "serving\n"
     assert "elsewhere" not in CliRunner().invoke(bedrock, ["chat", "--help"]).output
 
@@ -722,7 +723,7 @@ def test_a_command_that_is_misspelled_is_guessed(typed: str, told: str) -> None:
 
 
 def test_without_the_server_its_commands_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "entry_points", lambda group: [])
+    monkeypatch.setattr(app, "_plugged", dict)
     result = CliRunner().invoke(bedrock, ["serve"])
     assert result.exit_code == exits.USAGE
     assert "from a checkout with `pip install ./clients .`" in result.stderr
@@ -734,6 +735,16 @@ def test_help_names_every_command() -> None:
     for name in app.OURS:
         assert f"  {name} " in shown
         assert CliRunner().invoke(bedrock, [name, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize("width", [20, 45, 200])
+def test_summaries_are_those_of_the_commands(width: int) -> None:
+    context = click.Context(bedrock)
+    for name, summary in SUMMARIES.items():
+        command = bedrock.get_command(context, name)
+        assert command is not None
+        assert click.Command(name, help=summary).get_short_help_str(width) == command.get_short_help_str(width)
+    assert SUMMARIES.keys() == {*app.OURS, *app.SERVERS}
 
 
 def test_the_version_is_reported() -> None:

@@ -50,3 +50,15 @@ def test_ask_takes_what_the_method_of_a_client_takes() -> None:
     _, *parameters = inspect.signature(bedrock.Client.ask).parameters.values()
     assert [*inspect.signature(bedrock.ask).parameters.values()] == parameters
     assert bedrock.ask.__doc__
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_a_program_that_only_prints_about_itself_loads_no_command(argument: str) -> None:
+    run_program = (
+        f"sys.argv = ['bedrock', '{argument}']; from bedrock.cli import main\ntry: main()\nexcept SystemExit: pass"
+    )
+    script = f"import sys, json; sys.path[:] = {sys.path!r}; {run_program}\nprint(json.dumps(sorted(sys.modules)))"
+    printed = subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True, capture_output=True, text=True)
+    loaded = set(json.loads(printed.stdout.splitlines()[-1]))
+    assert loaded.isdisjoint({"grpc", "google", "rich", "prompt_toolkit", "asyncio", "server.cli", "bedrock.events"})
+    assert not [name for name in loaded if name.startswith("bedrock.cli.commands.")]
