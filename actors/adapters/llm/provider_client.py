@@ -176,7 +176,8 @@ def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerRea
     for event in events:
         if reader.finished:
             return
-        reader.event(SseEvent(event.name, replace_lone_surrogates(event.data)))
+        data = replace_lone_surrogates(event.data)
+        reader.event(event if data is event.data else SseEvent(event.name, data))
         if excess := reader.size.excess:
             raise provider_errors.too_large(provider, excess, reader.usage)
 

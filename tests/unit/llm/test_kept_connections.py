@@ -167,21 +167,26 @@ def test_a_part_of_an_answer_that_nobody_read_closes_the_connection() -> None:
 
 
 def test_an_answer_whose_end_comes_late_keeps_the_connection() -> None:
+    """Until then other requests have others."""
+
     def late(connection: Connection) -> None:
         connection.read_request()
         connection.send(KEPT_STREAM_HEAD + chunked(b"one"))
         connection.reached.wait(10)
         connection.send(b"0\r\n\r\n")
 
-    with ScriptedServer(in_turn(late, kept(b"next"))) as server, transport_to(server) as transport:
+    scripts = in_turn(late, kept(b"next")), in_turn(kept(b"another"))
+    with ScriptedServer(*scripts) as server, transport_to(server) as transport:
         with transport.post(server.url, {}, [], CancelToken()) as reply:
             assert reply.read() == b"one"
         (connection,) = idle(transport)
-        assert not connection.is_reusable()
+        assert post(transport, server) == b"another"
+        assert (server.accepted, len(idle(transport))) == (2, 2)
+        transport._pool._idle.sort(key=lambda kept_one: kept_one[1] is connection)
         server.reached.set()
         assert until(connection.is_reusable)
         assert post(transport, server) == b"next"
-        assert server.accepted == 1
+        assert server.accepted == 2
 
 
 def test_a_failed_answer_closes_the_connection_even_if_the_caller_ignores_the_failure() -> None:

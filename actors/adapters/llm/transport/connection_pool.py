@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.adapters.llm.transport.http_connection import IDLE_SECONDS
@@ -40,11 +40,15 @@ class ConnectionPool:
 
     def take(self, origin: Origin) -> HttpConnection | None:
         """Return a connection to `origin` that can take a request now; None if there is none."""
-        while (connection := self._pop(origin)) is not None:
-            if time.monotonic() < connection.idle_until and connection.is_reusable():
-                return connection
-            connection.close()
-        return None
+        awaiting_end: list[tuple[Origin, HttpConnection]] = []
+        while (connection := self._pop(origin)) is not None and not connection.is_reusable():
+            if connection.is_open:
+                awaiting_end.append((origin, connection))
+            else:
+                connection.close()
+        if awaiting_end:
+            self._keep(reversed(awaiting_end))
+        return connection
 
     def put(self, origin: Origin, connection: HttpConnection) -> None:
         """Keep a connection whose request has ended, or close it if it cannot carry another one.
@@ -54,15 +58,7 @@ class ConnectionPool:
         if self._closed or not connection.release():
             connection.close()
             return
-        with self._lock:
-            self._idle.append((origin, connection))
-            surplus = self._idle[:-MAX_IDLE] if not self._closed else self._idle[:]
-            del self._idle[: len(surplus)]
-            schedule = not (self._sweeping or self._closed)
-            self._sweeping = self._sweeping or schedule
-        _close_all(surplus)
-        if schedule:
-            self._schedule_sweep()
+        self._keep([(origin, connection)])
 
     def close(self) -> None:
         """Close all idle connections, and any that are put later; idempotent."""
@@ -71,6 +67,17 @@ class ConnectionPool:
             idle = self._idle.copy()
             self._idle.clear()
         _close_all(idle)
+
+    def _keep(self, connections: Iterable[tuple[Origin, HttpConnection]]) -> None:
+        with self._lock:
+            self._idle.extend(connections)
+            surplus = self._idle[:-MAX_IDLE] if not self._closed else self._idle[:]
+            del self._idle[: len(surplus)]
+            schedule = not (self._sweeping or self._closed)
+            self._sweeping = self._sweeping or schedule
+        _close_all(surplus)
+        if schedule:
+            self._schedule_sweep()
 
     def _pop(self, origin: Origin) -> HttpConnection | None:
         with self._lock:

@@ -85,9 +85,16 @@ class HttpConnection:
         """Return whether a request can be sent now: the last response is complete, and no data follows it."""
         return self._catch_up() and self._response.complete
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether the connection can be reusable, now or when the end of its response has arrived."""
+        return self._response.keeps_alive and time.monotonic() < self.idle_until
+
     def _catch_up(self) -> bool:
         """Read received bytes without blocking; return whether there were none except the end of the response."""
         response = self._response
+        if not self.is_open:
+            return False
         try:
             while (piece := self._receive_now()) and not response.complete:
                 response.feed(piece)
