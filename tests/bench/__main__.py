@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import time
 import traceback
 
@@ -37,7 +38,16 @@ PARTS = (
 )
 
 
+PART_SECONDS = 400
+"""The most that a part may take: one that waits for what never comes does not keep the others from being measured."""
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"not done after {PART_SECONDS} s")
+
+
 def main() -> None:
+    signal.signal(signal.SIGALRM, _too_long)
     arguments = argparse.ArgumentParser(prog="make bench")
     arguments.add_argument("parts", nargs="*", choices=[*PARTS, []], help="only these parts")
     report = Report("bench")
@@ -51,6 +61,7 @@ def main() -> None:
 def _measured(part: str, report: Report) -> bool:
     """Measure a part, and keep what is there by then; whether it was measured to its end."""
     began = time.monotonic()
+    signal.alarm(PART_SECONDS)
     try:
         importlib.import_module(f"tests.bench.{part}").run(report)
     except Exception as error:  # noqa: BLE001 -- minutes of other figures are not to be lost with it
@@ -58,6 +69,7 @@ def _measured(part: str, report: Report) -> bool:
         report.add(f"{part}: not measured", "", not_run=f"failed: {error}")
         return False
     finally:
+        signal.alarm(0)
         print(f"  ({part}: {time.monotonic() - began:.0f} s)", flush=True)
         report.write()
     return True

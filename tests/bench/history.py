@@ -19,8 +19,8 @@ SIZES = (10, 100, 1_000, 2_000)
 """Turns in the history before the measured ones; a turn has five messages."""
 LOADED = 1_000
 """Turns in the history when the server is started again."""
-CONVERSATIONS = 4
-MEASURED = 20
+CONVERSATIONS = 2
+MEASURED = 30
 """Turns of each conversation that a figure is the mean of."""
 
 

@@ -34,7 +34,7 @@ MOST = {
     "commits": 5,
     "threads started": 0,
     "mailbox deliveries": 17,
-    "stream messages": 12,
+    "stream messages": 8,
     "voluntary switches": 160,
 }
 """A turn costs no more than this, in the best round. The last three depend on which thread runs first: the ceiling is
