@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -602,12 +603,11 @@ def test_a_watcher_who_reads_nothing_is_ended_with_aborted(open_harness: Callabl
     author = Author(harness.services.store, harness.hub, "c1")
     stuck, other = harness.watch(timeout=60), harness.watch(timeout=60)
     next(stuck)
-    next(other)
-    for _ in range(60):
-        author.commit(author.says("x" * limits.MAX_TEXT_BYTES))
-    seen = 0
-    while seen < 60:
-        seen = max(event.revision for event in next(other).events)
+    with ThreadPoolExecutor(1) as reading:  # all the time: what is committed meanwhile takes longer than a stall
+        read = reading.submit(next, (event for response in other for event in response.events if event.revision == 60))
+        for _ in range(60):
+            author.commit(author.says("x" * limits.MAX_TEXT_BYTES))
+        assert read.result(60).revision == 60
     for _ in range(10_000):
         if harness.hub.watchers() == 1:
             break

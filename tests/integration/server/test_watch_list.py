@@ -20,6 +20,7 @@ from server.streams import encoding
 from server.streams import watch_conversations as watch_list
 from server.wire import encoded_conversations
 from server.wire.conversation_messages import conversation
+from tests.e2e.patience import eventually
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
 from tests.integration.server.watch_harness import NAME, Author, changed
 
@@ -255,12 +256,7 @@ def test_a_watcher_who_reads_nothing_is_ended_and_blocks_nothing(open_harness: C
     next(stuck)
     for author in authors:
         author.commit(changed("idle"))
-    feed = harness.hub.conversation_list
-    for _ in range(1_000):
-        if not feed.watched:
-            break
-        threading.Event().wait(0.01)
-    assert not feed.watched
+    eventually(lambda: not harness.hub.conversation_list.watched, "the stream has ended")
     refusal = refused(lambda: stuck)
     assert (refusal.code, refusal.reason) == ("ABORTED", "ABORTED")
 
@@ -272,11 +268,7 @@ def test_one_who_leaves_is_forgotten(harness: GrpcHarness) -> None:
     stream.cancel()
     with pytest.raises(grpc.RpcError):
         next(stream)
-    for _ in range(1_000):
-        if not harness.hub.conversation_list.watched:
-            break
-        threading.Event().wait(0.01)
-    assert not harness.hub.conversation_list.watched
+    eventually(lambda: not harness.hub.conversation_list.watched, "the stream has ended")
 
 
 def test_a_commit_makes_its_conversation_once_for_watchers_lists_and_the_command(
