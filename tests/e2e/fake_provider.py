@@ -67,9 +67,10 @@ class Exchange:
         """The tool results in the last turn."""
         return [block for block in self.body["messages"][-1]["content"] if block["type"] == "tool_result"]
 
-    def begin(self) -> None:
-        """Send the headers of a stream."""
+    def begin(self, *pieces: str) -> None:
+        """Send the headers of a stream, and the beginning of a text if there are pieces of one."""
         self._connection.send(STREAM_HEAD)
+        self.send(_opening(*pieces) if pieces else ())
 
     def send(self, events: Iterable[dict[str, Any]]) -> None:
         self._connection.send(b"".join(map(chunked, named(*events))))
@@ -77,15 +78,25 @@ class Exchange:
     def send_raw(self, data: bytes) -> None:
         self._connection.send(data)
 
-    def end(self) -> None:
+    def end(self, events: Iterable[dict[str, Any]]) -> None:
+        """Send the last events of a stream."""
+        self.send(events)
         self._connection.send(b"0\r\n\r\n")
 
+    def stream(self, events: Iterable[dict[str, Any]]) -> None:
+        """Send a whole stream."""
+        self.begin()
+        self.end(events)
+
     def wait_for_close(self) -> None:
-        """Block until the server hangs up."""
+        """Let the test act, and block until the server hangs up."""
+        self.reached.set()
         self._connection.wait_for_close()
         self.closed.set()
 
     def wait_for_go(self) -> None:
+        """Let the test act, and block until it lets the play go on."""
+        self.reached.set()
         assert self.go.wait(PATIENCE), "the test never let this play go on"
 
 
@@ -212,26 +223,19 @@ def _texts(block: dict[str, Any]) -> list[str]:
 
 def says(*pieces: str, input_tokens: int = 10) -> Play:
     """A whole answer, streamed in these pieces."""
-
-    def play(exchange: Exchange) -> None:
-        exchange.begin()
-        exchange.send([*_opening(*pieces, input_tokens=input_tokens), *_ending("end_turn")])
-        exchange.end()
-
-    return play
+    events = [*_opening(*pieces, input_tokens=input_tokens), *_ending("end_turn")]
+    return lambda exchange: exchange.stream(events)
 
 
 def dribbles(*pieces: str, seconds: float = 0.003) -> Play:
     """The same with a pause after each piece."""
 
     def play(exchange: Exchange) -> None:
-        exchange.begin()
-        exchange.send(_opening(""))
+        exchange.begin("")
         for piece in pieces:
             exchange.send([_delta(piece)])
             exchange.go.wait(seconds)
-        exchange.send(_ending("end_turn"))
-        exchange.end()
+        exchange.end(_ending("end_turn"))
 
     return play
 
@@ -245,7 +249,6 @@ def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
     """An answer that calls tools: names and inputs."""
 
     def play(exchange: Exchange) -> None:
-        exchange.begin()
         events = _opening(text) if text else _opening()
         for index, (name, arguments) in enumerate(wanted, start=1):
             block = {"type": "tool_use", "id": f"toolu_{next(_numbers)}", "name": name, "input": {}}
@@ -255,28 +258,22 @@ def calls(*wanted: tuple[str, dict[str, Any]], text: str = "") -> Play:
                 {"type": "content_block_delta", "index": index, "delta": delta},
                 {"type": "content_block_stop", "index": index},
             ]
-        exchange.send([*events, *_ending("tool_use")])
-        exchange.end()
+        exchange.stream([*events, *_ending("tool_use")])
 
     return play
 
 
 def refuses(status: int, kind: str, message: str = "not now", retry_after: float | None = None) -> Play:
     """An error answer."""
-
-    def play(exchange: Exchange) -> None:
-        body = json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
-        headers = {} if retry_after is None else {"retry_after": str(retry_after)}
-        exchange.send_raw(whole(status, body, **headers))
-
-    return play
+    body = json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    headers = {} if retry_after is None else {"retry_after": str(retry_after)}
+    return lambda exchange: exchange.send_raw(whole(status, body, **headers))
 
 
 def held(then: Play) -> Play:
     """Says nothing before the test lets it go on; hangs up if the server does."""
 
     def play(exchange: Exchange) -> None:
-        exchange.reached.set()
         exchange.wait_for_go()
         then(exchange)
 
@@ -287,9 +284,7 @@ def begins(text: str, then: Play) -> Play:
     """Streams some text; goes on as `then` does when the test lets it."""
 
     def play(exchange: Exchange) -> None:
-        exchange.begin()
-        exchange.send(_opening(text))
-        exchange.reached.set()
+        exchange.begin(text)
         exchange.wait_for_go()
         then(exchange)
 
@@ -298,32 +293,23 @@ def begins(text: str, then: Play) -> Play:
 
 def finishes(text: str) -> Play:
     """The rest of an answer that has begun."""
-
-    def play(exchange: Exchange) -> None:
-        exchange.send([_delta(text), *_ending("end_turn")])
-        exchange.end()
-
-    return play
+    return lambda exchange: exchange.end([_delta(text), *_ending("end_turn")])
 
 
 def hangs(exchange: Exchange) -> None:
     """Takes the request and never answers."""
-    exchange.reached.set()
     exchange.wait_for_close()
 
 
 def stalls(exchange: Exchange) -> None:
     """Begins an answer and falls silent."""
-    exchange.begin()
-    exchange.send(_opening("word "))
-    exchange.reached.set()
+    exchange.begin("word ")
     exchange.wait_for_close()
 
 
 def streams(exchange: Exchange) -> None:
     """Begins an answer that goes on, word by word, until the server hangs up."""
-    exchange.begin()
-    exchange.send(_opening("word "))
+    exchange.begin("word ")
     exchange.reached.set()
     while not exchange.go.wait(0.005):
         exchange.send([_delta("word ")])
@@ -331,8 +317,7 @@ def streams(exchange: Exchange) -> None:
 
 def floods(exchange: Exchange) -> None:
     """Begins an answer that goes on as fast as the server takes it, until it hangs up."""
-    exchange.begin()
-    exchange.send(_opening("word "))
+    exchange.begin("word ")
     exchange.reached.set()
     flood = b"".join(map(chunked, named(_delta("word ")))) * 1000
     while True:

@@ -9,6 +9,7 @@ import pytest
 
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from tests.e2e.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,9 +78,4 @@ def store(open_any: Callable[[FaultPoints | None], Store], gate: Gate) -> Store:
 
 def wait_until_removed(store: PeeweeStore) -> None:
     """Wait until nothing that was deleted is left."""
-    pause = threading.Event()
-    for _ in range(int(SECONDS * 200)):
-        if not store._removal.pending:
-            return
-        pause.wait(0.005)
-    raise AssertionError("it was never removed")
+    eventually(lambda: not store._removal.pending, "it is removed")
