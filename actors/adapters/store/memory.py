@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from actors.adapters.store.integrity import rows_of, violations
-from actors.adapters.store.log_rows import LogRow, check_shape, events_of, next_revision, seal, stored_transition
-from actors.adapters.store.pruning import BEGINNING, Bounds, Place, place_after, prunable
-from actors.adapters.store.rows import FIXED
-from actors.adapters.store.run_outcomes import settled_inputs, stopped_runs
+from actors.adapters.store.kept_conversation import KeptConversation, changed_by, created_by
+from actors.adapters.store.log_rows import check_shape, events_of, stored_transition
+from actors.adapters.store.pruning import Bounds, place_after, prunable
 from actors.core.states import TERMINAL, Idle
 from actors.ports import (
     Attachment,
@@ -26,7 +23,6 @@ from actors.ports import (
     NoFaultPoints,
     RevisionTooOldError,
     SettledInput,
-    SlugTakenError,
     Snapshot,
     StoppedRun,
     StoredEvent,
@@ -35,59 +31,9 @@ from actors.ports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator
 
     from actors.core.content import Message
-
-
-class _Kept(NamedTuple):
-    """A conversation with all its rows; replaced as a whole."""
-
-    record: ConversationRecord
-    messages: tuple[Message, ...]
-    log: tuple[LogRow, ...]
-    begins: Place
-    """The position where the log begins: after the pruned rows."""
-    runs: tuple[StoppedRun, ...]
-    fates: tuple[SettledInput, ...]
-    commands: Mapping[str, CommandRecord]
-    attachments: Mapping[str, Attachment]
-
-    def after(self, part: Commit) -> _Kept:
-        """Return the conversation as it is after `part`. Raises FencedError or CommandExistsError."""
-        for message in part.messages:
-            if any(message.id == other.id for other in self.messages):
-                raise CommandExistsError(f"message {message.id} of {self.record.id} is there already")
-            if any(message.sequence == other.sequence for other in self.messages):
-                raise FencedError(f"message {message.sequence} of {self.record.id} is there already")
-        log, log_hash = list(self.log), self.record.log_hash
-        for entry in part.log:
-            log_hash, (*values, context) = seal(self.record.id, part.record.epoch, entry).after(log_hash)
-            log.append(LogRow._make((*values, context or None)))
-        commands = dict(self.commands)
-        if part.command is not None and not part.create_command:
-            if part.command.request_id in commands:
-                raise CommandExistsError(f"{part.command.request_id} of {self.record.id} is there already")
-            commands[part.command.request_id] = part.command
-        fixed = {name: getattr(self.record, name) for name in (*FIXED, "system_prompt")}
-        record = replace(part.record, log_hash=log_hash, **fixed)
-        return self._replace(
-            record=record,
-            messages=(*self.messages, *part.messages),
-            log=tuple(log),
-            runs=(*self.runs, *stopped_runs(part)),
-            fates=(*self.fates, *settled_inputs(part)),
-            commands=commands,
-        )
-
-    def aged(self, before: int, keep: int) -> bool:
-        """Return whether the log has rows written before `before` and more than `keep` revisions."""
-        return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep
-
-    def archived(self, before: int) -> bool:
-        """Return whether this is a top-level conversation that was archived before `before`."""
-        at = self.record.archived_at
-        return at is not None and at < before and self.record.parent_conversation_id is None
 
 
 class MemoryStore:
@@ -96,7 +42,7 @@ class MemoryStore:
     def __init__(self, faults: FaultPoints | None = None) -> None:
         self._faults = faults or NoFaultPoints()
         self._lock = threading.Lock()  # serialises commits, as the writer's thread does in the SQLite store
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, KeptConversation] = {}
         self._created: dict[tuple[str, str], CommandRecord] = {}
         self._closed = False
 
@@ -109,7 +55,7 @@ class MemoryStore:
         with self._writing():
             kept, created = dict(self._kept), dict(self._created)
             for part in parts:
-                before = _begun(kept, part) if part.create else _found(kept, part)
+                before = created_by(kept, part) if part.create else changed_by(kept, part)
                 kept[part.record.id] = before.after(part)
                 if part.command is not None and part.create_command:
                     key = (part.record.principal, part.command.request_id)
@@ -349,7 +295,7 @@ class MemoryStore:
         except Exception as error:
             raise StoreUnavailableError(f"nothing was written: {error}") from error
 
-    def _read(self) -> dict[str, _Kept]:
+    def _read(self) -> dict[str, KeptConversation]:
         """Return a consistent snapshot of all conversations."""
         with self._lock:
             self._check_open()
@@ -368,33 +314,3 @@ def _page(
 ) -> tuple[Ended, ...]:
     found = [each for each in ended if each.revision > after and (before is None or each.revision < before)]
     return tuple(found[::-1][:limit] if descending else found[:limit])
-
-
-def _begun(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
-    """Return a new conversation before its first commit. Raises FencedError or SlugTakenError."""
-    record = part.record
-    if record.id in kept:
-        raise FencedError(f"{record.id} is there already")
-    if record.parent_conversation_id is not None and record.parent_conversation_id not in kept:
-        raise FencedError(f"{record.parent_conversation_id} does not exist")
-    _check_slug(kept, record)
-    return _Kept(replace(record, log_hash=""), (), (), BEGINNING, (), (), {}, {})
-
-
-def _found(kept: Mapping[str, _Kept], part: Commit) -> _Kept:
-    """Return the conversation that `part` changes. Raises FencedError or SlugTakenError."""
-    found = kept.get(part.record.id)
-    if found is None:
-        raise FencedError(f"{part.record.id} does not exist")
-    head = found.record
-    expected = (part.expected_step, next_revision(part) - 1)
-    if (head.step, head.last_seq) != expected or head.epoch > part.record.epoch:
-        raise FencedError(f"{head.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}")
-    _check_slug(kept, part.record)
-    return found
-
-
-def _check_slug(kept: Mapping[str, _Kept], record: ConversationRecord) -> None:
-    for other in kept.values():
-        if record.slug and other.record.slug == record.slug and other.record.id != record.id:
-            raise SlugTakenError(f"{record.slug} is taken")

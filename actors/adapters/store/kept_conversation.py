@@ -1,0 +1,108 @@
+"""A conversation of the in-memory store: all its rows, replaced as a whole by each commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from actors.adapters.store.log_rows import LogRow, next_revision, seal
+from actors.adapters.store.pruning import BEGINNING, Place
+from actors.adapters.store.rows import FIXED
+from actors.adapters.store.run_outcomes import settled_inputs, stopped_runs
+from actors.ports import (
+    Attachment,
+    CommandExistsError,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    FencedError,
+    SettledInput,
+    SlugTakenError,
+    StoppedRun,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.core.content import Message
+
+
+class KeptConversation(NamedTuple):
+    """A conversation with all its rows; replaced as a whole."""
+
+    record: ConversationRecord
+    messages: tuple[Message, ...]
+    log: tuple[LogRow, ...]
+    begins: Place
+    """The position where the log begins: after the pruned rows."""
+    runs: tuple[StoppedRun, ...]
+    fates: tuple[SettledInput, ...]
+    commands: Mapping[str, CommandRecord]
+    attachments: Mapping[str, Attachment]
+
+    def after(self, part: Commit) -> KeptConversation:
+        """Return the conversation as it is after `part`. Raises FencedError or CommandExistsError."""
+        for message in part.messages:
+            if any(message.id == other.id for other in self.messages):
+                raise CommandExistsError(f"message {message.id} of {self.record.id} is there already")
+            if any(message.sequence == other.sequence for other in self.messages):
+                raise FencedError(f"message {message.sequence} of {self.record.id} is there already")
+        log, log_hash = list(self.log), self.record.log_hash
+        for entry in part.log:
+            log_hash, (*values, context) = seal(self.record.id, part.record.epoch, entry).after(log_hash)
+            log.append(LogRow._make((*values, context or None)))
+        commands = dict(self.commands)
+        if part.command is not None and not part.create_command:
+            if part.command.request_id in commands:
+                raise CommandExistsError(f"{part.command.request_id} of {self.record.id} is there already")
+            commands[part.command.request_id] = part.command
+        fixed = {name: getattr(self.record, name) for name in (*FIXED, "system_prompt")}
+        record = replace(part.record, log_hash=log_hash, **fixed)
+        return self._replace(
+            record=record,
+            messages=(*self.messages, *part.messages),
+            log=tuple(log),
+            runs=(*self.runs, *stopped_runs(part)),
+            fates=(*self.fates, *settled_inputs(part)),
+            commands=commands,
+        )
+
+    def aged(self, before: int, keep: int) -> bool:
+        """Return whether the log has rows written before `before` and more than `keep` revisions."""
+        return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep
+
+    def archived(self, before: int) -> bool:
+        """Return whether this is a top-level conversation that was archived before `before`."""
+        at = self.record.archived_at
+        return at is not None and at < before and self.record.parent_conversation_id is None
+
+
+def created_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:
+    """Return a new conversation before its first commit. Raises FencedError or SlugTakenError."""
+    record = part.record
+    if record.id in kept:
+        raise FencedError(f"{record.id} is there already")
+    if record.parent_conversation_id is not None and record.parent_conversation_id not in kept:
+        raise FencedError(f"{record.parent_conversation_id} does not exist")
+    _check_slug(kept, record)
+    return KeptConversation(replace(record, log_hash=""), (), (), BEGINNING, (), (), {}, {})
+
+
+def changed_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:
+    """Return the conversation that `part` changes. Raises FencedError or SlugTakenError."""
+    found = kept.get(part.record.id)
+    if found is None:
+        raise FencedError(f"{part.record.id} does not exist")
+    head = found.record
+    expected = (part.expected_step, next_revision(part) - 1)
+    if (head.step, head.last_seq) != expected or head.epoch > part.record.epoch:
+        raise FencedError(f"{head.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}")
+    _check_slug(kept, part.record)
+    return found
+
+
+def _check_slug(kept: Mapping[str, KeptConversation], record: ConversationRecord) -> None:
+    for other in kept.values():
+        if record.slug and other.record.slug == record.slug and other.record.id != record.id:
+            raise SlugTakenError(f"{record.slug} is taken")

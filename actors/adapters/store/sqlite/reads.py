@@ -1,0 +1,331 @@
+"""The reads of the store: fixed SQL on hot paths, peewee queries elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from peewee import SQL
+
+from actors.adapters.store import rows
+from actors.adapters.store.log_rows import LogRow, events_of, stored_transition
+from actors.adapters.store.run_outcomes import fate_of, run_of
+from actors.adapters.store.sqlite import listing
+from actors.adapters.store.sqlite.engine import raw, sqlite3
+from actors.adapters.store.sqlite.integrity_check import (
+    ALL,
+    FATES,
+    LOGGED,
+    MESSAGES,
+    RECORDS,
+    RUNS,
+    check,
+    every_text,
+)
+from actors.adapters.store.sqlite.readers import Readers, read_again
+from actors.adapters.store.sqlite.schema import tables as schema
+from actors.ports import (
+    Attachment,
+    CommandRecord,
+    ConversationRecord,
+    RevisionTooOldError,
+    SettledInput,
+    Snapshot,
+    StoppedRun,
+    StoreDamagedError,
+    StoredEvent,
+    StoredTransition,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from actors.adapters.store.sqlite.removal import Removal
+    from actors.core.content import Message
+
+_log = logging.getLogger(__name__)
+
+_LOAD = f"SELECT {RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
+_EVENTS = """
+SELECT first_revision, at, notifications FROM log
+WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(
+    (SELECT first_revision FROM log WHERE conversation_id = :id AND first_revision <= :next
+    ORDER BY first_revision DESC LIMIT 1), 0)
+ORDER BY first_revision LIMIT :limit
+"""
+_AGED = f"""
+SELECT id FROM conversations WHERE id > :after AND {schema.NOT_DELETED}
+AND created_at < :before AND last_seq > :keep AND :before > (
+    SELECT at FROM log WHERE conversation_id = id ORDER BY first_revision, step LIMIT 1)
+ORDER BY id LIMIT :limit
+"""  # noqa: S608
+_ARCHIVED = f"""
+SELECT id FROM conversations WHERE id > :after AND archived_at < :before AND parent_conversation_id IS NULL
+AND {schema.NOT_DELETED} ORDER BY id LIMIT :limit
+"""  # noqa: S608
+
+
+class StoreReads:
+    """Implement ports.StoreReader and the other reads of ports.Store over pooled connections. Any thread."""
+
+    def __init__(self, readers: Readers, removal: Removal) -> None:
+        self._readers = readers
+        self._removal = removal
+
+    # --- conversations ----------------------------------------------------------------------------------------
+
+    @read_again
+    def load(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record; None if there is none; see ports.Store."""
+        with self._reading() as connection:
+            return self._load(connection, self._visible(conversation_id))
+
+    @read_again
+    def owner(self, conversation_id: str) -> str | None:
+        """Return the principal of a conversation; see ports.Store."""
+        conversation_id, table = self._visible(conversation_id), schema.Conversation
+        return next(iter(self._column(table.select(table.principal).where(table.id == conversation_id))), None)
+
+    @read_again
+    def find_slug(self, slug: str) -> str | None:
+        """Return the conversation with this slug; see ports.Store."""
+        found = schema.Conversation.select(schema.Conversation.id).where(schema.Conversation.slug == slug)
+        return next(iter(self._column(found)), None)
+
+    @read_again
+    def list(
+        self,
+        *,
+        principal: str,
+        archived: bool,
+        parent: str | None,
+        directory: str | None = None,
+        before: tuple[int, str] | None,
+        limit: int,
+        skipped: Callable[[str], object] = lambda _conversation_id: None,
+    ) -> tuple[ConversationRecord, ...]:
+        """Return a page of conversations, latest update first; see ports.Store."""
+        found: list[ConversationRecord] = []
+        with self._readers.lend() as database, every_text(raw(database), "surrogateescape"):
+            while (wanted := limit - len(found)) > 0:
+                query = listing.query(
+                    principal, archived=archived, parent=parent, directory=directory, before=before, limit=wanted
+                )
+                page = list(query.execute(database))
+                found += self._readable(raw(database), page, skipped)
+                if len(page) < wanted:
+                    break
+                before = listing.place_of(page[-1])
+        return tuple(found)
+
+    def _readable(
+        self, connection: sqlite3.Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]
+    ) -> Iterator[ConversationRecord]:
+        """Yield the records of rows; an unreadable one is reported and skipped, so that the others are listed."""
+        for row in page:
+            try:
+                listing.refuse_broken_texts(row)
+                yield self._record(connection, row)
+            except (msgspec.DecodeError, ValueError, KeyError) as error:
+                conversation_id = str(row[0]).encode(errors="replace").decode()
+                _log.error("conversation %s cannot be read and is left out: %s", conversation_id, type(error).__name__)
+                skipped(conversation_id)
+
+    @read_again
+    def children(self, conversation_id: str) -> tuple[str, ...]:
+        """Return the ids of its sub-agents; see ports.Store."""
+        table = schema.Conversation
+        of_parent = table.parent_conversation == self._visible(conversation_id)
+        return self._column(table.select(table.id).where(of_parent, SQL(schema.NOT_DELETED)))
+
+    @read_again
+    def needing_recovery(self) -> tuple[str, ...]:
+        """Return the conversations to recover on start; see ports.Store."""
+        return self._column(
+            schema.Conversation.select(schema.Conversation.id).where(
+                SQL(f"({schema.UNSETTLED}) AND {schema.NOT_DELETED}")
+            )
+        )
+
+    def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Return conversations whose log may be pruned; see ports.Store."""
+        return self._ids(_AGED, {"before": before, "keep": keep, "after": after, "limit": limit})
+
+    def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
+        """Return conversations archived before a time; see ports.Store."""
+        return self._ids(_ARCHIVED, {"before": before, "after": after, "limit": limit})
+
+    @read_again
+    def _ids(self, query: str, values: dict[str, int | str]) -> tuple[str, ...]:
+        with self._reading() as connection:
+            return tuple(id_ for (id_,) in connection.execute(query, values))
+
+    # --- messages and events ----------------------------------------------------------------------------------
+
+    @read_again
+    def messages(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[Message, ...]:
+        """Return a page of messages; see ports.Store."""
+        query = _between(MESSAGES, "sequence_id", before, descending=descending)
+        with self._reading() as connection:
+            return tuple(
+                map(rows.message_of, connection.execute(query, (self._visible(conversation_id), after, limit)))
+            )
+
+    def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
+        """Return all messages up to a sequence; see ports.Store."""
+        return self.messages(conversation_id, before=through + 1, limit=ALL)
+
+    @read_again
+    def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
+        """Return events after a revision; see ports.Store."""
+        bounds = {"id": self._visible(conversation_id), "next": after + 1, "limit": limit}
+        with self._reading() as connection:
+            found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
+        if found and found[0].revision != after + 1:
+            first = found[0].revision
+            raise RevisionTooOldError(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
+        return found
+
+    @read_again
+    def stopped_runs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[StoppedRun, ...]:
+        """Return a page of stopped runs; see ports.Store."""
+        query = _between(RUNS, "revision", before, descending=descending)
+        with self._reading() as connection:
+            return tuple(map(run_of, connection.execute(query, (self._visible(conversation_id), after, limit))))
+
+    @read_again
+    def settled_inputs(
+        self,
+        conversation_id: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
+        descending: bool = False,
+    ) -> tuple[SettledInput, ...]:
+        """Return a page of settled inputs; see ports.Store."""
+        query = _between(FATES, "revision", before, descending=descending)
+        with self._reading() as connection:
+            return tuple(map(fate_of, connection.execute(query, (self._visible(conversation_id), after, limit))))
+
+    @read_again
+    def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
+        """Return the record and its latest messages at one moment; see ports.Store."""
+        conversation_id = self._visible(conversation_id)
+        query = f"{MESSAGES} ORDER BY sequence_id DESC LIMIT ?"
+        with self._reading(at_one_moment=True) as connection:
+            record = self._load(connection, conversation_id)
+            if record is None:
+                return None
+            latest = connection.execute(query, (conversation_id, recent_messages)).fetchall()
+            return Snapshot(record, tuple(rows.message_of(row) for row in reversed(latest)))
+
+    @read_again
+    def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
+        """Return rows of the log; see ports.Store."""
+        with self._reading() as connection:
+            found = connection.execute(LOGGED, (self._visible(conversation_id), after_step, limit))
+            return tuple(stored_transition(LogRow(*row)) for row in found)
+
+    def verify(self, conversation_id: str) -> tuple[str, ...]:
+        """Return the findings of a verification, as text; see ports.Store."""
+        try:
+            return self._checked(conversation_id)
+        except StoreDamagedError:
+            _log.exception("conversation %s cannot be verified", conversation_id)
+            return ("the database file is damaged, so that not everything of the conversation can be read",)
+
+    @read_again
+    def _checked(self, conversation_id: str) -> tuple[str, ...]:
+        with self._reading(at_one_moment=True) as connection:
+            return check(connection, self._visible(conversation_id))
+
+    # --- commands and attachments -----------------------------------------------------------------------------
+
+    def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
+        """Return an accepted command of a conversation; see ports.Store."""
+        return self._command("conversation_id", self._visible(conversation_id), request_id)
+
+    def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
+        """Return an accepted create command of a principal; see ports.Store."""
+        return self._command("principal", principal, request_id)
+
+    @read_again
+    def _command(self, owner: str, value: str, request_id: str) -> CommandRecord | None:
+        query = f"SELECT request_id, body_hash, answer, at FROM commands WHERE {owner} = ? AND request_id = ?"  # noqa: S608
+        with self._reading() as connection:
+            row = connection.execute(query, (value, request_id)).fetchone()
+        return None if row is None else CommandRecord(row[0], row[1], row[2].encode(), row[3])
+
+    @read_again
+    def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
+        """Return an attachment; None if there is none; see ports.Store."""
+        query = "SELECT id, media_type, data, width, height FROM attachments WHERE conversation_id = ? AND id = ?"
+        with self._reading() as connection:
+            row = connection.execute(query, (self._visible(conversation_id), attachment_id)).fetchone()
+        return None if row is None else Attachment(*row)
+
+    def _visible(self, conversation_id: str) -> str:
+        """Return the id; "" for a deleted conversation, so that queries find nothing."""
+        return self._removal.unless_hidden(conversation_id)
+
+    @contextmanager
+    def _reading(self, *, at_one_moment: bool = False) -> Generator[sqlite3.Connection]:
+        """Yield a connection from the pool; with `at_one_moment` all its reads see the same snapshot."""
+        with self._readers.lend() as database:
+            connection = raw(database)
+            if not at_one_moment:
+                yield connection
+                return
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+
+    def _column(self, query: Any) -> tuple[str, ...]:
+        with self._readers.lend() as database:
+            return tuple(value for (value,) in query.tuples().execute(database))
+
+    def _load(self, connection: sqlite3.Connection, conversation_id: str) -> ConversationRecord | None:
+        row = connection.execute(_LOAD, (conversation_id,)).fetchone()
+        return None if row is None else self._record(connection, row)
+
+    def _record(self, connection: sqlite3.Connection, row: rows.Row) -> ConversationRecord:
+        """Return the record; with an unreadable state, log an error and return it as Idle."""
+        record, intact = rows.record_of(row)
+        if intact:
+            return record
+        _log.error("conversation %s: its state cannot be read; it is taken to be idle", record.id)
+        found = connection.execute(
+            "SELECT sequence_id, usage_data FROM messages WHERE conversation_id = ? ORDER BY sequence_id", (record.id,)
+        ).fetchall()
+        children = connection.execute("SELECT id FROM conversations WHERE parent_conversation_id = ?", (record.id,))
+        numbers = [int(digits.group()) for (child,) in children if (digits := re.search(r"\d+$", child))]
+        last = found[-1][0] if found else 0
+        state = rows.rebuilt_state(record.step, last, [usage for _, usage in found], max(numbers, default=0))
+        return msgspec.structs.replace(record, state=state)
+
+
+def _between(select: str, column: str, before: int | None, *, descending: bool) -> str:
+    """Return a query for a page, with the parameters (conversation, after, limit)."""
+    order = "DESC" if descending else "ASC"
+    bound = "" if before is None else f"AND {column} < {before:d}"
+    return f"{select} AND {column} > ? {bound} ORDER BY {column} {order} LIMIT ?"
