@@ -71,7 +71,7 @@ from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.admission import Admission
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from actors.runtime.services import Services
 
@@ -152,7 +152,7 @@ class ConversationActor(Actor):
             case AskEnvelope():
                 self._answer(message)
             case EffectOutcome() | TextDeltaReady():
-                self._retry_queue.enqueue(message, *self._following(message))
+                self._take_outcomes(message)
             case KillReceipt():
                 self._record_kill(message)
             case JobExited(receipt=receipt):
@@ -232,11 +232,20 @@ class ConversationActor(Actor):
 
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
-    def _following(self, outcome: EffectOutcome | TextDeltaReady) -> Iterator[EffectOutcome | TextDeltaReady]:
-        """Yield the outcomes directly after this one in the mailbox that may share its commit."""
-        if may_share_commit(outcome):
-            while (envelope := self.mailbox.get_next_if(may_share_commit)) is not None:
-                yield envelope.message
+    def _take_outcomes(self, outcome: EffectOutcome | TextDeltaReady) -> None:
+        """Commit an outcome with those behind it in the mailbox; ends of sub-agents between them are handled last."""
+        outcomes: list[EffectOutcome | TextDeltaReady] = [outcome]
+        stopped: list[str] = []
+        while may_share_commit(outcome) and (envelope := self.mailbox.get_next_if(_may_be_behind)) is not None:
+            if isinstance(envelope.message, SubAgentStopped):
+                stopped.append(envelope.message.agent_id)
+            else:
+                outcomes.append(envelope.message)
+        try:
+            self._retry_queue.enqueue(*outcomes)
+        finally:
+            for agent_id in stopped:
+                self._executor.sub_agent_stopped(agent_id)
 
     def _on_job_exited(self, receipt: KillReceipt) -> None:
         if self._executor.job_exited(receipt):
@@ -295,3 +304,7 @@ class ConversationActor(Actor):
     def _remind(self, message: object, milliseconds: int) -> None:
         """Send this actor a message later; the timer does not keep the actor in memory."""
         self._services.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
+
+
+def _may_be_behind(message: object) -> bool:
+    return isinstance(message, SubAgentStopped) or may_share_commit(message)

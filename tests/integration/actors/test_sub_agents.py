@@ -5,24 +5,43 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from collections import Counter
 from typing import Any
 
 import msgspec
 import pytest
 
+from actors.adapters.store.memory import MemoryStore
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.core.content import MessageType, SubAgentComplete, SystemKind
 from actors.core.context import Budget, Limits, Mode
 from actors.core.errors import ErrorKind
 from actors.core.notifications import RunStop
 from actors.core.states import Completed, Failed, Idle
-from actors.ports import SandboxReport, ToolOutput
+from actors.messages.commands import SendMessageCommand
+from actors.ports import Commit, SandboxReport, ToolOutput
 from actors.runtime.services import AgentLimits
 from tests.e2e.patience import eventually
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 
 World = Any
 Talk = Any
+PATIENCE = 10.0
+
+
+class CommitLog(MemoryStore):
+    """Notes whose commits there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._commits: Counter[str] = Counter()
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        super().commit(*parts, urgent=urgent)
+        self._commits.update(part.record.id for part in parts)
+
+    def of(self, conversation_id: str) -> int:
+        return self._commits[conversation_id]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")), ids="".join)
@@ -233,6 +252,27 @@ def test_the_number_of_running_sub_agents_is_limited_for_the_server(make_world: 
     other.send(tasks("submit e"))
     other.rest(Idle)
     assert "Result: e" in other.texts()[-2]
+
+
+def test_sub_agents_that_end_while_their_parent_is_busy_are_one_commit(make_world: Any, hold: Any) -> None:
+    world = make_world(CommitLog(), model=FamilyModel(), box=FamilyBox())
+    talk = world.create()
+    talk.send(tasks(*(f"wait {name}" for name in "abcde")))
+    for number in range(1, 6):
+        world.model.until_asked(f"{talk.id}-a{number}")
+    world.faults.arm("commit.before", hold)
+    steer = world.supervisor.ask(talk.id, SendMessageCommand(text="be quick", delivery="steer"))
+    hold.wait()
+    for name in "abcde":
+        world.model.gates[name].set()
+    eventually(lambda: world.supervisor.live_count() == 1, "the sub-agents have ended")
+    before = world.store.of(talk.id)
+    hold.release()
+    steer.result(PATIENCE)
+    talk.rest(Idle)
+    assert world.store.of(talk.id) - before == 3, "the steer, the end of the wait with all results, and the answer"
+    assert aggregate(talk) == [f'Task: "wait {name}"\nResult: {name}' for name in "abcde"]
+    all_left(world)
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------
