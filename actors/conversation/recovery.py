@@ -1,4 +1,4 @@
-"""Recover the copy in memory of a conversation after a bug, or after a commit whose fate is unknown."""
+"""Recover the in-memory copy of a conversation after a bug, or after a commit with an unknown result."""
 
 from __future__ import annotations
 

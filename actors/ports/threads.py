@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 class Threads(Protocol):
-    """Run blocking work, each job at once on a thread of its own. Any thread."""
+    """Runs blocking work, each job at once on a separate thread. Any thread."""
 
     def run(self, job: Callable[[], object], name: str) -> None:
-        """Start `job`; its thread is called `name` meanwhile. Raises RuntimeError if no thread can be started."""
+        """Start `job` on a thread that is named `name` meanwhile. Raises RuntimeError if no thread can be started."""
         ...
 
 
 class NewThreads:
-    """Start a thread for each job (Threads)."""
+    """Implements Threads with a new thread for each job."""
 
     def run(self, job: Callable[[], object], name: str) -> None:
         """Start a daemon thread; see Threads."""

@@ -202,7 +202,7 @@ class EffectExecutor:
         if self._tell_runner(run):
             return
         runner = ToolRunner(self._services, self._owner, self._side_queries)
-        tell(runner.actor_ref, run)  # before its thread starts, which then need not wait for it
+        tell(runner.actor_ref, run)  # sent before its thread starts, so that the thread need not wait for it
         try:
             self._tool_runner = runner.launch(self._services.threads).actor_ref
         except RuntimeError as error:  # no thread can be started

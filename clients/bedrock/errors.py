@@ -163,7 +163,7 @@ class RunOver(Aborted):
 
 
 class UnknownOrDecided(Aborted):
-    """The question was answered already, or the queued message no longer waits."""
+    """The approval was answered already, or the message is no longer queued."""
 
 
 class AlreadyExists(BedrockError):

@@ -26,7 +26,7 @@ SHORTEST_SECONDS = 0.002
 """Shorter pauses are skipped: after a batch of few watchers the next one is sent at once."""
 LONGEST_SECONDS = 0.1
 AT_ONCE = 16
-"""Watchers woken per iteration of the event loop: a request waits for at most so many of them."""
+"""Watchers woken per iteration of the event loop: so a request waits for at most this many."""
 
 
 class Wakeups:

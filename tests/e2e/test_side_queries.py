@@ -86,7 +86,7 @@ def test_a_search_is_sifted(
     assert len(chat.part.exchanges) == 2, "the small request is no turn of the conversation"
 
 
-def test_a_server_killed_during_side_queries_comes_back_at_rest(
+def test_a_server_killed_during_side_queries_comes_back_idle(
     start_server: Servers, fake_provider: FakeProvider, small_provider: FakeProvider, tmp_path: Path
 ) -> None:
     """The run that waited for one is interrupted, the other leaves no trace, and neither is asked again."""

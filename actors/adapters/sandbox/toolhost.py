@@ -1243,7 +1243,7 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
 
 
 filters: "dict[tuple[str, int], bytes]" = {}
-"""Filters without keepers that were built in advance, by tier and version of Landlock."""
+"""Filters that were built in advance, by tier and version of Landlock: those that protect no process from signals."""
 
 
 def build_filters() -> None:

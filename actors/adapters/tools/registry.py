@@ -47,7 +47,7 @@ class StandardToolbox:
     """The standard tools (ports.Toolbox). Any thread. `forget` drops their state of a conversation."""
 
     def __init__(self, threads: Threads | None = None) -> None:
-        """Build the tools. `threads`: those that wait for bash jobs."""
+        """Build the tools. `threads` provides the threads that wait for bash jobs."""
         self._jobs = JobRegistry(threads)
         self._clipboards = Clipboards()
         tools: tuple[Tool, ...] = (

@@ -1,4 +1,4 @@
-"""Idempotency: an accepted command has a record, by which the same command is recognized when it is sent again."""
+"""Idempotency: an accepted command is recorded, so that the same command is recognized if it is sent again."""
 
 from __future__ import annotations
 

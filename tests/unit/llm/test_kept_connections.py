@@ -149,7 +149,7 @@ def test_a_connection_that_the_server_will_not_keep_is_closed(script: Script) ->
         assert server.accepted == 2
 
 
-def test_a_part_of_an_answer_that_nobody_read_closes_the_connection() -> None:
+def test_an_unread_part_of_an_answer_closes_the_connection() -> None:
     def chatty(connection: Connection) -> None:
         connection.read_request()
         connection.send(KEPT_STREAM_HEAD + chunked(b"one"))
@@ -227,7 +227,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 5_000_000])
-def test_a_request_that_meets_the_close_on_its_way_is_sent_again(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_sent_while_the_server_closes_is_sent_again(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's kernel has acknowledged nothing of it, so that no program can have read it."""
     with ScriptedServer(kept(b"yes")) as server, transport_to(server) as transport:
         assert post(transport, server) == b"yes"

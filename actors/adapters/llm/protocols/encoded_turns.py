@@ -27,17 +27,17 @@ def comma(before: str, _role: str) -> bytes:
 
 
 class EncodedTurns:
-    """Turns as one protocol has them, joined, in few pieces; grows at its end.
+    """Encoded turns of one protocol, joined with their separators, in few pieces; turns can be appended.
 
-    A request shares the pieces, which never change, so its body is not copied. A piece is joined with the one before
-    unless that is twice as long: so there are few, and each byte is copied seldom.
+    A request shares the pieces, which never change, so that its body is not copied. A piece is joined with the previous
+    one unless that is twice as long; so there are few pieces, and each byte is copied rarely.
     """
 
     def __init__(self, joint: Joint, role: str = "") -> None:
         self._joint = joint
         self.pieces: list[bytes] = []
         self.role = role
-        """Role of the last turn, at first of the one before; "" if there is none."""
+        """Role of the last turn; before the first `add`, that of the preceding turn, "" if there is none."""
 
     def add(self, turns: Iterable[Turn], encode: Encode) -> None:
         """Encode further turns. Raises what `encode` raises."""

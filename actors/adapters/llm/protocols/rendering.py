@@ -103,8 +103,8 @@ def json_elements(parts: Iterable[Any]) -> bytes:
 
 
 def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Sequence[bytes]:
-    """Encode the object `head` with an array as its last member; its encoded elements are given in pieces.
+    """Encode the object `head` with an array as its last member; the encoded elements are given in pieces.
 
-    Returned in pieces, since a body may have megabytes.
+    It is returned in pieces, because a body may have megabytes.
     """
     return ENCODER.encode(head)[:-1] + b',"' + key.encode() + b'":[', *elements, b"]}"

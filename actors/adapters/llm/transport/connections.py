@@ -20,7 +20,8 @@ from typing import Any
 from actors.core.errors import ErrorKind
 from actors.ports.resources import file_descriptor_limit_text, out_of_file_descriptors
 
-#: To close with a reset: a server that floods a full window would otherwise learn of the end after a minute.
+#: The value of SO_LINGER to close with a reset: otherwise a server that keeps sending into a full window would notice
+#: the end only after a minute.
 _RESET = struct.pack("ii", 1, 0)
 
 

@@ -159,9 +159,9 @@ class Transport:
     ) -> Generator[Reply]:
         """Send a request and yield the reply once its headers have arrived, whatever its status.
 
-        The body is given in pieces, which are not copied: a long history has megabytes.
-        Redirects, cookies, and proxies or credentials from the environment are ignored. Leaving the block keeps the
-        connection for another request, or closes it.
+        The body is given in pieces, which are not copied, because a long history has megabytes. Redirects, cookies, and
+        proxies or credentials from the environment are ignored. Leaving the block keeps the connection for another
+        request, or closes it.
 
         A cancel shuts the socket down at once in every phase but name resolution; the exception raised then is
         arbitrary, so the caller must check the token. Raises TransportError.

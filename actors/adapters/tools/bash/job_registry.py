@@ -57,7 +57,7 @@ class JobRegistry:
     """Finds jobs by conversation and handle, in memory only. Any thread; never blocks."""
 
     def __init__(self, threads: Threads | None = None) -> None:
-        """Start without jobs. `threads`: those that wait for the jobs."""
+        """Start without jobs. `threads` provides the threads that wait for the jobs."""
         self._threads = threads or NewThreads()
         self._lock = threading.Lock()  # guards the jobs of all conversations; jobs are killed outside of it
         self._conversations: dict[str, ConversationJobs] = {}

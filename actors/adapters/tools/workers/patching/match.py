@@ -132,7 +132,7 @@ def places(text: str, wanted: str) -> list[int]:
 
 
 def line_starts(text: str, wanted: str) -> list[int]:
-    """Return the places at the beginning of a line; otherwise as `places`."""
+    """Like `places`, but return only positions at the beginning of a line."""
     inner = [position + 1 for position in places(text, "\n" + wanted)]
     return [0, *inner] if text.startswith(wanted) else inner
 
