@@ -88,7 +88,7 @@ class RetryQueue(Generic[Entry]):
         return iter(self._waiting)
 
     def enqueue(self, *entries: Entry) -> bool:
-        """Append entries, and flush."""
+        """Append entries, then flush the queue."""
         self._waiting.extend(entries)
         return self.flush()
 

@@ -26,7 +26,7 @@ class Rules(IntEnum):
     """
 
     FIRST = 1
-    """The version of logs that record none."""
+    """The first version; also that of logs without a recorded version."""
     INTERRUPTIONS = 2
     """The agent gets a notice of an interrupted run; the budget is checked before every attempt."""
 

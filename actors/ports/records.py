@@ -67,7 +67,7 @@ class LogEntry(Struct, frozen=True):
     event: bytes
     """The input event as JSON."""
     first_revision: int
-    """Revision of the first notification; the others follow one by one."""
+    """Revision of the first notification; those of the others follow consecutively."""
     notifications: tuple[Durable, ...]
     context: bytes | None = None
     """The context as JSON; None if it is the same as in the previous row."""

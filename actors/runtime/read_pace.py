@@ -1,4 +1,4 @@
-"""The pace at which streamed answers are read: the more of them there are, the more each read takes at once."""
+"""The pace of reading streamed answers: with more model requests in flight, reads are less frequent and larger."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 SECONDS_PER_REQUEST = 0.0005
 SHORTEST_PAUSE = 0.005
-"""A shorter one would cost more than it saves."""
+"""Shorter pauses, in seconds, are skipped, because they would cost more than they save."""
 LONGEST_PAUSE = 0.05
 
 
 class ReadPace:
-    """Spaces the reads of one answer, so that a busy server does the same with fewer, larger steps. Runner's thread.
+    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Runner's thread.
 
-    The interval grows with the number of requests in flight; a few are not slowed down, nor is an answer that comes
-    more slowly than that. What arrives during a pause waits in the socket, and all of it is read at once.
+    The interval grows with the number of requests in flight; for a few requests there are no pauses, and answers that
+    arrive more slowly are not delayed. Data that arrives during a pause waits in the socket, and is then read at once.
 
     Args:
         in_flight: Returns how many model requests are in flight in this process.

@@ -146,7 +146,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     extra_body: Mapping[str, Any] = {}
     """Fields that are merged into the body of every request and replace existing ones; must contain none of OURS."""
     proxy: Secret = Secret()
-    """"http://[user:password@]host:port"; proxy settings of the environment are ignored."""
+    """URL of an HTTP proxy, "http://[user:password@]host:port"; proxy settings of the environment are ignored."""
     ca_bundle: str = ""
     """PEM file with the authorities to trust instead of the default ones; certificates are always verified."""
     context_window: int = 0

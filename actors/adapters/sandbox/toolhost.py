@@ -509,7 +509,7 @@ class SystemInformation(ctypes.Structure):
 
 
 def figure(lines: bytes, name: bytes) -> int:
-    """Return the kilobytes after `name`, in bytes; 0 if there is no such line."""
+    """Return the value in kilobytes after `name`, converted to bytes; 0 if there is no such line."""
     return int((lines.partition(name)[2].split(None, 1) or [b"0"])[0]) << 10
 
 
@@ -784,14 +784,14 @@ def lower(limit: int, value: int) -> None:
 
 
 def running_threads() -> int:
-    """Return the number of threads of the whole machine: RLIMIT_NPROC counts all threads of a user."""
+    """Return the number of threads on the whole machine: an upper bound for the user's, which RLIMIT_NPROC limits."""
     return int(contents("/proc/loadavg").split()[3].partition(b"/")[2])
 
 
 def arrange_files(stdin: int, output: int, report: int) -> int:
     """Keep only the three standard streams and `report`; return the new number of `report`.
 
-    Without `stdin` the program gets that of the host: /dev/null.
+    If `stdin` is -1, the program gets the stdin of the host: /dev/null.
     """
     if stdin >= 0:
         os.dup2(stdin, 0)

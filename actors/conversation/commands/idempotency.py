@@ -32,7 +32,7 @@ def known_command(
 
 
 def known_create(store: Store, request: CreateConversationCommand) -> CommandRecord | None:
-    """Return the stored record of the same Create; see `known_command`."""
+    """Return the stored record of the same Create command if it was accepted before; see `known_command`."""
     known = store.create_command(request.principal, request.request_id) if request.request_id else None
     return _same(known, request.body_hash)
 

@@ -58,7 +58,7 @@ class ProviderView(Struct, frozen=True):
 
     turns: tuple[Turn, ...]
     settled: int = 0
-    """The number of first turns that every later view of the lineage also begins with."""
+    """The number of leading turns with which every later view of the same history also begins."""
     lineage: object = None
     settled_calls: AbstractSet[str] = frozenset()
     """Ids of the tool calls in the settled turns; the set may grow later."""

@@ -112,7 +112,7 @@ class RequestCycle(Struct, frozen=True):
 
     root: UserMessage
     kind: Delivery
-    """DIRECT or FOLLOW_UP."""
+    """How the root message was sent: DIRECT or FOLLOW_UP."""
     events: tuple[UserMessage | AgentOutput | ToolResult, ...] = ()
     """Everything after the root, in order; user messages among them are steers."""
     stop: RunStop | None = None

@@ -33,7 +33,7 @@ def timeline_of(cycles: Iterable[RequestCycle], paint: Paint, width: Width | Non
 
 
 class _Timeline:
-    """One cycle."""
+    """The timeline of one cycle, as lines."""
 
     def __init__(self, cycle: RequestCycle, paint: Paint, width: int) -> None:
         self._cycle = cycle

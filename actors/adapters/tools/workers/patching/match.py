@@ -55,7 +55,7 @@ class Match(NamedTuple):
     start: int
     end: int
     new: str | None
-    """The replacement, adapted in the same way as the text that was searched for."""
+    """The replacement, with the same adaptations that were needed to find the old text, e.g. its indentation."""
     how: str = ""
     """Text for the model that names the ignored differences; "" for none."""
 

@@ -52,7 +52,7 @@ def taken(opened: int) -> bytes:
 
 
 def decoded(data: bytes) -> str:
-    """Decode UTF-8; invalid bytes become U+FFFD, so that the ASCII in them stays."""
+    """Decode UTF-8; each invalid byte becomes U+FFFD, so that ASCII text around it is kept."""
     return data.decode(errors="replace").removeprefix("\ufeff")
 
 
