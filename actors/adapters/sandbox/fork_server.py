@@ -45,21 +45,24 @@ class ForkServer:
         self._starts = 0
         _program()  # compiles the program now, so that the first call does not wait for it
 
-    def request(self, control: int, stdin: int | None) -> tuple[int, HostProcess | None]:
-        """Request a host with these files as its control socket and its stdin.
+    def request(self, control: int, stdin: int | None, *, python: bool) -> tuple[int, HostProcess | None]:
+        """Request a host with these files as its control socket and its stdin; `python`: it runs Python source itself.
 
         Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
         already known: a forked host reports its pid in its first frame. Raises OSError.
         """
-        files = [control] if stdin is None else [control, stdin]
+        wanted, files = (
+            toolhost.PYTHON if python else toolhost.PROGRAM,
+            [control] if stdin is None else [control, stdin],
+        )
         with self._lock:
             if not self._forks:
                 return self._starts, self._started_directly(files)
             try:
-                socket.send_fds(self._connected(), [b"f"], files)
+                socket.send_fds(self._connected(), [wanted], files)
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
                 self._stop()
-                socket.send_fds(self._connected(), [b"f"], files)
+                socket.send_fds(self._connected(), [wanted], files)
             return self._starts, None
 
     def replace(self, number: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import escape_check, toolhost
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
@@ -141,7 +141,7 @@ def why_not(report: SandboxReport) -> str:
 
 def _tried(report: SandboxReport, secret: Path, outside: Path) -> str:
     mode = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
-    program = (sys.executable, "-I", "-S", str(toolhost.__file__), "check", mode.value, str(secret), str(outside))
+    program = (sys.executable, "-I", "-S", str(escape_check.__file__), mode.value, str(secret), str(outside))
     sandbox = ToolHostSandbox(report, protected=[str(secret.parent)])
     try:
         limits = ProcessLimits(wall_seconds=PROBE_SECONDS)
@@ -149,6 +149,6 @@ def _tried(report: SandboxReport, secret: Path, outside: Path) -> str:
         end = sandbox.start(launch, lambda _: None).wait()
     finally:
         sandbox.close()
-    if end.exit_code == 0 and end.head == toolhost.KEPT and not outside.exists():
+    if end.exit_code == 0 and end.head == escape_check.KEPT and not outside.exists():
         return ""
     return end.head.decode("utf-8", "replace").strip() or "a program that tried it ended early"

@@ -77,12 +77,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any, NoReturn
 else:
     import _signal as signal
     import _socket as socket
 
+PROGRAM, PYTHON = b"f", b"p"
 KILL, SIGNAL = b"K", b"N"
 HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O", b"E", b"C"
 
@@ -144,7 +145,8 @@ PRELOADED = (
     "__future__", "array", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re", "subprocess",
     "typing", "unicodedata",
 )  # fmt: skip
-#: Modules of the standard library that the server's own Python programs import; the fork server loads them once.
+#: Modules of the standard library that the server's own Python programs import; the fork server loads them with the
+#: first of these programs.
 
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 """Maximum content of the private directory and of /dev/shm in tier A. In tier B only the size of each file is
@@ -1649,32 +1651,43 @@ def serve(control: int, stdin: int = -1) -> "NoReturn":
 def serve_forks(channel: int) -> "NoReturn":
     """Fork a host for each packet on `channel`, which passes its control socket and its stdin, until the server ends.
 
+    The packet is PROGRAM, or PYTHON for a program that a host runs itself.
     Other processes of the same user must not be able to inspect or change this one, because all later hosts are copies
     of it.
     """
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    build_filters()
-    for name in PRELOADED:
-        __import__(name)
     gc.freeze()
     requests = socket.socket(fileno=channel)
-    while files := received_files(requests):
+    while (request := next_request(requests)) is not None:
+        wanted, files = request
+        if wanted == PYTHON:
+            preload()
         fork_host(channel, *files)
         close(*files)
+        if not filters:
+            build_filters()  # meanwhile the first call runs
     os._exit(0)
 
 
-def received_files(requests: "socket.socket") -> "list[int]":
-    """Return the file descriptors of the next request; [] if the server has ended."""
+def next_request(requests: "socket.socket") -> "tuple[bytes, list[int]] | None":
+    """Return what the next host is for and its file descriptors; None if the server has ended."""
     try:
-        _, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+        wanted, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     except OSError:
-        return []
-    return [
+        return None
+    files = [
         int.from_bytes(data[start : start + 4], sys.byteorder)
         for _, _, data in ancillary
         for start in range(0, len(data), 4)
     ]
+    return (wanted, files) if files else None
+
+
+def preload() -> None:
+    """Import PRELOADED, once."""
+    for name in PRELOADED:
+        __import__(name)
+    gc.freeze()
 
 
 def fork_host(channel: int, control: int, stdin: int = -1) -> None:
@@ -1729,41 +1742,9 @@ def probe() -> None:
     os.write(1, b"1" if made and status == 0 else b"0")
 
 
-KEPT = b"kept"
-
-
-def check(mode: str, secret: str, outside: str) -> None:
-    """Try to break out of the restriction of this process; write to stdout what succeeded, or KEPT if nothing did."""
-    tries: list[tuple[str, Callable[[], object]]]
-    tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
-    if mode == "restricted":
-        inside = os.path.join(os.environ["TMPDIR"], "inside")
-        folder = os.path.dirname(outside)
-        os.close(os.open(inside, os.O_CREAT | os.O_WRONLY))
-        tries += [
-            ("files can be written anywhere", lambda: os.open(outside, os.O_CREAT | os.O_WRONLY)),
-            ("modes can be changed anywhere", lambda: os.chmod(folder, 0o700)),
-            ("the network can be reached", lambda: checked(libc.socket(2, 1, 0))),
-            ("namespaces can be made", lambda: checked(libc.unshare(CLONE_NEWUSER))),
-        ]
-    found = [what for what, attempt in tries if succeeds(attempt)]
-    os.write(1, "; ".join(found).encode() or KEPT)
-
-
-def succeeds(attempt: "Callable[[], object]") -> bool:
-    """Return whether a call raises no OSError."""
-    try:
-        attempt()
-    except OSError:
-        return False
-    return True
-
-
 if __name__ == "__main__":
     if sys.argv[1] == "probe":
         probe()
-    elif sys.argv[1] == "check":
-        check(*sys.argv[2:])
     elif sys.argv[1] == "forks":
         serve_forks(int(sys.argv[2]))
     else:

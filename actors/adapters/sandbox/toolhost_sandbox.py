@@ -152,7 +152,7 @@ class ToolHostSandbox:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(theirs.close)
                 unowned.callback(ours.close)
-                number, host = self._fork_server.request(theirs.fileno(), stdin)
+                number, host = self._fork_server.request(theirs.fileno(), stdin, python=launch.python)
                 unowned.pop_all()
             except OSError as error:
                 raise ProcessStartError(

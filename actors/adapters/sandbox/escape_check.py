@@ -1,0 +1,54 @@
+"""Try to break out of the sandbox that this program runs in: MODE PROTECTED_FILE OUTSIDE_FILE.
+
+Prints what succeeded, or KEPT if nothing did. The probe runs it, as a program of its own that imports only the standard
+library, so that a sandbox is offered only where it holds.
+"""
+
+import ctypes
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KEPT = b"kept"
+CLONE_NEWUSER = 0x10000000
+
+
+def check(mode: str, secret: str, outside: str) -> None:
+    """Make every attempt and write to stdout what succeeded."""
+    tries: list[tuple[str, Callable[[], object]]]
+    tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
+    if mode == "restricted":
+        libc = ctypes.CDLL(None, use_errno=True)
+        inside = os.path.join(os.environ["TMPDIR"], "inside")
+        folder = os.path.dirname(outside)
+        os.close(os.open(inside, os.O_CREAT | os.O_WRONLY))
+        tries += [
+            ("files can be written anywhere", lambda: os.open(outside, os.O_CREAT | os.O_WRONLY)),
+            ("modes can be changed anywhere", lambda: os.chmod(folder, 0o700)),
+            ("the network can be reached", lambda: checked(libc.socket(2, 1, 0))),
+            ("namespaces can be made", lambda: checked(libc.unshare(CLONE_NEWUSER))),
+        ]
+    found = [what for what, attempt in tries if succeeds(attempt)]
+    os.write(1, "; ".join(found).encode() or KEPT)
+
+
+def checked(result: int) -> None:
+    """Raise OSError if a C function reports failure."""
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused by the kernel")
+
+
+def succeeds(attempt: "Callable[[], object]") -> bool:
+    """Return whether a call raises no OSError."""
+    try:
+        attempt()
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    check(*sys.argv[1:])
