@@ -34,7 +34,7 @@ from tests.unit.llm.scripted_server import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
@@ -145,7 +145,7 @@ ROUTES = ("plain", "TLS", "proxy", "tunnel")
 @contextmanager
 def served(
     route: str, script: Script, tls: ssl.SSLContext, certificate: Path
-) -> Iterator[tuple[ScriptedServer, Model]]:
+) -> Generator[tuple[ScriptedServer, Model]]:
     """A server that is reached by `route` and plays `script`, and a model there."""
     played = tunnelling(tls, script) if route == "tunnel" else script
     with ScriptedServer(played, tls=tls if route == "TLS" else None) as server:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.provider import Secret
 from actors.adapters.llm.transport import connection_pool, http_connection
 from actors.adapters.llm.transport.connections import TransportError
@@ -18,7 +19,7 @@ from actors.adapters.llm.transport.http import Transport
 from actors.adapters.llm.transport.http_connection import HttpConnection
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
-from tests.unit.llm.model_requests import provider
+from tests.unit.llm.model_requests import ask, provider
 from tests.unit.llm.scripted_server import (
     KEPT_STREAM_HEAD,
     Connection,
@@ -30,18 +31,18 @@ from tests.unit.llm.scripted_server import (
     kept,
     tunnelling,
 )
-from tests.unit.llm.test_abort import until
+from tests.unit.llm.test_abort import ANSWER, until
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("no_leaked_fds")
 
 
 @contextmanager
-def transport_to(server: ScriptedServer, **settings: Any) -> Iterator[Transport]:
+def transport_to(server: ScriptedServer, **settings: Any) -> Generator[Transport]:
     with closing(Transport(provider("openai-chat", server.url, **settings))) as transport:
         yield transport
 
@@ -205,7 +206,7 @@ def test_a_failed_answer_closes_the_connection_even_if_the_caller_ignores_the_fa
 class Taken(CancelToken):
     """A token whose callbacks a cancel has taken, and is about to run."""
 
-    def forget(self, _callback: object) -> bool:
+    def forget(self, callback: Callable[[], None]) -> bool:
         return False
 
 
@@ -376,3 +377,17 @@ def test_programs_that_are_started_inherit_no_connection() -> None:
         assert post(transport, server) == b"one"
         (connection,) = idle(transport)
         assert not os.get_inheritable(connection._sock.fileno())
+
+
+def test_a_catalog_closes_the_connections_of_its_providers() -> None:
+    alarms = Alarms()
+    with ScriptedServer(in_turn(kept(ANSWER))) as server:
+        catalog = Catalog([provider("anthropic", server.url)], later=alarms.later)
+        found = catalog.get("claude-sonnet-4-5")
+        assert found is not None
+        ask(found)
+        assert len(alarms.waiting) == 1, "the connection will be closed by time"
+        catalog.close()
+        ask(found)
+        ask(found)
+        assert server.accepted == 3, "none is kept any more"

@@ -1,0 +1,48 @@
+"""The server closes its idle connections to providers: by time, and when it stops."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.adapters.llm.transport import connection_pool, http_connection
+from server.app import wire
+from server.config import load
+from tests.unit.llm.model_requests import ask
+from tests.unit.llm.scripted_server import Connection, ScriptedServer, in_turn, kept
+from tests.unit.llm.test_abort import ANSWER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Keeper:
+    """A provider that would keep its connections for ever."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def __call__(self, connection: Connection) -> None:
+        in_turn(kept(ANSWER))(connection)
+        self.closed.set()
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_idle_connections_to_providers_are_closed(
+    by_time: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_time:
+        monkeypatch.setattr(http_connection, "IDLE_SECONDS", 0.01)
+        monkeypatch.setattr(connection_pool, "IDLE_SECONDS", 0.01)
+    keeper = Keeper()
+    with ScriptedServer(keeper) as server:
+        environ = {"HOME": str(tmp_path), "ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": server.url}
+        config = load({"data_dir": str(tmp_path / "data"), "listen": "none"}, environ)
+        with wire(config) as wired:
+            found = wired.services.models.get("claude-sonnet-4-5")
+            assert found is not None
+            ask(found)
+            assert keeper.closed.wait(10) if by_time else not keeper.closed.is_set()
+        assert keeper.closed.wait(10)
