@@ -115,11 +115,9 @@ def judged(reported: Reported) -> dict[str, dict[str, Any]]:
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what a report has reached, as lines for a terminal."""
-    lines = [
-        f"{goal.label:<60} {goal.wanted:>12}  {row['measured']:>12}  {'reached' if row['reached'] else 'missed'}"
-        if (row := found.get(goal.label))
-        else f"{goal.label:<60} {goal.wanted:>12}  {'not measured':>12}"
-        for goal in GOALS
-    ]
-    return "\n".join([f"{'goal':<60} {'wanted':>12}  {'measured':>12}", *lines])
+    """Return what a report has reached, as lines for a terminal, and how many goals it says nothing of."""
+    lines = [f"{'goal':<60} {'wanted':>12}  {'measured':>12}"]
+    for label, row in found.items():
+        reached = "reached" if row["reached"] else "missed"
+        lines.append(f"{label:<60} {row['wanted']:>12}  {row['measured']:>12}  {reached}")
+    return "\n".join([*lines, f"not measured: {len(GOALS) - len(found)} of {len(GOALS)} goals"])

@@ -84,6 +84,26 @@ def _program(reported: Reported) -> str:
     return "; ".join(f"`{name}` {reported[name]['p50']:.0f} ms" for name in ("bedrock --help", "bedrock list"))
 
 
+def _counts(reported: Reported) -> str:
+    calls, allocations = (
+        reported[f"counts: {what} of a turn, 50 conversations"] for what in ("system calls", "allocations")
+    )
+    switches = reported["turns: a turn's CPU, 50 conversations"]["voluntary_switches"]
+    return (
+        f"{calls['system_calls']:,} system calls, {allocations['allocations']:,} allocations, "
+        f"{switches:.0f} voluntary context switches"
+    )
+
+
+def _pinned(reported: Reported) -> str:
+    rows = ((load, reported[f"pinned: {load}"]) for load in ("50 conversations", "100 streaming"))
+    return "; ".join(
+        f"{load}: {row['value']:.0f} turns/s at {row['cpu_ms']:.2g} ms CPU, with all CPUs {row['free']:.0f} "
+        f"at {row['free_cpu_ms']:.2g} ms"
+        for load, row in rows
+    )
+
+
 def _killed(*ways: str) -> Callable[[Reported], str]:
     def say(reported: Reported) -> str:
         rows = ((way, reported[f"tool killed → tree verified dead, {way}"]) for way in ways)
@@ -142,6 +162,8 @@ FIGURES = (
     Figure("durable transitions, `synchronous=FULL`", _store, in_readme=True),
     Figure("turns (two streamed answers, two tools, a watcher on each), 50 conversations", _turns),
     Figure("the same, with other numbers of conversations", _sizes),
+    Figure("such a turn, counted", _counts),
+    Figure("the same turns by a server on one CPU (setting `cpus`)", _pinned),
     Figure("added latency per turn, 100 conversations at 20 ms a chunk", _added),
     Figure(
         "pieces of text a second, before half of the turns are 0.5 s late",

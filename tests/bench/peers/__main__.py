@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tests.bench import goals
 from tests.bench.clients import on_loop
 from tests.bench.figures import Report
 from tests.bench.peers.environments import PEERS
@@ -49,6 +50,7 @@ def main() -> None:
             _add(report, label, fast, paced[label])
     for label, why in missing.items():
         report.add(f"peers: {label}", "turns/s", not_run=why)
+    print(goals.table(goals.judged(report.by_name)))
     print(f"written to {report.write()}")
 
 
