@@ -28,15 +28,11 @@ from actors.conversation.lifecycle import IdleCheck, Lifecycle, Shutdown
 from actors.conversation.pipeline import ConversationPipeline
 from actors.conversation.recovery import Recovery
 from actors.conversation.retry_queue import (
-    Prepared,
     ReloadFromStore,
     Retry,
-    RetryQueue,
-    Uncommitted,
     VerifyUncertainCommit,
     covers_cancel,
     may_share_commit,
-    sharing_commit,
 )
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AwaitingToolApproval, Ledger
@@ -71,8 +67,6 @@ from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.admission import Admission
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -100,10 +94,8 @@ class ConversationActor(Actor):
         self._executor = EffectExecutor(services, shared.admission, self.actor_ref, shared.sub_agents)
         self._pipeline = ConversationPipeline(services, self._executor, conversation_id)
         self._commands = CommandDispatch(self._pipeline, shared.titles)
-        self._retry_queue: RetryQueue[Uncommitted] = RetryQueue(
-            conversation_id, self._prepare, functools.partial(self._remind, Retry())
-        )
-        self._recovery = Recovery(self._pipeline, self._retry_queue)
+        self._recovery = Recovery(self._pipeline, functools.partial(self._remind, Retry()))
+        self._retry_queue = self._recovery.retry_queue
         self._deletion = Deletion(self._commands, self._executor, self._retry_queue, self._remind)
         self._lifecycle = Lifecycle(
             self,
@@ -254,23 +246,6 @@ class ConversationActor(Actor):
     def _record_kill(self, receipt: KillReceipt) -> None:
         self._deletion.note_leak(receipt)
         self._retry_queue.enqueue(receipt)
-
-    def _prepare(self, entries: Sequence[Uncommitted]) -> Prepared:
-        """Return the next commit of the retry queue; only ReloadFromStore loads the conversation. Raises StoreError."""
-        match first := entries[0]:
-            case ReloadFromStore(epoch=epoch):
-                return Prepared(1, functools.partial(self._pipeline.reload, epoch))
-            case _ if self._pipeline.loaded is None:
-                return Prepared(1, functools.partial(self._drop, first))
-            case EffectOutcome() | TextDeltaReady():
-                return self._pipeline.prepare(sharing_commit(entries) or (first,))
-            case KillReceipt():
-                return Prepared(1, functools.partial(self._pipeline.record_kill, first))
-            case VerifyUncertainCommit():
-                return Prepared(1, self._recovery.verify_commit)
-
-    def _drop(self, entry: Uncommitted) -> None:
-        log.info("conversation %s is not in memory: dropped %s", self.conversation_id, type(entry).__name__)
 
     # --- faults -----------------------------------------------------------------------------------------------
 

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING
 
-from actors.conversation.retry_queue import ReloadFromStore, RetryQueue, Uncommitted
+from actors.conversation.retry_queue import (
+    Prepared,
+    ReloadFromStore,
+    RetryQueue,
+    Uncommitted,
+    VerifyUncertainCommit,
+    sharing_commit,
+)
 from actors.core.events import InternalFault
-from actors.messages.outcomes import EffectOutcome
+from actors.core.tool_run import KillReceipt
+from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import StoreUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from actors.conversation.pipeline import ConversationPipeline
 
 log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """Recovers one conversation. Actor's thread only."""
+    """Commits the entries of a conversation's retry queue, and recovers the conversation. Actor's thread only."""
 
-    def __init__(self, pipeline: ConversationPipeline, retry_queue: RetryQueue[Uncommitted]) -> None:
+    def __init__(self, pipeline: ConversationPipeline, later: Callable[[int], None]) -> None:
         self._pipeline = pipeline
-        self._retry_queue = retry_queue
+        self.retry_queue: RetryQueue[Uncommitted] = RetryQueue(pipeline.conversation_id, self._prepare, later)
+        """The outcomes and repairs that are not committed yet."""
 
     def record_fault(self) -> None:
         """End the run as an error; if that fails, too, reload the conversation from the store."""
@@ -32,18 +44,35 @@ class Recovery:
         try:
             self._pipeline.advance(fault)
         except StoreUnavailableError:
-            self._retry_queue.requeue(EffectOutcome(fault), first=True)
+            self.retry_queue.requeue(EffectOutcome(fault), first=True)
         except BaseException:
             log.exception("conversation %s could not record its fault", self._pipeline.conversation_id)
-            self.reload()
-
-    def verify_commit(self) -> None:
-        """Reload the conversation unless the store has the same step. Raises StoreError."""
-        if not self._pipeline.matches_store():
             self.reload()
 
     def reload(self) -> None:
         """Replace the state in memory by the stored one; retried if the store fails."""
         epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
-        self._retry_queue.clear()
-        self._retry_queue.enqueue(ReloadFromStore(epoch))
+        self.retry_queue.clear()
+        self.retry_queue.enqueue(ReloadFromStore(epoch))
+
+    def _prepare(self, entries: Sequence[Uncommitted]) -> Prepared:
+        """Return the next commit of the retry queue; only ReloadFromStore loads the conversation. Raises StoreError."""
+        match first := entries[0]:
+            case ReloadFromStore(epoch=epoch):
+                return Prepared(1, functools.partial(self._pipeline.reload, epoch))
+            case _ if self._pipeline.loaded is None:
+                return Prepared(1, functools.partial(self._drop, first))
+            case EffectOutcome() | TextDeltaReady():
+                return self._pipeline.prepare(sharing_commit(entries) or (first,))
+            case KillReceipt():
+                return Prepared(1, functools.partial(self._pipeline.record_kill, first))
+            case VerifyUncertainCommit():
+                return Prepared(1, self._verify_commit)
+
+    def _verify_commit(self) -> None:
+        """Reload the conversation unless the store has the same step. Raises StoreError."""
+        if not self._pipeline.matches_store():
+            self.reload()
+
+    def _drop(self, entry: Uncommitted) -> None:
+        log.info("conversation %s is not in memory: dropped %s", self._pipeline.conversation_id, type(entry).__name__)
