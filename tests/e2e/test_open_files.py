@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LIMIT = 192
 """File descriptors; a server that rests takes some forty."""
-CHATS = 90
+CHATS = 180
 
 
 @pytest.fixture(scope="module")
