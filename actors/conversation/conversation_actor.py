@@ -225,7 +225,7 @@ class ConversationActor(Actor):
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
     def _take_outcomes(self, outcome: EffectOutcome | TextDeltaReady) -> None:
-        """Commit an outcome with those behind it in the mailbox; ends of sub-agents between them are handled last."""
+        """Commit an outcome with those that follow it in the mailbox, then handle sub-agents' ends found among them."""
         outcomes: list[EffectOutcome | TextDeltaReady] = [outcome]
         stopped: list[str] = []
         while may_share_commit(outcome) and (envelope := self.mailbox.get_next_if(_may_be_behind)) is not None:

@@ -1,4 +1,4 @@
-"""Conversations as clients see them, made once for each commit: for watchers, lists and the command's response."""
+"""Cache of conversations as API messages: built once per commit for watchers, lists and the command's response."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from server.wire.context import ConversionContext
 
 KEPT = 256
-"""Conversations whose latest version is kept; each mostly takes one or two KB."""
+"""The maximum number of cached conversations; most take one or two KB."""
 KEPT_BYTES = 64 * 1024
-"""A larger one is not kept."""
+"""Conversations whose message is larger, in bytes, are not cached."""
 
 
 class _Encoded:
@@ -38,11 +38,11 @@ class EncodedConversations:
         self._latest: dict[str, _Encoded] = {}
 
     def message(self, record: ConversationRecord) -> v1.Conversation:
-        """Return the conversation as this record has it. The message is shared: copy it to change it."""
+        """Return the message for this record. It is shared: copy it before changing it."""
         return self._encoded(record).message
 
     def wire(self, record: ConversationRecord) -> bytes:
-        """Return the same, serialised."""
+        """Return the message for this record, serialized."""
         found = self._encoded(record)
         if found.wire is None:
             found.wire = found.message.SerializeToString()
@@ -63,7 +63,7 @@ class EncodedConversations:
 
 
 def _same_state(known: _Encoded | None, record: ConversationRecord) -> v1.ConversationState | None:
-    """Return the state of the version before, if a commit has changed other things only."""
+    """Return the state message of the previous version; None if the state has changed since."""
     if known is None or known.record.state is not record.state:
         return None
     return known.message.state if known.record.state_updated_at == record.state_updated_at else None

@@ -46,7 +46,7 @@ class ForkServer:
         _program()  # compiles the program now, so that the first call does not wait for it
 
     def request(self, control: int, stdin: int | None, *, python: bool) -> tuple[int, HostProcess | None]:
-        """Request a host with these files as its control socket and its stdin; `python`: it runs Python source itself.
+        """Request a host with these descriptors as control socket and stdin; `python`: it runs Python source itself.
 
         Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
         already known: a forked host reports its pid in its first frame. Raises OSError.

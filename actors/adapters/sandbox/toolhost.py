@@ -145,8 +145,8 @@ PRELOADED = (
     "__future__", "array", "bisect", "contextlib", "dataclasses", "difflib", "json", "pathlib", "re", "subprocess",
     "typing", "unicodedata",
 )  # fmt: skip
-#: Modules of the standard library that the server's own Python programs import; the fork server loads them with the
-#: first of these programs.
+"""Modules of the standard library that the server's own Python programs import; the fork server imports them when it
+starts the first of these programs."""
 
 PRIVATE_BYTES, SHARED_BYTES, PRIVATE_FILES = 1 << 30, 256 << 20, 1 << 18
 """Maximum content of the private directory and of /dev/shm in tier A. In tier B only the size of each file is
@@ -1670,7 +1670,7 @@ def serve_forks(channel: int) -> "NoReturn":
 
 
 def next_request(requests: "socket.socket") -> "tuple[bytes, list[int]] | None":
-    """Return what the next host is for and its file descriptors; None if the server has ended."""
+    """Return the kind of the next host (PYTHON or PROGRAM) and its descriptors; None if the server has ended."""
     try:
         wanted, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     except OSError:

@@ -69,7 +69,7 @@ class KeptConversation(NamedTuple):
         )
 
     def aged(self, before: int, keep: int) -> bool:
-        """Return whether the log has rows written before `before` and more than `keep` revisions."""
+        """Return whether the log has more than `keep` revisions and rows written before the time `before`."""
         return bool(self.log) and self.log[0].at < before and self.record.last_seq > keep
 
     def archived(self, before: int) -> bool:

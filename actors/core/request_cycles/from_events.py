@@ -42,9 +42,9 @@ def events_of(
 ) -> Iterator[CycleEvent]:
     """Convert a conversation's durable notifications into input events, one by one.
 
-    `groups`: the declared group of each tool, others are other-group. `times`: when each notification was stored, ms
-    since the epoch. A follow-up is converted when it is accepted; its message, which is stored when its run begins,
-    adds no event.
+    `groups`: the declared group of each tool; tools without one are in the group OTHER. `times`: when each notification
+    was stored, ms since the epoch. A follow-up is converted when it is accepted; its message, which is stored when its
+    run begins, adds no event.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):

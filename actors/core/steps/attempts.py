@@ -46,7 +46,7 @@ def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> 
 
 
 def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> TransitionResult:
-    """Note that the response has begun to stream; ignored if it already streams."""
+    """Record that the response has begun to stream; ignored if it is streaming already."""
     if state.phase is Phase.STREAMING:
         return ignored(state)
     return builder.finish(replace(state, phase=Phase.STREAMING))

@@ -87,7 +87,7 @@ class HttpConnection:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the connection can be reusable, now or when the end of its response has arrived."""
+        """Return whether the connection can be reused, now or once the end of its response has arrived."""
         return self._response.keeps_alive and time.monotonic() < self.idle_until
 
     def _catch_up(self) -> bool:
