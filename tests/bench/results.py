@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ from tests.bench.figures import ROOT, percentile
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+DRIVER_SECONDS = 200
+"""The most that one run of a driver may take."""
 
 ROUNDS = 3
 """Rounds of everything that is compared; of each figure the median counts."""
@@ -59,9 +63,15 @@ def driven(python: str | Path, driver: str, url: str, conversations: int, turns:
     # OpenHands would greet, and ask the network for prices.
     quiet = {"OPENHANDS_SUPPRESS_BANNER": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     environment = kept | quiet | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DRIVER_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DriverError(f"not done after {DRIVER_SECONDS} s") from None
     if done.returncode:
-        raise DriverError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}")
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise DriverError(re.sub(r"\S*/", "", said[-1]))  # it is published: without the folders of this machine
     result = json.loads(done.stdout.splitlines()[-1])
     return Turns(conversations * turns, result["seconds"], result["cpu"], result["took_ms"], result["rss_mib"])
 

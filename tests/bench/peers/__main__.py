@@ -64,7 +64,8 @@ def _programs() -> tuple[dict[str, Program], dict[str, str]]:
             peer.install()
             programs[label] = peer.run
         except InstallError as error:
-            missing[label] = f"needs an installation: {str(error).splitlines()[-1]}"
+            why = str(error).splitlines()[-1]
+            missing[label] = why if why.startswith("needs ") else f"needs an installation: {why}"
     return programs, missing
 
 
