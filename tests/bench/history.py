@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,25 +20,21 @@ SIZES = (10, 100, 1_000, 2_000)
 """Turns in the history before the measured ones; a turn has five messages."""
 LOADED = 1_000
 """Turns in the history when the server is started again."""
-CONVERSATIONS = 2
-MEASURED = 30
-"""Turns of each conversation that a figure is the mean of."""
+CONVERSATIONS = 4
+ROUNDS, MEASURED = 3, 10
+"""Long and short histories take turns, so many of each conversation at a time; the medians count."""
 
 
 def run(report: Report) -> None:
+    early, late = [size for size in SIZES if size < LOADED], [size for size in SIZES if size >= LOADED]
     with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder, provider() as url:
-        data, early, late = Path(folder), [size for size in SIZES if size < LOADED], [s for s in SIZES if s >= LOADED]
+        data = Path(folder)
         with running_server(url, data) as running:
-            names, first = on_loop(_grow(running, early, LOADED))
+            names = on_loop(_grow(report, running, early))
         with running_server(url, data) as running:
             loaded = on_loop(_first_turns(running, names))
-            _, rest = on_loop(_grow(running, late, late[-1], names))
+            on_loop(_grow(report, running, late, names))
             resident = rss_mib(running.process.pid)
-    least = first[early[0]]
-    for size, cost in (first | rest).items():
-        report.add(
-            f"history: CPU per turn after {size:,} turns", "ms", value=round(cost, 2), ratio=round(cost / least, 2)
-        )
     report.add(f"history: first turn after loading {LOADED * 5:,} messages", "ms", **loaded)
     report.add(f"history: memory with {CONVERSATIONS} of {late[-1]:,} turns", "MiB", value=resident)
 
@@ -47,25 +44,39 @@ async def _first_turns(running: RunningServer, names: Iterable[str]) -> dict[str
     async with _opened(running, names) as watched:
         first = [await one.turn() for one in watched]
         second = [await one.turn() for one in watched]
-    middle = len(watched) // 2
-    return {"value": round(sorted(first)[middle], 1), "next": round(sorted(second)[middle], 1)}
+    return {"value": round(statistics.median(first), 1), "next": round(statistics.median(second), 1)}
 
 
 async def _grow(
-    running: RunningServer, sizes: Iterable[int], last: int, names: Iterable[str] = ()
-) -> tuple[list[str], dict[int, float]]:
-    """Grow conversations to `last` turns; returns their names, and the CPU of a turn in ms after so many turns."""
-    costs: dict[int, float] = {}
+    report: Report, running: RunningServer, sizes: Iterable[int], names: Iterable[str] = ()
+) -> Iterable[str]:
+    """Grow conversations, new ones to LOADED turns, and report what a turn costs at each size; return their names."""
     async with _opened(running, names) as watched:
         turns = LOADED if names else 0
         for size in sizes:
             await _take_turns(watched, size - turns)
-            before = cpu_seconds(running.process.pid)
-            await _take_turns(watched, MEASURED)
-            turns = size + MEASURED
-            costs[size] = (cpu_seconds(running.process.pid) - before) * 1000 / (MEASURED * len(watched))
-        await _take_turns(watched, last - turns)
-        return [one.name for one in watched], costs
+            cost, ratio = await _compare(running, watched)
+            report.add(f"history: CPU per turn after {size:,} turns", "ms", value=round(cost, 2), ratio=round(ratio, 2))
+            turns = size + ROUNDS * MEASURED
+        await _take_turns(watched, LOADED - turns)
+        return [one.name for one in watched]
+
+
+async def _compare(running: RunningServer, watched: Iterable[Watched]) -> tuple[float, float]:
+    """Return the CPU of a turn in ms, and its ratio to that of conversations with SIZES[0] turns and more."""
+    long, short = list[float](), list[float]()
+    async with _opened(running, ()) as others:
+        await _take_turns(others, SIZES[0])
+        for _ in range(ROUNDS):
+            long.append(await _cost(running, watched))
+            short.append(await _cost(running, others))
+    return statistics.median(long), statistics.median(long) / statistics.median(short)
+
+
+async def _cost(running: RunningServer, watched: Iterable[Watched]) -> float:
+    before = cpu_seconds(running.process.pid)
+    await _take_turns(watched, MEASURED)
+    return (cpu_seconds(running.process.pid) - before) * 1000 / (MEASURED * CONVERSATIONS)
 
 
 async def _take_turns(watched: Iterable[Watched], count: int) -> None:
