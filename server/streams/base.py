@@ -76,8 +76,8 @@ class Stream(ABC):
         if since is None:
             if next_time >= self._out.sent_at + settings.heartbeat_seconds:
                 self.wake()
-        elif now >= since + settings.stall_seconds and self._task is not None:
-            self._stalled = True
+        elif now >= since + settings.stall_seconds and self._task is not None and not self._stalled:
+            self._stalled = True  # a second cancellation would end the call without its status
             self._task.cancel()
 
     def _silent(self) -> bool:

@@ -719,6 +719,25 @@ async def test_a_reader_who_takes_nothing_is_ended_and_blocks_nothing() -> None:
 
 
 @on_loop
+async def test_a_stall_that_is_found_twice_cancels_the_stream_once() -> None:
+    """A second cancellation would arrive while the status of the call is sent."""
+    async with watch_harness() as s:
+        stream = s.watch()
+        await stream.kind("caught_up")
+        stream.gate.clear()
+        s.author.commit(s.author.says())
+        while not stream.writing:
+            await asyncio.sleep(0)
+        later = asyncio.get_running_loop().time() + 1_000
+        (served,) = s.watchers._streams
+        served.look_after(later, later)
+        served.look_after(later, later)
+        with pytest.raises(SlowReaderError):
+            await stream.end()
+        assert stream.task.cancelling() == 0
+
+
+@on_loop
 async def test_a_shutdown_sends_what_is_there_and_then_ends_the_streams() -> None:
     async with watch_harness() as s:
         stream = s.watch()
