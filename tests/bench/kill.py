@@ -21,7 +21,7 @@ SERVERS = int(os.environ.get("BEDROCK_KILLS", "50"))
 
 NAMES = {"namespace": "PID namespace", "walk": "subreaper", "A": "Tier A", "B": "Tier B"}
 
-BOUND_MS = 250
+BOUND_MS = 150
 """What the death of a killed server's tools may take."""
 
 

@@ -1,4 +1,5 @@
-"""What it costs to run a program as a tool: `bash -c :` from its start to its end, held in every way there is."""
+"""What it costs to run a program as a tool: `bash -c :` from its start to its end, held in every way there is, and a
+worker. Output is read on pooled threads, as in a server."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ import time
 from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox.probe import probe
+from actors.adapters.tools.program_launch import worker_source
+from actors.adapters.tools.workers import read_file
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
+from actors.runtime.thread_pool import ThreadPool
 from tests.bench.figures import Report, spread
 from tests.integration.sandbox.trees import launch, sandbox_of
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+    from actors.ports import Launch
 
 TIMES = int(os.environ.get("BEDROCK_STARTS", "200"))
 """Programs run in each way, one after the other."""
@@ -42,15 +47,18 @@ WAYS = {
 def run(report: Report) -> None:
     _measure(report, "plain Popen", _plain)
     _measure(report, "plain Popen of the interpreter, -I -S", _interpreter)
-    plain = probe("none")
+    plain, threads = probe("none"), ThreadPool()
     for name, (way, mode) in WAYS.items():
         try:
-            sandbox = sandbox_of(way, plain)
+            sandbox = sandbox_of(way, plain, threads)
         except SandboxUnavailableError as why:
             report.add(f"tool start to end, {name}", "ms", not_here=str(why))
             continue
-        _measure(report, name, _tool(sandbox, mode))
+        _measure(report, name, _run(sandbox, launch(":", mode=mode)))
+        if name == "Tier A":
+            _measure(report, "Tier A, read_file", _run(sandbox, _read_file(mode)))
         sandbox.close()
+    threads.close()
 
 
 def _measure(report: Report, name: str, once: Callable[[], None]) -> None:
@@ -94,13 +102,18 @@ def _plain() -> None:
 
 
 def _interpreter() -> None:
-    """What a tool host cannot do without."""
+    """What each tool host and worker would cost in addition if it were not forked."""
     subprocess.run([sys.executable, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL, capture_output=True, check=True)
 
 
-def _tool(sandbox: ToolHostSandbox, mode: Mode) -> Callable[[], None]:
+def _read_file(mode: Mode) -> Launch:
+    """What the tool read_file runs."""
+    return launch("", argv=(worker_source(read_file), __file__, "1", "20"), python=True, mode=mode)
+
+
+def _run(sandbox: ToolHostSandbox, program: Launch) -> Callable[[], None]:
     def once() -> None:
-        end = sandbox.start(launch(":", mode=mode), lambda _: None).wait()
+        end = sandbox.start(program, lambda _: None).wait()
         assert end.exit_code == 0, end
 
     return once

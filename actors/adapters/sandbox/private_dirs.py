@@ -14,7 +14,7 @@ from pathlib import Path
 PREFIX = "bedrock-tools-"
 
 
-class PrivateRoot:
+class PrivateDirectories:
     """The parent of all private directories of this server. Any thread.
 
     It is locked while the server runs, so a later server of the same user can recognise and remove the directory of a

@@ -833,8 +833,8 @@ def run_python(argv: "list[bytes]", env: "dict[bytes, bytes]") -> "NoReturn":
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 -- as the interpreter does
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 -- as the interpreter does
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         flush_output()
         os._exit(status & 0xFF)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from actors.adapters.sandbox import orphans, toolhost
 from actors.adapters.sandbox.fork_server import ForkServer
-from actors.adapters.sandbox.private_dirs import PrivateRoot, remove
+from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
 from actors.adapters.sandbox.process_tree import ForkUnsupportedError, HostLostError, ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles
 from actors.core.context import Mode
@@ -61,7 +61,7 @@ class ToolHostSandbox:
         self._files = ServerFiles(protected)
         self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
-        self._private = PrivateRoot(self._files.real()) if report.restriction_available else None
+        self._private = PrivateDirectories(self._files.real()) if report.restriction_available else None
         self._fork_server = ForkServer(cpus)
         self._orphaned: list[orphans.CallMarks] = []
         self._directories: dict[ProcessTree, str] = {}

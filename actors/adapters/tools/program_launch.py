@@ -97,12 +97,8 @@ def worker_answer(
     libraries: tuple[str, ...] = (),
 ) -> bytes | ToolOutput:
     """Run a worker as `run_worker` does; return its output as bytes, or the error for the model."""
-    root = Path(__file__).parents[3]
-    package, _, name = worker.__name__.rpartition(".")
-    behind = list(dict.fromkeys(directory_of(library) for library in libraries))
-    program = WORKER_PROGRAM.format(root=str(root), behind=behind, package=package, name=name)
     launch = Launch(
-        argv=(program, *arguments),
+        argv=(worker_source(worker, libraries), *arguments),
         python=True,
         cwd=context.working_directory,
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
@@ -116,6 +112,13 @@ def worker_answer(
     except WorkingDirectoryMissingError as missing:
         return ToolOutput(str(missing), is_error=True)
     return _answer(end, what, hint)
+
+
+def worker_source(worker: ModuleType, libraries: tuple[str, ...] = ()) -> str:
+    """Return the Python source that runs a worker. Raises ToolTransientError if a library is not installed."""
+    package, _, name = worker.__name__.rpartition(".")
+    behind = list(dict.fromkeys(directory_of(library) for library in libraries))
+    return WORKER_PROGRAM.format(root=str(Path(__file__).parents[3]), behind=behind, package=package, name=name)
 
 
 def directory_of(library: str) -> str:

@@ -99,5 +99,17 @@ def test_what_a_worker_needs_of_the_standard_library_is_loaded_already(sandbox: 
     assert [name for name in json.loads(end.head) if name.partition(".")[0] in sys.stdlib_module_names] == []
 
 
+def test_the_fork_server_loads_what_workers_need_with_the_first_of_them(sandbox: ToolHostSandbox) -> None:
+    def loaded() -> bool:
+        process = sandbox._fork_server._process
+        assert process is not None
+        return "/_json." in Path(f"/proc/{process.pid}/maps").read_text()
+
+    sandbox.start(launch("true"), lambda data: None).wait()
+    assert not loaded(), "a server that starts would wait for it"
+    run(sandbox, "pass")
+    assert loaded()
+
+
 def test_source_of_any_size_is_run(sandbox: ToolHostSandbox) -> None:
     assert run(sandbox, f"text = {'x' * 300_000!r}; print(len(text))").head == b"300000\n"

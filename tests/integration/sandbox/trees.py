@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from actors.adapters.sandbox.process_tree import ProcessTree
+    from actors.ports.threads import Threads
 
 BOUND = 20.0
 """Longest wait, in seconds, for something that should happen."""
@@ -111,14 +112,14 @@ WAYS = ("namespace", "walk", "A", "B")
 """How trees are held: unrestricted with a PID namespace and without one, and restricted in each tier."""
 
 
-def sandbox_of(way: str, report: SandboxReport) -> ToolHostSandbox:
+def sandbox_of(way: str, report: SandboxReport, threads: Threads | None = None) -> ToolHostSandbox:
     """A sandbox that holds trees this way, to be closed; `report` is what this machine can do without restriction.
 
     Raises SandboxUnavailableError if this machine cannot.
     """
     if way in {"A", "B"}:
-        return ToolHostSandbox(probe(way))
-    return ToolHostSandbox(report, pid_namespace=way == "namespace")
+        return ToolHostSandbox(probe(way), threads=threads)
+    return ToolHostSandbox(report, pid_namespace=way == "namespace", threads=threads)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.adapters.sandbox.private_dirs import PREFIX, PrivateRoot, remove
+from actors.adapters.sandbox.private_dirs import PREFIX, PrivateDirectories, remove
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,7 +23,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_the_server_s_alone_and_goes_with_it(place: Path) -> None:
-    root = PrivateRoot()
+    root = PrivateDirectories()
     call = Path(root.make())
     assert [each.stat().st_mode & 0o777 for each in (Path(root.path), call)] == [0o700, 0o700]
     (call / "file").touch()
@@ -33,7 +33,9 @@ def test_it_is_the_server_s_alone_and_goes_with_it(place: Path) -> None:
 
 
 def test_what_a_killed_server_left_is_removed_and_a_living_one_s_stays(place: Path) -> None:
-    script = "import os; from actors.adapters.sandbox.private_dirs import PrivateRoot; root = PrivateRoot(); "
+    script = (
+        "import os; from actors.adapters.sandbox.private_dirs import PrivateDirectories; root = PrivateDirectories(); "
+    )
     script += "print(root.make(), flush=True); os._exit(9)"
     left = subprocess.run(
         [sys.executable, "-c", script],
@@ -45,9 +47,9 @@ def test_what_a_killed_server_left_is_removed_and_a_living_one_s_stays(place: Pa
     ).stdout.strip()
     assert left
     assert Path(left).is_dir()
-    living = PrivateRoot()
+    living = PrivateDirectories()
     assert not Path(left).parent.exists()
-    other = PrivateRoot()
+    other = PrivateDirectories()
     assert Path(living.path).is_dir()
     living.close()
     other.close()
@@ -61,7 +63,7 @@ def test_what_only_looks_like_ours_is_left_alone(place: Path) -> None:
     (place / "elsewhere" / "precious").touch()
     (place / f"{PREFIX}link").symlink_to(place / "elsewhere")
     before = sorted(each.name for each in place.iterdir())
-    PrivateRoot().close()
+    PrivateDirectories().close()
     assert sorted(each.name for each in place.iterdir()) == before
     assert (place / "elsewhere" / "precious").exists()
 
@@ -71,12 +73,12 @@ def test_files_of_other_users_are_not_touched(place: Path) -> None:
     theirs = place / f"{PREFIX}theirs"
     theirs.mkdir(mode=0o700)
     os.chown(theirs, 65534, 65534)
-    PrivateRoot().close()
+    PrivateDirectories().close()
     assert theirs.is_dir()
 
 
 def test_another_directory_in_its_place_is_not_used(place: Path) -> None:
-    root = PrivateRoot()
+    root = PrivateDirectories()
     planted = Path(root.path)
     planted.rename(place / "away")
     planted.mkdir()
@@ -86,7 +88,7 @@ def test_another_directory_in_its_place_is_not_used(place: Path) -> None:
 
 
 def test_one_that_is_planted_before_the_end_is_left(place: Path) -> None:
-    root = PrivateRoot()
+    root = PrivateDirectories()
     planted = Path(root.path)
     planted.rename(place / "away")
     planted.mkdir()
@@ -96,7 +98,7 @@ def test_one_that_is_planted_before_the_end_is_left(place: Path) -> None:
 
 
 def test_it_is_never_where_tools_may_not_look(place: Path) -> None:
-    root = PrivateRoot((str(place),))
+    root = PrivateDirectories((str(place),))
     assert not Path(root.path).is_relative_to(place)
     root.close()
 

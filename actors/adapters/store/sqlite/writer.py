@@ -230,7 +230,7 @@ class Writer:
         """Release the disk reserve and shorten the write-ahead log; return whether there is a reserve at all."""
         if self._space is None:
             return False
-        self._space.give_up()
+        self._space.release()
         self._log.cut(self._space)
         return True
 

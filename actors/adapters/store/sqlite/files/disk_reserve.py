@@ -74,7 +74,7 @@ class DiskReserve:
         self._path = directory / RESERVE
         self.scarce = True
         """Whether there is no reserve: it was released, or there is no space for it."""
-        self._given_up = False
+        self._released = False
 
     def open_with(self, opening: Callable[[], T]) -> T:
         """Return what `opening` returns, releasing the reserve if it needs the space.
@@ -83,7 +83,7 @@ class DiskReserve:
         """
         directory = self._path.parent
         if free_bytes(directory) < START_BYTES:
-            self.give_up()
+            self.release()
         try:
             return opening()
         except StoreUnusableError as error:
@@ -91,7 +91,7 @@ class DiskReserve:
                 raise
             if not self._path.exists():
                 raise StoreUnusableError(disk_is_full(directory)) from error
-        self.give_up()
+        self.release()
         try:
             return opening()
         except StoreUnusableError as error:
@@ -106,7 +106,7 @@ class DiskReserve:
         try:
             if free_bytes(self._path.parent) >= 2 * SIZE or self._whole():
                 self._allocate(SIZE)
-                self.scarce = self._given_up = False
+                self.scarce = self._released = False
         except OSError as error:
             _log.warning("no room is kept for deletions on a full disk: %s", error.strerror)
             self._path.unlink(missing_ok=True)
@@ -121,11 +121,11 @@ class DiskReserve:
         finally:
             os.close(made)
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Remove the file, so that its space can be used."""
         if self._path.exists():
             _log.warning("the disk is full: the room that is kept for deletions and starts is used")
-            self._given_up = True
+            self._released = True
         self.scarce = True
         self._path.unlink(missing_ok=True)
 
@@ -151,7 +151,7 @@ class DiskReserve:
 
     def close(self) -> None:
         """Reserve space for the next start if the reserve was released; less than the full size if the disk is full."""
-        if not self._given_up:
+        if not self._released:
             return
         try:
             size = min(SIZE, free_bytes(self._path.parent) // 4096 * 4096)
