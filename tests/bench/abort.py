@@ -103,6 +103,7 @@ def _connecting() -> Aborts:
         for _ in range(TIMES):
             asking = RequestThread(asked)
             until(lambda: connecting_to(port) > waiting)
+            time.sleep(0.01)  # reading the kernel's table has used up this thread's time slice
             aborts.of(asking)
     close_models()
     return aborts

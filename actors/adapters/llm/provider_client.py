@@ -164,17 +164,17 @@ def _read_events(
         if events and not begun:
             begun = True
             sink.started()
-        _process(provider, events, reader)
+        _process(provider, events, reader, cancel)
         if reader.complete:
             reply.idle = TAIL_SECONDS
         if begun and not reader.finished:
             sink.flush()
 
 
-def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader) -> None:
-    """Process events that arrived together. Raises ModelFailedError."""
+def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerReader, cancel: CancelToken) -> None:
+    """Process events that arrived together: up to hundreds, so a cancel ends it. Raises ModelFailedError."""
     for event in events:
-        if reader.finished:
+        if reader.finished or cancel.cancelled:
             return
         data = replace_lone_surrogates(event.data)
         reader.event(event if data is event.data else SseEvent(event.name, data))

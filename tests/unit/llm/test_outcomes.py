@@ -176,16 +176,19 @@ class Transport:
         yield Reply(self._pieces)
 
 
-def outcome(protocol: str, pieces: list[bytes]) -> tuple[ModelAnswer | tuple[Any, ...], Said]:
-    """How an answer in these pieces ends; only the two exceptions of the port may leave it."""
+def ask_in_memory(protocol: str, pieces: list[bytes], said: Said, cancel: CancelToken) -> ModelAnswer:
     served = model(protocol, "http://127.0.0.1:9", NAMES[protocol])
     assert isinstance(served, HttpModel)
     transport: Any = Transport(pieces)
     client = ProviderClient(provider(protocol, "http://127.0.0.1:9"), transport)
+    return client.request(_WIRE_PROTOCOLS[protocol], served._prepare(request()), [], said, cancel)
+
+
+def outcome(protocol: str, pieces: list[bytes]) -> tuple[ModelAnswer | tuple[Any, ...], Said]:
+    """How an answer in these pieces ends; only the two exceptions of the port may leave it."""
     said = Said()
     try:
-        asked = served._prepare(request())
-        return client.request(_WIRE_PROTOCOLS[protocol], asked, [], said, CancelToken()), said
+        return ask_in_memory(protocol, pieces, said, CancelToken()), said
     except ModelFailedError as failed:
         return (failed.failure, failed.retry_after_ms, failed.usage), said
     except ModelAbortedError:
@@ -320,6 +323,22 @@ def test_what_arrived_is_flushed_before_each_wait_for_more_and_not_at_the_end() 
     ):
         _, said = outcome("anthropic", pieces)
         assert (said.told, said.flushed) == ([(False, "H"), (False, "i")], flushed)
+
+
+def test_a_cancel_ends_the_processing_of_what_arrived_together() -> None:
+    cancel = CancelToken()
+
+    class Cancelling(Said):
+        def text(self, text: str, *, reasoning: bool = False) -> None:
+            super().text(text, reasoning=reasoning)
+            cancel.cancel()
+
+    start = named({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+    delta = named({"type": "content_block_delta", "index": 0, "delta": {"text": "a"}})
+    said = Cancelling()
+    with pytest.raises(ModelAbortedError):
+        ask_in_memory("anthropic", [b"".join(start + delta * 500)], said, cancel)
+    assert len(said.told) == 1
 
 
 def test_the_events_are_what_providers_write() -> None:
