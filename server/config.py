@@ -15,7 +15,7 @@ from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_CPUS = 8_192
-"""The largest number of file descriptors that the kernel supports."""
+"""The largest number of CPUs that a Linux kernel supports."""
 SANDBOXES = ("auto", "A", "B", "none")
 
 

@@ -134,7 +134,7 @@ class SubAgentsChanged(Wrapper[v1.Event.SubAgentsChanged]):
     pending: tuple[PendingSubAgent, ...]
     """The running sub-agents, in the order of their tasks."""
     reports: tuple[SubAgentReport, ...]
-    """The others, in the order in which they ended."""
+    """The results of those that have ended, in the order of their ends."""
 
 
 @dataclass(frozen=True, slots=True)

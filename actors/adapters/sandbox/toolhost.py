@@ -1235,7 +1235,7 @@ def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
 
 
 def result(action: int) -> "list[bytes]":
-    """Return this action from the filter."""
+    """Return the instruction that ends the filter with this action."""
     return [instruction(RETURN, 0, 0, action)]
 
 

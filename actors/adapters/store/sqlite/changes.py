@@ -86,7 +86,7 @@ class Part:
         return linked, log_hash
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Write it on its own. Raises FencedError, or what SQLite raises."""
+        """Execute the statements of this commit alone. Raises FencedError, or what SQLite raises."""
         log = self._create(connection, self._fixed) if self._fixed is not None else self._update(connection)
         if self.messages:
             connection.executemany(statements.INSERT_MESSAGE, self.messages)

@@ -179,8 +179,8 @@ class BashTool:
     def _goes_on(self, job: Job, let_go: Callable[[], bool], context: ToolContext) -> bool:
         """Let the job outlive its call, unless a cancel is already killing it; return whether it continues.
 
-        It is marked as a background job before it is released from the call, so that cancelling the call and then
-        ending the jobs always finds it.
+        It is marked as a background job before it is released from the call, so that a cancel, which ends first the
+        call and then the jobs, always finds it.
         """
         if context.cancel.cancelled:
             return False

@@ -29,7 +29,8 @@ class AgentView:
     began: datetime | None = None
     ended: datetime | None = None
     followed: bool = False
-    """Whether its own conversation is followed, which has more details of its end than its parent."""
+    """Whether its own conversation is followed; its end is then printed from there, with more details than the parent
+    has."""
     seen_to_the_end: bool = False
     end_printed: bool = False
     """Whether its end has been printed."""
