@@ -101,7 +101,7 @@ class Watched:
 
 
 class Clients:
-    """A channel to a house and what is opened over it."""
+    """A channel to a server, and the conversations and watchers opened over it."""
 
     def __init__(self, running_server: RunningServer) -> None:
         self.running_server = running_server

@@ -1,4 +1,4 @@
-"""What the kernel counts of a process that is measured."""
+"""Counters of the kernel: context switches, reads and writes of a measured process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watchers of one conversation in a process of their own, so that whoever measures does not wait behind them.
+"""Watchers of one conversation in a process of their own, so that the measuring process does not wait behind them.
 
 Some read all they are sent, the others take the first response and nothing more.
 """

@@ -1,4 +1,4 @@
-"""A large family is deleted while somebody else writes: how long the answer takes, and how long others wait."""
+"""A large family is deleted while another conversation writes: how long the answer takes, and how long others wait."""
 
 from __future__ import annotations
 

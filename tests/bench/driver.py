@@ -1,4 +1,4 @@
-"""What every program shares that runs the turns: its arguments, its clock, and what it prints at the end.
+"""Shared by all programs that run the turns: arguments, clock, result, and the messages of a turn.
 
 Standard library only, since peers run it in environments of their own.
 """

@@ -65,7 +65,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """What a figure depends on."""
+    """Return the machine, its load, the commit and the date, on which a figure depends."""
     return {
         "cpu": next((v for v in _lines("/proc/cpuinfo", "model name")), platform.machine()),
         "cores": len(os.sched_getaffinity(0)),

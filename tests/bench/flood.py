@@ -19,7 +19,7 @@ SECONDS = 1.0
 
 
 async def floods(watched: Watched) -> tuple[list[float], float]:
-    """Milliseconds from each cancel to the idle state that somebody sees who only waits for that; seconds of flood."""
+    """Milliseconds from each cancel to the idle state seen by a client that only waits for it; seconds of flood."""
     await watched.watch()
     took, seconds = [], 0.0
     for _ in range(TIMES):

@@ -1,4 +1,4 @@
-"""What the figures are to be: a table of goals, and what a report has reached of them."""
+"""The goals of the figures, and a comparison of a report with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Reported: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure, and what it is to be."""
+    """The least or the most that a figure is to be."""
 
     label: str
     measured: Callable[[Reported], float]

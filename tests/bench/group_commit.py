@@ -1,4 +1,4 @@
-"""A bare group commit of the rows of a transition: what a store could do at most that has one writer and syncs.
+"""A bare group commit of the rows of a transition: the upper limit of a store with one writer that syncs.
 
 The rows are those that the store has written, with other keys. Nothing encodes, hashes or checks them.
 """
@@ -27,7 +27,7 @@ UPDATE = f"UPDATE conversations SET {', '.join(f'{name} = ?' for name in (*CHANG
 
 @dataclass(frozen=True)
 class Transition:
-    """What one transition writes: three rows."""
+    """The three rows that one transition writes."""
 
     conversation: Row
     message: Row

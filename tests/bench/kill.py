@@ -22,7 +22,7 @@ SERVERS = int(os.environ.get("BEDROCK_KILLS", "50"))
 NAMES = {"namespace": "PID namespace", "walk": "subreaper", "A": "Tier A", "B": "Tier B"}
 
 BOUND_MS = 150
-"""What the death of a killed server's tools may take."""
+"""Longest time in which the tools of a killed server must end."""
 
 
 def run(report: Report) -> None:

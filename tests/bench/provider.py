@@ -66,7 +66,7 @@ SUBMITTING = stream(("submit_result", {"result": "all is well"}))
 
 
 def events_for(body: dict[str, Any]) -> list[bytes]:
-    """What answers this request."""
+    """Return the events of the answer to a request."""
     last = body["messages"][-1]["content"]
     blocks = [{"type": "text", "text": last}] if isinstance(last, str) else last
     if any(block["type"] == "tool_result" for block in blocks):

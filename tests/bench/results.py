@@ -1,4 +1,4 @@
-"""What a run of the turns gives, from whichever program runs them, and how several runs become one."""
+"""The result of a run of the turns by any program, and medians over several runs."""
 
 from __future__ import annotations
 

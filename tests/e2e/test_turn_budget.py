@@ -1,4 +1,4 @@
-"""What a turn costs, counted and never timed: two model requests, each answered in one piece, two tools, a watcher."""
+"""The cost of a turn, counted and never timed: two model requests, each answered in one piece, two tools, a watcher."""
 
 from __future__ import annotations
 

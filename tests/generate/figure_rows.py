@@ -1,4 +1,4 @@
-"""The rows of docs/figures.md: what each says of the figures of a report."""
+"""The rows of docs/figures.md, each a text made from the figures of a report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Figure(NamedTuple):
 
     label: str
     say: Callable[[Reported], str]
-    """What was measured, in words. Raises KeyError where the report lacks it."""
+    """Return the measured values as text. Raises KeyError where the report lacks one."""
     in_readme: bool = False
 
 

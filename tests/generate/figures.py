@@ -50,7 +50,7 @@ OpenHands, which takes long. Bodies have a length instead of chunks, which is th
 """
 
 Document = dict[str, Any]
-"""What docs/figures.json holds: figures and goals by their labels, other programs by their names."""
+"""The content of docs/figures.json: figures and goals by their labels, other programs by their names."""
 
 
 def collected(document: Document, report: Mapping[str, Any], peers: Mapping[str, Any]) -> Document:

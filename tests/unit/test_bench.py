@@ -1,4 +1,4 @@
-"""What measuring does with a program that cannot be measured, and with a part that fails: it says so and goes on."""
+"""A program that cannot be measured, and a part that fails, are reported, and the rest is measured."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_report_replaces_the_figures_that_it_holds() -> None:
     assert f"| {label} | 0.50 s; 50 MiB |\n" in render_readme(README.read_text(encoding="utf-8"), after)
 
 
-def test_goals_stand_beside_what_was_measured() -> None:
+def test_goals_are_compared_with_the_measured_values() -> None:
     goals = collected(DOCUMENT, REPORT, PEERS)["goals"]
     assert goals["start to ready"] == {"wanted": "≤ 0.4 s", "measured": "0.5 s", "reached": False, **MACHINE}
     assert goals["memory at rest"]["reached"] is True

@@ -26,7 +26,7 @@ Program: TypeAlias = Callable[[str, int, int], Turns]
 
 @dataclass(frozen=True)
 class Load:
-    """What all programs are given."""
+    """The work that each program is given."""
 
     conversations: int
     turns: int

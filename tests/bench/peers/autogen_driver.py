@@ -36,7 +36,7 @@ class Call:
 
 @dataclass
 class Result:
-    """What a tool answers, or the end of a turn."""
+    """The result of a tool, or the last answer of a turn."""
 
     content: dict[str, Any]
 

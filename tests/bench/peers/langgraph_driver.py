@@ -17,7 +17,7 @@ from tests.bench.peers.async_requests import ask, client
 
 
 class State(TypedDict):
-    """What is checkpointed."""
+    """The state that is checkpointed."""
 
     messages: Annotated[list[dict[str, Any]], operator.add]
 
