@@ -118,3 +118,39 @@ def test_a_tool_host_whose_server_exits_early_ends(ending: str) -> None:
         [sys.executable, "-c", script, "true"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "0\n"
+
+
+FORK_SERVER_BY_HAND = (
+    BY_HAND.partition("ours, theirs =")[0]
+    + """
+def owner(pid):
+    return os.stat(f"/proc/{pid}/environ").st_uid
+
+channel, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server = os.fork()
+if server == 0:
+    channel.close()
+    become_nobody()
+    toolhost.serve_forks(other_end.fileno())
+other_end.close()
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+socket.send_fds(channel, [toolhost.PROGRAM], [theirs.fileno()])
+theirs.close()
+host = int(ours.recv(100)[1:])
+while os.getsid(host) != host or owner(host) == 0:
+    pass
+print(owner(server), owner(host))
+ours.close()
+os.waitpid(host, 0)
+channel.close()
+os.waitpid(server, 0)
+"""
+)
+
+
+def test_others_of_the_same_user_cannot_look_into_the_fork_server_and_its_hosts_are_like_any_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_SERVER_BY_HAND], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    user = os.geteuid() or 65534
+    assert done.stdout.split() == ["0", str(user)], "the kernel gives what cannot be inspected to root"
