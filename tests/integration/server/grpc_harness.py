@@ -127,7 +127,8 @@ class GrpcHarness:
             models=Catalog(), toolbox=Tools(), store=store, bus=self.hub, sandbox=ReportingSandbox(tier)
         )
         self.endpoint, self.address = loop.do(self._start(WatchSettings(**watching)))
-        self.channel = grpc.insecure_channel(self.address)
+        # Without probes the window stays small: else it grows on a slow machine until a reader who takes nothing fits.
+        self.channel = grpc.insecure_channel(self.address, options=[("grpc.http2.bdp_probe", 0)])
         self.stub = v1.ConversationServiceStub(self.channel)
         self.catalog = v1.CatalogServiceStub(self.channel)
 
