@@ -18,6 +18,7 @@ from actors.core.events import Restart, SetMode, UserCancel
 from actors.core.notifications import ToolTreeReaped
 from actors.core.states import QUIET, TERMINAL
 from actors.messages.log_entries import TreeReaped
+from actors.messages.outcomes import TextDeltaReady
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import FencedError, StoreUnavailableError
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from actors.core.events import Event
     from actors.core.states import State
     from actors.core.tool_run import KillReceipt
-    from actors.messages.outcomes import EffectOutcome, TextDeltaReady
+    from actors.messages.outcomes import EffectOutcome
     from actors.ports import CommandRecord, Commit, ConversationRecord
     from actors.runners.effect_executor import EffectExecutor
     from actors.runtime.services import Services
@@ -158,11 +159,14 @@ class ConversationPipeline:
         """Run outcomes as one unit of work, which results in the same rows and events as one unit for each.
 
         The unit ends after the first outcome that starts something, because that must not wait, and before one that
-        raises; if the first outcome raises, so does this. Raises StoreError if the conversation cannot be loaded.
+        raises; if the first outcome raises, so does this. Text of an answer whose start is committed is a unit of its
+        own, so that watchers see it before what ends it. Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())
         for outcome in outcomes:
+            if batch.unit.text_deltas and batch.unit.empty and not isinstance(outcome, TextDeltaReady):
+                break
             try:
                 batch.run(outcome)
             except BaseException:

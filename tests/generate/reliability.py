@@ -126,6 +126,13 @@ SUITES = (
         "make fault PARTS=sandbox",
     ),
     Suite(
+        "aborts",
+        "a cancelled model request ends in every phase, and its connection serves no other",
+        "cancels while connecting, sending and reading, plain, TLS and through proxies, on kept connections too",
+        ("tests/unit/llm/test_abort.py",),
+        "make fault PARTS=aborts",
+    ),
+    Suite(
         "suite",
         "a test run that is killed leaves nothing that troubles the next one",
         "SIGKILL of the test run at random moments",

@@ -459,7 +459,7 @@ def test_a_wrong_provider_is_named_without_its_key(tmp_path: Path) -> None:
         ('[models."gpt"]\nwindow = 0', {}, '{file}: models."gpt": windows and limits are at least 1 token'),
         ('default_model = "nope"', {}, "{file}: default_model: no provider serves nope"),
         ("", {"BEDROCK_SMALL_MODEL": "nope"}, "BEDROCK_SMALL_MODEL: no provider serves nope"),
-        ("", {"OPENAI_BASE_URL": "localhost"}, "providers.openai.base_url: must be an http or https URL with a host"),
+        ("", {"OPENAI_BASE_URL": "localhost"}, "OPENAI_BASE_URL: must be an http or https URL with a host"),
     ],
 )
 def test_what_is_wrong_with_models_is_said_with_the_place_where_it_was_set(

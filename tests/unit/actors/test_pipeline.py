@@ -339,6 +339,19 @@ def test_what_arrived_together_is_one_commit_up_to_the_first_effect(
     assert [delta.text for delta in bus.deltas] == ["so", "so"]
 
 
+def test_the_last_text_of_an_answer_is_published_before_what_ends_it(
+    machine: LoadedConversation, pipeline: ConversationPipeline, bus: Bus
+) -> None:
+    run(machine, message())
+    pipeline.prepare((STARTED,)).commit()
+    published, outcomes = len(bus.published), (TextDeltaReady(Words("so")), EffectOutcome(answer()))
+    prepared = pipeline.prepare(outcomes)
+    prepared.commit()
+    assert (prepared.entries, len(bus.published) - published) == (1, 0)
+    assert [delta.text for delta in bus.deltas] == ["so"]
+    assert pipeline.prepare(outcomes[1:]).entries == 1
+
+
 def test_outcomes_whose_commit_fails_have_not_happened_and_keep_their_text(
     machine: LoadedConversation, pipeline: ConversationPipeline, store: Failing, bus: Bus
 ) -> None:

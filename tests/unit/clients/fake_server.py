@@ -431,6 +431,8 @@ class FakeBedrock:
 
     def SetMode(self, request: v1.SetModeRequest) -> v1.SetModeResponse:
         self.conversation.mode = request.mode
+        if request.stop_running:
+            self.conversation.ClearField("background_jobs")
         calls = ["t1"] * bool(self.jobs)
         answer = v1.SetModeResponse(conversation=self.conversation)
         if request.stop_running:
