@@ -77,7 +77,7 @@ class Batch:
         """The newest published revision; 0 if none was published yet."""
         self.deleted = False
         self.text: LiveText | None = None
-        """New live text of the model request."""
+        """New text that the model has streamed."""
         self.output: LiveText | None = None
         """New live output of the tool call."""
         self.response: bytes | None = None
@@ -293,7 +293,7 @@ class EventHub(EventBus):
             self.conversation_list.changed(record)
 
     def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
-        """Keep text of a model request, if the attempt is streaming according to the published state."""
+        """Keep text that a model has streamed, if its attempt is streaming according to the published state."""
         with self.lock:
             channel = self._channels.get(conversation_id)
             buffer = channel.text if channel else None

@@ -47,7 +47,7 @@ class Cursor(NamedTuple):
 
 
 class LiveBuffer:
-    """The live text of one attempt of a model request, or of one tool call. Guarded by the hub's lock."""
+    """What one attempt of a model request, or one tool call, has streamed so far. Guarded by the hub's lock."""
 
     def __init__(self, key: str, attempt: int) -> None:
         self.key = key

@@ -239,7 +239,7 @@ ConversationCommand: TypeAlias = (
 
 
 def etag_of(record: ConversationRecord) -> str:
-    """Return a hash that changes with the settings that UpdateConversation can change."""
+    """Return the etag: a hash of the settings, the mode and the archive time."""
     settings = (
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
         record.always_approved, record.follow_up_policy, record.budget, record.archived_at, record.mode,

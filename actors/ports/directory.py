@@ -26,10 +26,9 @@ class LiveConversation(Protocol):
         ...
 
     def cancel_run_now(self, run: str) -> None:
-        """Stop the work of this run, and keep it from starting more, without waiting for the mailbox.
+        """Stop this run's work at once, bypassing the mailbox, and prevent it from starting further work.
 
-        The cancel must already be in the mailbox, so that the conversation does not handle the stopped work as a
-        failure.
+        Deliver the cancel message first: otherwise the conversation handles the stopped work as a failure.
         """
         ...
 

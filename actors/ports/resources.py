@@ -70,7 +70,10 @@ def open_files() -> int:
 
 
 def out_of_file_descriptors() -> bool:
-    """Probe whether no file can be opened now; for errors that do not say why opening a file failed."""
+    """Return whether file descriptors are exhausted, by opening a file.
+
+    For callers whose errors do not give the cause, such as those of SQLite and of the resolver.
+    """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as failed:

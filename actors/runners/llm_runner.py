@@ -106,9 +106,10 @@ class StreamedText:
 
 
 class LlmRunner(Actor):
-    """Makes one attempt on its own thread.
+    """Makes one attempt of a model request on its own thread.
 
-    The conversation does not wait for it to end: outcomes of other than the current request and attempt are ignored.
+    The conversation does not wait for the thread to end: it ignores the outcome of any other request or attempt than
+    the current one.
     """
 
     def __init__(

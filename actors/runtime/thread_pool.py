@@ -66,7 +66,7 @@ class ThreadPool:
                 if thread in self._idle:
                     self._idle.remove(thread)
                     return None
-        return thread.jobs.get()  # `run` has just taken it from the idle threads and is about to give it a job
+        return thread.jobs.get()  # no longer idle: the pool is about to put a job, or None to end the thread
 
 
 class _PooledThread(threading.Thread):

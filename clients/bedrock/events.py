@@ -1,16 +1,16 @@
 """The events of a conversation, as a loop yields them: ``for event in conversation.send("…")``.
 
-Decide on ``event.kind``. The attribute of that name holds all that the contract has about it; the attributes in the
-table say the same in short, and are empty or None for all other kinds.
+Branch on ``event.kind``. The attribute of that name has the full data of the event, except that reasoning is in
+``text_delta``. The attributes in the table are shortcuts, empty or None where an event has no such data.
 
 | kind | what happened | look at |
 |---|---|---|
 | ``text_delta``, ``reasoning_delta`` | the model wrote some text, or some visible reasoning | ``text`` |
 | ``tool_output_delta`` | a tool wrote some output | ``text`` |
-| ``stream_discarded`` | what was streamed since the last message is void | |
+| ``stream_discarded`` | text streamed since the last message is void | |
 | ``message_added`` | a message was stored | ``message``, ``role``, ``text`` |
 | ``state_changed`` | the state changed | ``state``, ``run``, ``sub_agents`` when they start |
-| ``approval_changed`` | a question was asked, answered or withdrawn | ``approval`` if it waits now, else ``decision`` |
+| ``approval_changed`` | a question was asked, answered or withdrawn | ``approval`` while open, else ``decision`` |
 | ``queue_changed`` | a steer or follow-up was queued, or its wait ended | ``message``, ``fate`` |
 | ``retrying`` | a request or a tool failed and will be tried again | ``error`` |
 | ``run_stopped`` | a run ended | ``stop``, ``run``, ``error`` |
@@ -18,7 +18,7 @@ table say the same in short, and are empty or None for all other kinds.
 | ``context_warning`` | the context is 80 % full | |
 | ``sub_agents_changed`` | a sub-agent ended | ``sub_agents`` |
 | ``tool_tree_reaped`` | the processes of a cancelled tool have ended | |
-| ``snapshot`` | the present, at the start or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |
+| ``snapshot`` | the state, at first or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |
 | ``caught_up`` | what was missed has been shown | |
 | ``deleted`` | the conversation was deleted | |
 """
@@ -269,7 +269,7 @@ class Event(Wrapper[v1.Event]):
 
     @property
     def conversation(self) -> ConversationInfo | None:
-        """The conversation, of a snapshot or of an update."""
+        """The conversation in a snapshot or update event; None for all other events."""
         return self.conversation_updated if self.snapshot is None else self.snapshot.conversation
 
     @property

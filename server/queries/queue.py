@@ -45,9 +45,9 @@ _Waiting = tuple[QueuedInput, str, str]
 
 
 def waiting(record: ConversationRecord) -> list[_Waiting]:
-    """Return the waiting messages in the order of acceptance: the input, its delivery, and the run it is meant for.
+    """Return (input, delivery, run id) of each waiting message, the oldest first; the run id of a follow-up is "".
 
-    Steers, and likewise follow-ups, keep that order even if the clock was set back; both are merged by time.
+    Steers and follow-ups are merged by time. Within each, the order of acceptance holds even if the clock was set back.
     """
     ledger = record.state.ledger
     run = run_id(record.id, ledger.run) if ledger.live else ""

@@ -1,7 +1,7 @@
 """The ConversationService: checks each call, then asks the conversation's actor or reads the store.
 
-Calls that change something go to the actor without a prior check against the database: only the actor knows the state
-in which it handles them.
+Calls that change something are not checked against the database first: the state may change before the actor handles
+them, so only the actor can check it.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class EventEncoder:
         return frame(event(self._conversion, conversation_id, each.event))
 
     def text(self, text: LiveText) -> list[bytes]:
-        """Encode new text of a model request."""
+        """Encode new text or reasoning that the model has streamed."""
         for chunk in text.chunks:
             if chunk.wire is None:
                 delta = text_delta(text.key, text.attempt, chunk.offset, chunk.text, reasoning=chunk.reasoning)

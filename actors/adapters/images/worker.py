@@ -79,7 +79,7 @@ def examined(data: bytes, max_pixels: int) -> tuple[dict[str, Any], bytes]:
 
 
 def opened(data: bytes, max_pixels: int) -> Image.Image:
-    """Return the image with only its header read. Raises UnusableImageError."""
+    """Open an image, reading only its header. Raises UnusableImageError."""
     too_many = f"has too many pixels: at most {max_pixels} are taken"
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)

@@ -127,7 +127,10 @@ def _settings(hierarchy: Hierarchy, limits: ProcessLimits, memory: int) -> list[
 
 
 def _prepare(hierarchy: Hierarchy) -> None:
-    """Create the group of this server's calls and try one out. Raises OSError, and then removes it again."""
+    """Create the parent cgroup of this server's calls, and test it with a trial subgroup.
+
+    On failure, removes it and raises OSError.
+    """
     ours = _ours(hierarchy)
     try:
         if hierarchy.unified:

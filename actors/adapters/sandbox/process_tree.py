@@ -97,7 +97,7 @@ class InitProcess:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def resume(self) -> None:
-        """Send SIGCONT, under the same condition as `kill`: a stopped init would not clean up."""
+        """Send SIGCONT, because a stopped init would not clean up. It has the same condition as `kill`."""
         if self._pidfd is not None and self._ours:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)

@@ -180,7 +180,7 @@ def children(pid: int) -> list[int]:
         for task in os.listdir(f"/proc/{pid}/task"):
             found.extend(map(int, contents(f"/proc/{pid}/task/{task}/children").split()))
     except OSError:
-        pass  # the process has ended meanwhile; the caller inspects again
+        pass  # the process or one of its threads has ended meanwhile; the caller inspects again
     return found
 
 
@@ -581,7 +581,11 @@ def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
 
 
 def counts_per_namespace() -> bool:
-    """Return whether the kernel limits the processes of a namespace: by RLIMIT_NPROC, or for root by its pid_max."""
+    """Return whether the kernel can limit the number of processes in one namespace.
+
+    For root the limit is the PID namespace's pid_max (Linux 6.14), otherwise RLIMIT_NPROC, which is counted per user
+    namespace (5.14).
+    """
     return kernel_at_least(6, 14) if os.geteuid() == 0 else kernel_at_least(5, 14)
 
 
@@ -859,7 +863,8 @@ SECUREBITS = 0b11101111
 def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) -> None:
     """Apply a restriction to this process, irreversibly. Raises OSError if it cannot be enforced.
 
-    `keepers`: the pids of init and the host, where the program can see them; it must not be able to kill them.
+    `keepers`: the pids of init and the host if the program shares their PID namespace, else (): it must not be able to
+    kill them.
     """
     if section is None:
         return
@@ -1582,7 +1587,7 @@ class Host:
         send_signal(self.init, signal.SIGKILL)
         if not self.namespace and (self.killed is None or len(self.killed) >= SNAPSHOT):
             self.groups.kill()
-        if self.namespace:  # the kernel kills the others; inspecting them meanwhile would delay it
+        if self.namespace:  # the kernel kills the others; a process scan in `clear` would delay that
             signal.sigtimedwait({signal.SIGCHLD}, CLEAR_SECONDS)
         cleared = clear(self.killed, CLEAR_SECONDS)
         while self.kill_requested and not cleared:

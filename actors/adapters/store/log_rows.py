@@ -105,7 +105,7 @@ def check_shape(part: Commit) -> None:
 
 
 def next_revision(part: Commit) -> int:
-    """Return the revision that the store must expect next for `part` to be accepted."""
+    """Return the revision at which `part` begins. A store accepts it only if its newest revision is the one before."""
     return part.log[0].first_revision if part.log else part.record.last_seq + 1
 
 

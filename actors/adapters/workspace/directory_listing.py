@@ -46,7 +46,7 @@ def home_directory() -> str:
 
 
 def _visible(directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str]) -> Iterator[tuple[bool, str]]:
-    """Yield pairs that sort in the order of the listing: whether it is not a directory, and the name."""
+    """Yield (is not a directory, name) of each entry that is not hidden; the pairs sort in the order of the listing."""
     for entry in found:
         path = os.path.join(directory, entry.name)
         if _is_utf8(entry.name) and not _is_hidden(path, entry.is_symlink(), hidden):

@@ -88,18 +88,20 @@ class ChainCheck:
 
 
 def violations(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Return the rules that a stored history violates, as text; () if it is valid (I23).
+    """Return a description of each violation in a stored history; () if it is valid (I23).
 
-    Sequences count from 1 without a gap; tool call ids are unique; every call has exactly one result, after it, in
-    request order and before any other message. Calls without a result at the end of the history are allowed: see
-    `open_calls`.
+    Sequence numbers are 1, 2, 3, … Tool call ids are unique. Each call has exactly one result; results directly follow
+    the message with the calls, in the same order. Calls at the end may lack results: see `open_calls`.
     """
     check = ChainCheck()
     return tuple(text for message in messages for text in check.feed(message))
 
 
 def open_calls(messages: Sequence[Message]) -> tuple[ToolUse, ...]:
-    """Return the calls without a result, in request order. Reads only the end of a valid history."""
+    """Return the calls without a result, in request order.
+
+    `messages` must be a valid history: only the last agent message and those after it are read.
+    """
     answered: set[str] = set()
     for message in reversed(messages):
         answered.update(block.tool_use_id for block in message.content if is_tool_result(block))

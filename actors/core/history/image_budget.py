@@ -84,7 +84,10 @@ def _to_remove(sizes: Sequence[int]) -> int:
 
 
 def _surplus(costs: Sequence[int], limit: int) -> int:
-    """Return how many of the first items must be removed so that the sum of the others is at most `limit`."""
+    """Return how many of the first items to remove so that the sum of the others is at most `limit`.
+
+    The excess is rounded up to a multiple of half the limit; see `within_limits`.
+    """
     excess = sum(costs) - limit
     if excess <= 0:
         return 0

@@ -36,10 +36,10 @@ def close_run(
     message: str = "",
     drop_queue: bool = False,
 ) -> None:
-    """Return queued steers, persist the state and stop the run if one is open.
+    """Return queued steers to their senders, persist the state, and stop the run if one is open.
 
-    Queued follow-ups wait for PromoteFollowUp. With `drop_queue`, or if the policy starts them only after a completed
-    run, they are discarded: each becomes a cycle without rounds.
+    Queued follow-ups stay queued until PromoteFollowUp. They are discarded with `drop_queue`, or if the policy starts
+    them only after a completed run and this one did not complete: each is recorded as a run that was never executed.
     """
     return_steers(builder)
     builder.place_state()

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class StoreMaintenance(Protocol):
-    """The operations that retention needs. Any thread; every call is one short transaction.
+    """The operations that retention needs.
 
-    Raises StoreUnavailableError.
+    They can be called on any thread. Each call is one short transaction and may raise StoreUnavailableError.
     """
 
     def load(self, conversation_id: str) -> ConversationRecord | None:

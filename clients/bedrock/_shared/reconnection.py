@@ -54,10 +54,10 @@ class Backoff:
     """Delays that double, with jitter, until there is progress or the time limit is reached."""
 
     def __init__(self, max_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without any delay.
+        """Start with no failures counted.
 
         Args:
-            max_seconds: Seconds without progress after which there are no more delays.
+            max_seconds: `next` returns None this many seconds after the first failure since the last progress.
             clock: Returns monotonic seconds.
         """
         self._max_seconds = max_seconds

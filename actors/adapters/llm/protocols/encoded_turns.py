@@ -29,8 +29,8 @@ def comma(before: str, _role: str) -> bytes:
 class EncodedTurns:
     """Encoded turns of one protocol, joined with their separators, in few pieces; turns can be appended.
 
-    A request shares the pieces, which never change, so that its body is not copied. A piece is joined with the previous
-    one unless that is twice as long; so there are few pieces, and each byte is copied rarely.
+    Requests share the pieces, which never change, instead of copying them. A new piece is merged with the previous one,
+    repeatedly, until the previous one is at least twice as long: so there are few pieces, and bytes are copied rarely.
     """
 
     def __init__(self, joint: Joint, role: str = "") -> None:
@@ -79,7 +79,7 @@ class EncodedPrefix:
 class PrefixCache:
     """A cache of encoded prefixes, one per conversation: each request encodes only new turns.
 
-    Any thread. Conversations are dropped by `forget` and, beyond `max_bytes`, if they are the least recently used ones.
+    Thread-safe. `forget` drops a conversation; above `max_bytes` in all, the least recently used ones are evicted.
     """
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:

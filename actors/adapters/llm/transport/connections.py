@@ -20,8 +20,8 @@ from typing import Any
 from actors.core.errors import ErrorKind
 from actors.ports.resources import file_descriptor_limit_text, out_of_file_descriptors
 
-#: The value of SO_LINGER to close with a reset: otherwise a server that keeps sending into a full window would notice
-#: the end only after a minute.
+#: SO_LINGER value that makes close() send a TCP RST. After a normal close, a server that is blocked on a full receive
+#: window would notice only after about a minute.
 _RESET = struct.pack("ii", 1, 0)
 
 

@@ -69,7 +69,7 @@ class Removal:
         return bool(self._hidden)
 
     def unless_hidden(self, conversation_id: str) -> str:
-        """Return the id, or "" if the conversation is hidden; no conversation has the id ""."""
+        """Return the id, or "" if the conversation is deleted: no conversation has it, so a query finds nothing."""
         return "" if conversation_id in self._hidden else conversation_id
 
     def add(self, ids: Iterable[str]) -> None:

@@ -132,7 +132,11 @@ class Writer:
             self._abandon()
 
     def _take(self) -> list[_Ticket] | None:
-        """Wait for changes; an empty list when background work is due, None when the writer should end."""
+        """Wait for changes and return the next batch, urgent ones first.
+
+        Returns [] if there are none but background work or the periodic check may be due, None if the writer should
+        end.
+        """
         with self._arrived:
             if not (self._urgent or self._normal or self._closing or self._tidying):
                 self._arrived.wait(WATCH_SECONDS)

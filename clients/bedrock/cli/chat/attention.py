@@ -45,7 +45,7 @@ class Attention:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; nothing is written unless the output is a terminal with both."""
+        """Nothing is ever written unless the output is a terminal with both."""
         self._stream = stream or sys.stdout
         self._enabled = enabled and self._stream.isatty() and environ.get("TERM", "") not in _WITHOUT
         self._clock = clock

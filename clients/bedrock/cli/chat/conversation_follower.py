@@ -38,7 +38,7 @@ class ConversationFollower:
         width: Width | None,
         refresh: Callable[[], None],
     ) -> None:
-        """Prepare; `move_to` selects the conversation.
+        """`move_to` selects the conversation.
 
         Args:
             conversation: Returns a conversation by its name.
@@ -62,7 +62,7 @@ class ConversationFollower:
         """Whether the hint was printed for the present outage."""
 
     def move_to(self, name: str) -> None:
-        """Continue in another conversation."""
+        """Select the conversation to show; a running `follow` switches to it."""
         self.conversation = self._find(name)
         self.onlooker = Onlooker(
             self._find, self._paint, self._write, width=self._width, refresh=self._changed, hint=HOW_TO_SEE

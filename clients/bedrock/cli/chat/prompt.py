@@ -57,7 +57,7 @@ class ChatPrompt:
     """The prompt of one chat, restarted whenever it ends until the chat is over. Bound to one event loop."""
 
     def __init__(self, session: ChatSession, paint: Paint, history: History, attention: Attention) -> None:
-        """Prepare; nothing is drawn yet."""
+        """Nothing is drawn until `run`."""
         self.session = session
         self._paint = paint
         self._attention = attention

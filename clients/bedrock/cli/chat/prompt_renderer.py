@@ -28,7 +28,7 @@ class PromptRenderer(Renderer):
     """
 
     def __init__(self, style: BaseStyle, output: Output, *, reflow: bool | None = None) -> None:
-        """Prepare; `reflow`: whether the terminal rewraps lines on resize, None: detect."""
+        """`reflow`: whether the terminal rewraps lines on resize; None to detect it."""
         self._above: list[SafeText] = []
         self._reflow = reflows() if reflow is None else reflow
         super().__init__(style, output)

@@ -43,7 +43,7 @@ class ChatSession:
         width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare; nothing is called yet.
+        """Nothing is called until `run`.
 
         Args:
             client: The client; its connection is used.

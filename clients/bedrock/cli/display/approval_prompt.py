@@ -70,7 +70,7 @@ def call_title(tool: str, given: dict[str, Any]) -> SafeText:
 
 
 def parse_reply(text: str) -> Reply | None:
-    """Return the reply to a question that a text contains; None if the text is a message instead."""
+    """Parse the reply to an approval request from typed text; None if the text is an ordinary message."""
     if found := _APPROVE.fullmatch(text.strip()):
         return Reply(approve=True, always=not found["once"])
     if found := _DENY.fullmatch(text.strip()):

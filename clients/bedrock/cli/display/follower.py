@@ -43,13 +43,13 @@ class Onlooker:
         refresh: Callable[[], None] = lambda: None,
         hint: str = "",
     ) -> None:
-        """Prepare; nothing is called yet.
+        """Nothing is called until `show`.
 
         Args:
-            agent: Returns the conversation of a sub-agent by its name.
+            agent: Returns a conversation by its name: this one, or one of its sub-agents.
             paint: How to colour lines.
             write: Prints a line.
-            live: Whether text is shown as it streams in, and the tree of sub-agents.
+            live: Whether to show text as it streams in, and sub-agents as a tree.
             width: Where to break lines as they stream in.
             refresh: Called when something that is not printed may have changed.
             hint: How to show the omitted part of a long output.

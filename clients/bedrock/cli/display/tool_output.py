@@ -77,7 +77,7 @@ class ToolOutput:
         if isinstance(diff, str) and diff:
             for line in diff_lines(diff, self._paint):
                 self._write(self._paint.text(self._paint.dim("  │"), " ", line))
-        elif self._flow.text or result.outcome != "denied":  # a denial was printed, with its reason
+        elif self._flow.text or result.outcome != "denied":  # a denial without output is on the screen already
             self._whole(text)
         self._begin()
         tool = call.tool if call else "tool"

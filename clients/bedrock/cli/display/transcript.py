@@ -48,7 +48,7 @@ class Transcript:
         width: Width | None = None,
         hint: str = "",
     ) -> None:
-        """Prepare; `hint` says how to show the omitted part of a long output."""
+        """`hint` says how to show the omitted part of a long output; "": nothing says it."""
         self._paint = paint
         self._say = write
         self._write = folding(write, width)

@@ -21,7 +21,7 @@ class Flow(Protocol):
 
     @property
     def tail(self) -> list[SafeText]:
-        """The incomplete end of the text, as lines."""
+        """The text that `feed` has not returned yet, as lines."""
         ...
 
     def feed(self, piece: str) -> list[SafeText]:

@@ -48,8 +48,8 @@ _END = b"]}"
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
     """Encode the request as JSON.
 
-    The same turns always give the same bytes, so that the provider's prompt cache hits and its check of returned
-    thinking passes. Sampling parameters are never sent.
+    The same turns always give the same bytes: otherwise the provider's prompt cache would miss, and the provider would
+    reject the thinking blocks that are sent back to it. Sampling parameters are never sent.
     """
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {

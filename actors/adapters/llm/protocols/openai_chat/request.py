@@ -59,7 +59,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
 
 
 def turn_of(turn: Turn, prepared: PreparedRequest) -> bytes:
-    """Encode a turn's messages; b"" if nothing of it can be sent."""
+    """Encode a turn's messages; b"" if it has nothing that can be sent."""
     return json_elements(_messages(turn, prepared))
 
 

@@ -102,7 +102,7 @@ class _Call:
         self._arguments: list[str] = []
 
     def add(self, delta: _CallDelta) -> None:
-        """Append a delta; the first id and name count."""
+        """Append a delta. Only the first id and the first name that are not empty are used."""
         self.id = self.id or delta.id or ""
         if delta.function is not None:
             self.name = self.name or delta.function.name or ""

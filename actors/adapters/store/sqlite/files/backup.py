@@ -127,7 +127,10 @@ def _explain(what: str) -> Generator[None]:
 
 @contextmanager
 def _explain_full_disk(directory: Path) -> Generator[None]:
-    """Raise BackupError if a database cannot be opened for lack of disk space, which even reading needs."""
+    """Within the block, turn errors that a full disk causes into BackupError.
+
+    Opening a database needs some space even for reading.
+    """
     try:
         yield
     except (OSError, sqlite3.Error, peewee.PeeweeException) as error:

@@ -52,9 +52,9 @@ class WriteAheadLog:
             _log.warning("the write-ahead log could not be moved into the database: %s", error)
 
     def cut(self, space: DiskReserve) -> None:
-        """Checkpoint and truncate the log if there is enough disk space.
+        """Checkpoint and truncate the log if the disk has space for the checkpoint.
 
-        As long as it does not fit, automatic checkpoints are off, too.
+        Otherwise only turn automatic checkpoints off; the next call that finds space turns them on again.
         """
         try:
             connection = raw(self._database)

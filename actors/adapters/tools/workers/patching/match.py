@@ -36,7 +36,7 @@ handles full width forms, ligatures, spaces, the ellipsis and accents."""
 
 
 class NoMatchError(Exception):
-    """The text is not found exactly once; the message says how often."""
+    """The text was not found, or found more than once; the message says which, and how often."""
 
 
 class Sought(NamedTuple):
