@@ -41,6 +41,7 @@ class LoopCalls:
             self.loop.call_soon_threadsafe(self._run)
         except RuntimeError:  # the loop is closed: nothing waits for the calls any more
             self._waiting.clear()
+            self._crossing = False
 
     def _run(self) -> None:
         self._crossing = False

@@ -129,7 +129,7 @@ class RetryQueue(Generic[Entry]):
             self._waiting.popleft()
             raise
         entries = [self._waiting.popleft() for _ in range(prepared.entries)]
-        self._refused = 0
+        self._refused = max(0, self._refused - len(entries))
         try:
             prepared.commit()
         except StoreUnavailableError:

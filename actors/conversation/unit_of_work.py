@@ -162,5 +162,5 @@ class OutcomeBatch:
 
     def put_text_back(self) -> None:
         """Return the text to its sources, because the batch was not committed."""
-        for source, chunks in self._texts:
+        for source, chunks in reversed(self._texts):
             source.put_back(chunks)

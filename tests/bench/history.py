@@ -20,7 +20,7 @@ SIZES = (10, 100, 1_000, 2_000)
 """Turns in the history before the measured ones; a turn has five messages."""
 LOADED = 1_000
 """Turns in the history when the server is started again."""
-CONVERSATIONS = 4
+CONVERSATIONS = 2
 ROUNDS, MEASURED = 3, 10
 """Long and short histories take turns, so many of each conversation at a time; the medians count."""
 

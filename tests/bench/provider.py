@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 PIECES = 25
 
 
@@ -77,12 +79,27 @@ def events_for(body: dict[str, Any]) -> list[bytes]:
     return CALLING
 
 
+class _Outline(msgspec.Struct):
+    """What an answer depends on; to decode all messages of a long history would cost more than the server does."""
+
+    messages: list[msgspec.Raw]
+    tools: list[dict[str, Any]] = []
+
+
+_OUTLINE = msgspec.json.Decoder(_Outline)
+
+
 async def request(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """Return the body of the next request, {} without one. Raises IncompleteReadError at the end of the connection."""
+    """Return the last message of the next request and its tools, {} without a body.
+
+    Raises IncompleteReadError at the end of the connection.
+    """
     head = await reader.readuntil(b"\r\n\r\n")
     lengths = (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
-    body: dict[str, Any] = json.loads(await reader.readexactly(next(lengths, 0)) or b"{}")
-    return body
+    if not (body := await reader.readexactly(next(lengths, 0))):
+        return {}
+    outline = _OUTLINE.decode(body)
+    return {"messages": [json.loads(outline.messages[-1])], "tools": outline.tools}
 
 
 @dataclass

@@ -18,7 +18,7 @@ import pytest
 from tests import pictures
 from tests.e2e import processes
 from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, Part, calls, refuses, says, stalls
+from tests.e2e.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
 from tests.e2e.patience import PATIENCE
 from tests.unit.clients.terminals import Terminal
 
@@ -146,7 +146,8 @@ def test_the_prompt_may_be_piped_and_the_answer_be_json(ask: Callable[..., Asked
 
 
 def test_every_event_can_be_had_as_a_line_of_json(ask: Callable[..., Asked], fake_provider: FakeProvider) -> None:
-    asked = ask("--output", "stream-json", prompt(fake_provider.part(calls(("think", {"thoughts": "x"})), says("So."))))
+    answer = dribbles("So", ".", seconds=0.2)  # what arrives as a whole has no text deltas
+    asked = ask("--output", "stream-json", prompt(fake_provider.part(calls(("think", {"thoughts": "x"})), answer)))
     lines = [json.loads(line) for line in asked.output.splitlines()]
     revisions = [int(line["revision"]) for line in lines if "revision" in line]
     assert revisions == list(range(revisions[0], revisions[0] + len(revisions)))

@@ -99,7 +99,8 @@ class WrittenWorld(World):
 def stored_record(context: ConvContext) -> ConversationRecord:
     """What the store keeps of a conversation that has this context and has just come to be."""
     return record_of(
-        context.conversation_id, cwd=context.working_dir, mode=context.mode, model=context.model_id,
+        context.conversation_id,
+        slug=f"slug-{context.conversation_id}", cwd=context.working_dir, mode=context.mode, model=context.model_id,
         user_initiated=not context.is_sub_agent, title="A title", labels={"team": "blue"},
         system_prompt="You are careful.", approval_policy=context.approval_policy,
         follow_up_policy=context.follow_up_policy, budget=context.budget, epoch=1, step=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import marshal
@@ -42,6 +43,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._forks = True
+        self._closed = False
         self._starts = 0
         _program()  # compiles the program now, so that the first call does not wait for it
 
@@ -56,8 +58,11 @@ class ForkServer:
             [control] if stdin is None else [control, stdin],
         )
         with self._lock:
+            if self._closed:
+                raise OSError(errno.ESHUTDOWN, "the server is shutting down")
             if not self._forks:
                 return self._starts, self._started_directly(files)
+            self._reap_unreported()
             try:
                 socket.send_fds(self._connected(), [wanted], files)
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -78,8 +83,9 @@ class ForkServer:
             self._stop()
 
     def close(self) -> None:
-        """End the fork server's process; hosts continue to run. Idempotent."""
+        """End the fork server's process and refuse requests; hosts continue to run. Idempotent."""
         with self._lock:
+            self._closed = True
             self._stop()
 
     def _connected(self) -> socket.socket:
@@ -112,17 +118,22 @@ class ForkServer:
         return process
 
     def _stop(self) -> None:
-        """Kill and reap the process, and reap the hosts that ended before they reported their pid."""
+        """Kill and reap the process."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._reap_unreported()
+            self._process = None
+
+    def _reap_unreported(self) -> None:
+        """Reap the hosts that ended before they reported their pid: they are still in the fork server's group."""
+        if self._process is not None:
             with suppress(ChildProcessError):
                 while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
                     pass
-            self._process = None
 
 
 def start_interpreter(role: str, inherited: list[int]) -> subprocess.Popen[bytes]:

@@ -231,11 +231,14 @@ class ProcessTree:
             self._changed.notify_all()
 
     def _kill_host(self) -> None:
-        """Kill a host that has not begun; one that is not forked yet ends when it finds its control socket closed."""
+        """Kill a host that has not begun.
+
+        One that has not reported its pid yet ends when it tries to: nothing can be sent to this socket any more.
+        """
         if self._host is not None:
             self._host.kill()
         with suppress(OSError):
-            self._control.shutdown(socket.SHUT_WR)
+            self._control.shutdown(socket.SHUT_RDWR if self._host is None else socket.SHUT_WR)
 
     def signal(self, number: int) -> None:
         """Signal the program's process group. Any thread; never blocks; no effect once the program has ended."""

@@ -274,3 +274,26 @@ def test_the_processes_of_a_host_that_was_forked_are_the_server_s_to_reap(sandbo
     os.kill(host, signal.SIGKILL)
     assert tree.wait().signal == signal.SIGKILL
     eventually(lambda: host not in toolhost.children(os.getpid()), "reaping of the host")
+
+
+def test_a_call_that_is_killed_before_it_has_a_host_never_runs(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
+    run(sandbox, "true")
+    before, server = footprint(), server_of(sandbox)
+    os.kill(server, signal.SIGSTOP)
+    tree, description, _ = sandbox._spawn(launch(f"touch {tmp_path}/ran"), lambda _: None)
+    tree.begin(description)
+    tree.kill()
+    os.kill(server, signal.SIGCONT)
+    tree.wait()
+    run(sandbox, "true")  # the same fork server has handled the first request by now, and its host was reaped
+    assert server_of(sandbox) == server
+    assert not (tmp_path / "ran").exists()
+    assert footprint() == before
+
+
+def test_a_closed_fork_server_starts_no_process(sandbox: ToolHostSandbox) -> None:
+    run(sandbox, "true")
+    sandbox.close()
+    with pytest.raises(OSError, match="shutting down"):
+        sandbox._fork_server.request(0, None, python=False)
+    assert sandbox._fork_server._process is None

@@ -11,6 +11,7 @@ import pytest
 from actors.adapters.store.memory import MemoryStore
 from actors.conversation.commands import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation, taken_over
+from actors.conversation.unit_of_work import OutcomeBatch
 from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
@@ -318,7 +319,24 @@ class Words:
         self.chunks = (*chunks, *self.chunks)
 
 
+class WordByWord(Words):
+    """The same, taken one word at a time."""
+
+    def take(self) -> tuple[LlmStreamChunk, ...]:
+        word, self.chunks = self.chunks[:1], self.chunks[1:]
+        return word
+
+
 STARTED = EffectOutcome(LlmStreamStarted(3, "c1:r1", 1))
+
+
+def test_text_that_was_taken_in_parts_is_put_back_in_its_order(machine: LoadedConversation) -> None:
+    words = WordByWord("so", "be", "it")
+    batch, before = OutcomeBatch(machine.begin()), words.chunks
+    for _ in range(2):
+        batch.run(TextDeltaReady(words))
+    batch.put_text_back()
+    assert words.chunks == before
 
 
 def test_what_arrived_together_is_one_commit_up_to_the_first_effect(

@@ -152,3 +152,24 @@ def test_a_commit_that_breaks_takes_its_entries_with_it_and_no_others() -> None:
     assert list(harness.queue) == ["c"]
     harness.queue.retry()
     assert harness.applied == ["c"]
+
+
+def test_entries_that_were_refused_together_are_not_joined_by_others_if_some_are_committed_before() -> None:
+    harness = ToolHarness()
+    harness.open, harness.together = False, 2
+    for entry in "ab":
+        harness.queue.requeue(entry)
+    harness.queue.retry()
+    assert harness.tried == [("a", "b")]
+    harness.queue.requeue("c")
+    harness.open, harness.together = True, 1
+    prepare = harness.prepare
+
+    def two_at_most(entries: Sequence[str]) -> Prepared:
+        prepared = prepare(entries)
+        harness.together = 2
+        return prepared
+
+    harness.queue._prepare = two_at_most
+    harness.queue.retry()
+    assert harness.tried[-3:] == [("a",), ("b",), ("c",)]

@@ -132,3 +132,12 @@ def test_a_call_after_the_loop_has_closed_does_no_harm() -> None:
     calls = LoopCalls(loop)
     loop.close()
     calls.call(lambda: None)
+
+
+def test_calls_after_the_loop_is_closed_are_dropped() -> None:
+    loop = asyncio.new_event_loop()
+    calls = LoopCalls(loop)
+    loop.close()
+    for _ in range(3):
+        calls.call(pytest.fail)
+    assert not calls._waiting

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.adapters.llm.transport.http_connection import IDLE_SECONDS
+from actors.ports.resources import max_open_files
 
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.http_connection import HttpConnection
@@ -20,8 +21,10 @@ Later: TypeAlias = Callable[[int, Callable[[], object]], None]
 #: a pool.
 Origin: TypeAlias = tuple[bool, str, int]
 
-#: Maximum number of idle connections; beyond it the least recently used one is closed.
+#: Maximum number of idle connections; beyond it the least recently used one is closed. Where few files can be open, it
+#: is a sixteenth of their number: requests and tools need the rest.
 MAX_IDLE = 100
+_SHARE_OF_FILES = 16
 
 
 class ConnectionPool:
@@ -71,7 +74,7 @@ class ConnectionPool:
     def _keep(self, connections: Iterable[tuple[Origin, HttpConnection]]) -> None:
         with self._lock:
             self._idle.extend(connections)
-            surplus = self._idle[:-MAX_IDLE] if not self._closed else self._idle[:]
+            surplus = self._idle[: -_max_idle()] if not self._closed else self._idle[:]
             del self._idle[: len(surplus)]
             schedule = not (self._sweeping or self._closed)
             self._sweeping = self._sweeping or schedule
@@ -105,3 +108,8 @@ class ConnectionPool:
 def _close_all(idle: list[tuple[Origin, HttpConnection]]) -> None:
     for _, connection in idle:
         connection.close()
+
+
+def _max_idle() -> int:
+    files = max_open_files()
+    return MAX_IDLE if files < 0 else max(1, min(MAX_IDLE, files // _SHARE_OF_FILES))

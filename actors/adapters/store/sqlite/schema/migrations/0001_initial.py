@@ -1,4 +1,4 @@
-"""The first schema. Plain SQL, so that it does not change with the models."""
+"""The first schema. Plain SQL, so that it stays what it was when the models change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of conversations that are deleted, and so hidden, but whose rows are not yet removed."""
+"""What is deleted is hidden at once and removed little by little: which conversations that is still to be done for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index to find the conversations of one directory without reading all others."""
+"""The conversations of one directory are found without reading those of all others."""
 
 from __future__ import annotations
 
