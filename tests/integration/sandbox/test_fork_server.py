@@ -285,8 +285,10 @@ def test_a_call_that_is_killed_before_it_has_a_host_never_runs(sandbox: ToolHost
     tree.kill()
     os.kill(server, signal.SIGCONT)
     tree.wait()
-    run(sandbox, "true")  # the same fork server has handled the first request by now, and its host was reaped
+    run(sandbox, "true")  # the same fork server has handled the first request by now
+    run(sandbox, "true")  # the request for this one has reaped the host of the first
     assert server_of(sandbox) == server
+    assert tree._init is None
     assert not (tmp_path / "ran").exists()
     assert footprint() == before
 
