@@ -99,7 +99,7 @@ async def request(reader: asyncio.StreamReader) -> dict[str, Any]:
     if not (body := await reader.readexactly(next(lengths, 0))):
         return {}
     outline = _OUTLINE.decode(body)
-    return {"messages": [json.loads(outline.messages[-1])], "tools": outline.tools}
+    return {"messages": [msgspec.json.decode(outline.messages[-1])], "tools": outline.tools}
 
 
 @dataclass
