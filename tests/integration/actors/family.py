@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
@@ -46,6 +45,13 @@ def answer(request: ModelRequest, *content: Any, tokens: int = 100) -> ModelAnsw
     return ModelAnswer(blocks, ended, Usage(input_tokens=tokens - 10, output_tokens=10, cost_micros=tokens))
 
 
+class Gates(dict[str, threading.Event]):
+    """Events by name, made on first use; two threads that use one first at the same time get the same."""
+
+    def __missing__(self, name: str) -> threading.Event:
+        return self.setdefault(name, threading.Event())
+
+
 class FamilyModel:
     """Sub-agents do what the first word of their task says, with the rest of it; a parent's message holds its tasks."""
 
@@ -55,7 +61,7 @@ class FamilyModel:
         self.requests: list[ModelRequest] = []
         self.running: set[str] = set()
         """Conversations that a request of is under way."""
-        self.gates: dict[str, threading.Event] = defaultdict(threading.Event)
+        self.gates = Gates()
         """What "wait" waits for, by name."""
         self.hanging = threading.Event()
         """A sub-agent that does not end by itself has begun."""
