@@ -81,6 +81,7 @@ class UnitOfWork:
             messages=tuple(self.messages),
             log=tuple(self.entries),
             command=command,
+            profile_changed=self.record.profile != self.before.profile,
         )
 
     def _take(self, event: Event, at: int, effects: Iterable[Effect], new_state: State) -> None:

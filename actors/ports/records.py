@@ -9,6 +9,7 @@ from msgspec import Struct
 from actors.core.content import Message
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import Durable, QueueChanged, RunStop
+from actors.core.profile import Profile
 from actors.core.states import State
 from actors.core.summary import run_id
 
@@ -35,6 +36,7 @@ class ConversationRecord(Struct, frozen=True):
     labels: dict[str, str] = {}
     system_prompt: str = ""
     """The system prompt. Fixed at creation, so that the provider can cache the prefix of every request."""
+    profile: Profile = Profile()
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     always_approved: tuple[str, ...] = ()
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
@@ -93,6 +95,8 @@ class Commit(Struct, frozen=True):
     messages: tuple[Message, ...] = ()
     log: tuple[LogEntry, ...] = ()
     command: CommandRecord | None = None
+    profile_changed: bool = False
+    """Whether the record's profile differs from the stored one; only then is it written. Ignored with `create`."""
     create: bool = False
     create_command: bool = False
     """Whether `command` is identified by (principal, request id), not by (conversation, request id)."""

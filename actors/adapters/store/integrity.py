@@ -82,7 +82,7 @@ def violations(stored: StoredRows) -> Iterator[str]:
     yield from _ends("the end of a run", stored.runs, log.stops, stored.begins)
     yield from _ends("the end of a wait", stored.fates, log.fates, stored.begins)
     if not all(map(is_as_written, stored.others)):
-        yield "an image or a remembered command is not what was written"
+        yield "an image, the profile or a remembered command is not what was written"
     if log.place != (conversation["step"], conversation["last_seq"], conversation["log_hash"]):
         yield f"the log ends at step {log.place.step}, but the conversation is elsewhere"
 

@@ -57,7 +57,8 @@ class KeptConversation(NamedTuple):
             if part.command.request_id in commands:
                 raise CommandExistsError(f"{part.command.request_id} of {self.record.id} is there already")
             commands[part.command.request_id] = part.command
-        fixed = {name: getattr(self.record, name) for name in (*FIXED, "system_prompt")}
+        kept = (*FIXED, "system_prompt") if part.profile_changed else (*FIXED, "system_prompt", "profile")
+        fixed = {name: getattr(self.record, name) for name in kept}
         record = replace(part.record, log_hash=log_hash, **fixed)
         return self._replace(
             record=record,

@@ -12,6 +12,7 @@ from msgspec import DecodeError, Struct, json
 
 from actors.core.content import Content, Message, MessageType, SystemKind, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.profile import Profile
 from actors.core.states import STATE_VERSION, Idle, Ledger, State, name_of
 from actors.ports import ConversationRecord
 
@@ -30,7 +31,7 @@ CHANGING = (
 )  # fmt: skip
 """Columns that every transition writes, except `slug` and `log_hash`."""
 RECORD = (*FIXED, *CHANGING, "slug", "log_hash")
-"""Columns that `record_of` takes, followed by the system prompt; `state_data` as bytes, because it may be damaged."""
+"""Columns that `record_of` takes, with prompt and profile after them; `state_data` as bytes: it may be damaged."""
 MESSAGE = (
     "id", "conversation_id", "sequence_id", "message_type", "actor_kind", "content", "display_data", "usage_data",
     "created_at", "request_id", "attempt", "through_sequence", "digest",
@@ -38,6 +39,8 @@ MESSAGE = (
 """Columns of a message."""
 PROMPT = ("conversation_id", "text", "text_digest")
 """Columns of a system prompt."""
+PROFILE = ("conversation_id", "profile", "profile_digest")
+"""Columns of a profile; a conversation with the default profile has no row."""
 COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", "at", "digest")
 """Columns of an accepted command."""
 ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", "created_at", "digest")
@@ -80,6 +83,7 @@ _STATE = json.Decoder(StoredState)
 _LABELS = json.Decoder(dict[str, str])
 _NAMES = json.Decoder(tuple[str, ...])
 _BUDGET = json.Decoder(Budget)
+_PROFILE = json.Decoder(Profile)
 _CONTENT = json.Decoder(tuple[Content, ...])
 _DISPLAY = json.Decoder(Display)
 _USAGE = json.Decoder(Usage)
@@ -146,7 +150,7 @@ def state_of(state_data: bytes | None) -> State | None:
 
 
 def record_of(row: Row) -> tuple[ConversationRecord, bool]:
-    """Convert a row of the columns RECORD and the system prompt; return the record and whether its state was readable.
+    """Convert a row of RECORD, system prompt and profile; return the record and whether its state was readable.
 
     An unreadable state becomes Idle with an empty ledger. Raises msgspec.DecodeError or ValueError if another column is
     damaged.
@@ -155,7 +159,7 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
         id_, cwd, parent, user_initiated, created_at, continued_from, workspace_label, principal,
         _, state_data, state_updated_at, updated_at, _, archived_at, mode, model, title,
         labels, approval_policy, always_approved, follow_up_policy, budget, continued_by, node, epoch,
-        step, last_seq, _, slug, log_hash, system_prompt,
+        step, last_seq, _, slug, log_hash, system_prompt, profile,
     ) = row  # fmt: skip
     refuse_non_numbers(created_at, state_updated_at, updated_at, archived_at or 0, epoch, step, last_seq)
     state = state_of(state_data)
@@ -176,6 +180,7 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
         title=title,
         labels=_LABELS.decode(labels),
         system_prompt=system_prompt or "",
+        profile=_PROFILE.decode(profile or "{}"),
         approval_policy=ApprovalPolicy(approval_policy),
         always_approved=_NAMES.decode(always_approved),
         follow_up_policy=FollowUpPolicy(follow_up_policy),
@@ -219,6 +224,12 @@ def rebuilt_state(step: int, last_sequence: int, usages: list[str | None], agent
 def prompt_values(conversation_id: str, text: str) -> Row:
     """Return the values of the columns PROMPT."""
     return conversation_id, text, digest_of((conversation_id, text))
+
+
+def profile_values(conversation_id: str, profile: Profile) -> Row:
+    """Return the values of the columns PROFILE."""
+    values = (conversation_id, _encode(profile).decode())
+    return (*values, digest_of(values))
 
 
 def message_values(conversation_id: str, message: Message) -> Row:

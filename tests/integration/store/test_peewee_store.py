@@ -670,7 +670,7 @@ def test_queries_use_their_indexes(store: PeeweeStore) -> None:
 
 def test_deletion_uses_indexes_in_every_table(store: PeeweeStore) -> None:
     with store._reading() as connection:
-        for table in ("messages", "log", "commands", "attachments", "prompts"):
+        for table in ("messages", "log", "commands", "attachments", "prompts", "profiles"):
             plan = connection.execute(
                 f"EXPLAIN QUERY PLAN SELECT 1 FROM {table} WHERE conversation_id = 'c1'"
             ).fetchall()

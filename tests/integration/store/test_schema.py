@@ -61,7 +61,7 @@ CREATE TABLE messages (
 );
 """
 """The second seed's "Database Schema", verbatim."""
-OURS = ("conversations", "messages", "log", "commands", "attachments", "prompts", "deletions")
+OURS = ("conversations", "messages", "log", "commands", "attachments", "prompts", "deletions", "profiles")
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_no_column_is_forgotten_when_rows_are_written(database: peewee.SqliteDat
     assert set(columns(ours, "conversations")) == set(rows.RECORD)
     assert set(columns(ours, "messages")) == set(rows.MESSAGE)
     assert tuple(columns(ours, "log")) == LOG
-    elsewhere = {"system_prompt"}
+    elsewhere = {"system_prompt", "profile"}
     assert set(ConversationRecord.__struct_fields__) - elsewhere <= set(columns(ours, "conversations"))
 
 
@@ -274,6 +274,7 @@ FROZEN = {
     "0001_initial": "e1d2fdd6f9f7a96f3fcf961d47a7d22c18b0076033ca06c37ffa3f08e9722620",
     "0002_deletions": "6aeefface6120b254d9bfa45ea8ce4f89ed8c23e61179086ad30da398b5f289d",
     "0003_conversations_of_directory": "b28243a35b9bb063972fd791d1e5ccb654a9fa92b8255624bc0d5b231a19b5e8",
+    "0004_profiles": "7b3804b850d38dc5367dc734c96328fb37f1429030333bba8c33ce42905f84c9",
 }
 """SHA-256 of every migration that has been released. A new file needs a new line; no line ever changes."""
 

@@ -28,6 +28,7 @@ from actors.core.content import (
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop, StopReason
+from actors.core.profile import Profile
 from actors.core.states import (
     AgentFailed,
     AgentReport,
@@ -179,6 +180,7 @@ def test_every_field_of_a_record_comes_back(store: Store) -> None:
         workspace_label="host-7",
         mode=Mode.UNRESTRICTED,
         principal="somebody",
+        profile=Profile("Sell flowers.", replaces_prompt=True, tools=()),
     )
     store.commit(draft.create())
     assert store.load("c1") == replace(draft.record, log_hash=loaded(store, "c1").log_hash)
@@ -190,6 +192,26 @@ def test_what_never_changes_is_not_changed_by_a_commit(store: Store) -> None:
     store.commit(draft.next(system_prompt="other", cwd="/elsewhere", principal="thief", created_at=9))
     record = loaded(store, "c1")
     assert (record.system_prompt, record.cwd, record.principal, record.created_at) == ("frozen", "/work", "local", 1)
+
+
+def test_a_profile_changes_with_a_commit_that_says_so(store: Store) -> None:
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    for chosen in (Profile("Sell flowers."), Profile("Sell flowers.", tools=("think",)), Profile()):
+        store.commit(replace(draft.next(profile=chosen), profile_changed=True))
+        assert loaded(store, "c1").profile == chosen
+        store.commit(draft.next())
+        assert loaded(store, "c1").profile == chosen
+    assert not store.verify("c1")
+
+
+def test_a_commit_that_does_not_say_so_leaves_the_profile(store: Store) -> None:
+    draft = CommitBuilder("c1", profile=Profile("Sell flowers."))
+    store.commit(draft.create())
+    store.commit(draft.next(profile=Profile()))
+    assert loaded(store, "c1").profile == Profile("Sell flowers.")
+    listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
+    assert [record.profile for record in listed] == [Profile("Sell flowers.")]
 
 
 def test_unknown_ids_are_simply_not_there(store: Store) -> None:

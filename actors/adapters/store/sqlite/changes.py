@@ -13,6 +13,7 @@ from actors.adapters.store.log_rows import check_shape, next_revision, seal
 from actors.adapters.store.run_outcomes import fate_values, run_values, settled_inputs, stopped_runs
 from actors.adapters.store.sqlite import removal, statements
 from actors.adapters.store.sqlite.engine import sqlite3
+from actors.core.profile import Profile
 from actors.ports import Attachment, CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreError
 
 if TYPE_CHECKING:
@@ -65,12 +66,15 @@ class Part:
         self._fixed = rows.fixed_values(record) if commit.create else None
         self._parent = record.parent_conversation_id or ""
         self._prompt = record.system_prompt if commit.create else ""
+        chosen = record.profile != Profile() if commit.create else commit.profile_changed
+        self._profile = rows.profile_values(record.id, record.profile) if chosen else None
         self._log = [seal(record.id, record.epoch, entry) for entry in commit.log]
 
     def fits(self, head: Head) -> bool:
         """Return whether this is a plain update whose expectations match the stored head."""
         return (
             self._fixed is None
+            and self._profile is None
             and head.step == self._expected_step
             and head.epoch <= self._epoch
             and head.last_seq + 1 == self._next_revision
@@ -88,6 +92,8 @@ class Part:
     def write(self, connection: sqlite3.Connection) -> None:
         """Execute the statements of this commit alone. Raises FencedError, or what SQLite raises."""
         log = self._create(connection, self._fixed) if self._fixed is not None else self._update(connection)
+        if self._profile is not None:
+            connection.execute(statements.PUT_PROFILE, self._profile)
         if self.messages:
             connection.executemany(statements.INSERT_MESSAGE, self.messages)
         if log:

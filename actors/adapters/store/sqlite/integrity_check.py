@@ -38,6 +38,7 @@ _PROMPT = f"SELECT {', '.join(rows.PROMPT)} FROM prompts WHERE conversation_id =
 _IDS = f"SELECT id FROM conversations WHERE {NOT_DELETED} ORDER BY id"  # noqa: S608
 _PRUNED = "SELECT step, revision, hash FROM prunings WHERE conversation_id = ?"
 _OTHERS = (
+    f"SELECT {', '.join(rows.PROFILE)} FROM profiles WHERE conversation_id = ?",  # noqa: S608
     f"SELECT {', '.join(rows.COMMAND)} FROM commands WHERE conversation_id = ?",  # noqa: S608
     f"SELECT {', '.join(rows.ATTACHMENT)} FROM attachments WHERE conversation_id = ?",  # noqa: S608
 )

@@ -19,12 +19,14 @@ def query(
     before: tuple[int, str] | None,
     limit: int,
 ) -> Any:
-    """Return the query for rows of RECORD with the prompt, latest update first, after the position `before`."""
+    """Return the query for rows of RECORD with prompt and profile, latest update first, after the position `before`."""
     table = schema.Conversation
     columns = [SQL("CAST(state_data AS BLOB)") if name == "state_data" else SQL(name) for name in rows.RECORD]
     wanted = (
-        table.select(*columns, schema.Prompt.text)
+        table.select(*columns, schema.Prompt.text, schema.Profile.profile)
         .join(schema.Prompt, JOIN.LEFT_OUTER)
+        .switch(table)
+        .join(schema.Profile, JOIN.LEFT_OUTER)
         .where(table.principal == principal, table.archived == archived, SQL(schema.NOT_DELETED))
         .order_by(table.updated_at.desc(), table.id.desc())
         .limit(limit)

@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOAD = f"SELECT {RECORDS}, text FROM conversations LEFT JOIN prompts ON conversation_id = id WHERE id = ?"  # noqa: S608
+_LOAD = f"""
+SELECT {RECORDS}, text, profile FROM conversations
+LEFT JOIN prompts ON prompts.conversation_id = id LEFT JOIN profiles ON profiles.conversation_id = id WHERE id = ?
+"""  # noqa: S608
 _EVENTS = """
 SELECT first_revision, at, notifications FROM log
 WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(

@@ -27,6 +27,7 @@ SLICE_ROWS = 64
 
 _ROWS = {
     "messages": 16, "log": 16, "runs": 16, "fates": 16, "commands": 16, "attachments": 1, "prunings": 1, "prompts": 1,
+    "profiles": 1,
 }  # fmt: skip
 """Tables with rows of a conversation, and how many are deleted between two checks of the budget."""
 _NO_EPOCH = (1 << 63) - 1

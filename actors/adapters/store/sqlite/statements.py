@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from actors.adapters.store.log_rows import LOG
-from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROMPT
+from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROFILE, PROMPT
 from actors.adapters.store.run_outcomes import FATE, RUN
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ def _insert(table: str, columns: Sequence[str], nullable: Set[str] = NULLABLE) -
 
 INSERT_CONVERSATION = _insert("conversations", (*FIXED, *CHANGING, "slug", "log_hash"))
 INSERT_PROMPT = _insert("prompts", PROMPT)
+PUT_PROFILE = (
+    _insert("profiles", PROFILE) + " ON CONFLICT (conversation_id)"
+    " DO UPDATE SET profile = excluded.profile, profile_digest = excluded.profile_digest"
+)
 INSERT_MESSAGE = _insert("messages", MESSAGE)
 INSERT_LOG = _insert("log", LOG)
 INSERT_RUN = _insert("runs", RUN)

@@ -112,6 +112,21 @@ class Prompt(Model):
         table_name = "prompts"
 
 
+class Profile(Model):
+    """What the creator of a conversation chose for it; no row if nothing."""
+
+    conversation = ForeignKeyField(
+        Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
+    )
+    profile = Text()
+    profile_digest = _text("")
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "profiles"
+
+
 class Message(Model):
     """A message; rows are only ever added, never changed."""
 
@@ -292,6 +307,6 @@ class Deletion(Model):
         table_name = "deletions"
 
 
-TABLES = (Conversation, Prompt, Message, Log, Run, Fate, Pruning, Command, Attachment, Deletion)
+TABLES = (Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning, Command, Attachment, Deletion)
 NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
 """A condition that excludes conversations that are deleted and not yet removed."""
