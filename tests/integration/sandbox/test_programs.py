@@ -177,8 +177,8 @@ def test_a_server_out_of_threads_is_reported(sandbox: ToolHostSandbox, monkeypat
         run(sandbox, "true")
     assert sandbox.live == 0
     monkeypatch.undo()
-    run(sandbox, "true")  # the host of the call before may have ended only now, and is reaped with the next request
-    assert footprint() == before
+    # The fork server may fork the host of that call only now. It ends at once, and is reaped with a later request.
+    assert any(run(sandbox, "true").exit_code == 0 and footprint() == before for _ in range(20))
 
 
 @pytest.mark.parametrize("forks_anew", [True, False])
