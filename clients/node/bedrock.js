@@ -109,9 +109,9 @@ export class Bedrock {
     return failure;
   }
 
-  /** Create a conversation; the fields are those of CreateConversationRequest. */
-  async create(fields) {
-    const { conversation } = await this.call('createConversation', { requestId: randomUUID(), ...fields });
+  /** Create a conversation; the fields are those of Conversation. With the `requestId` of an earlier call: that one. */
+  async create({ requestId = randomUUID(), ...fields }) {
+    const { conversation } = await this.call('createConversation', { conversation: fields, requestId });
     return this.conversation(conversation.name);
   }
 

@@ -233,6 +233,19 @@ _UPDATABLE: dict[str, Rule] = {
 }
 """Fields of a conversation that UpdateConversation may set."""
 
+_CREATED: dict[str, Rule] = {
+    "working_directory": path,
+    "model": optional(model_name),
+    "slug": optional(slug),
+    "title": title,
+    "mode": known(v1.Mode),
+    "labels": labels,
+    "approval_policy": known(v1.ApprovalPolicy),
+    "follow_up_policy": known(v1.FollowUpPolicy),
+    "budget": budget,
+}
+"""Fields of a conversation that CreateConversation reads."""
+
 _TASK: tuple[tuple[str, Rule], ...] = (
     ("task", task_text),
     ("model", optional(model_name)),
@@ -250,16 +263,8 @@ _PAGE: tuple[tuple[str, Rule], ...] = (
 
 RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.CreateConversationRequest: (
-        ("working_directory", path),
-        ("model", optional(model_name)),
-        ("slug", optional(slug)),
-        ("title", title),
-        ("mode", known(v1.Mode)),
-        ("labels", labels),
+        *((f"conversation.{field}", rule) for field, rule in _CREATED.items()),
         ("request_id", optional(uuid)),
-        ("approval_policy", known(v1.ApprovalPolicy)),
-        ("follow_up_policy", known(v1.FollowUpPolicy)),
-        ("budget", budget),
     ),
     v1.GetConversationRequest: (("name", conversation_name),),
     v1.ListConversationsRequest: (

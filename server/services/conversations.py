@@ -7,6 +7,7 @@ them, so only the actor can check it.
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from bedrock import v1
@@ -23,6 +24,7 @@ from server.wire import commands
 from server.wire.conversation_messages import present
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from concurrent.futures import Future
 
     import grpc.aio
@@ -105,16 +107,15 @@ class ConversationService(v1.ConversationServiceServicer):
         seconds = _seconds(context)
         create = commands.create(request, caller.get())
         future = self._conversations.create(create, deadline=self._clock.monotonic() + seconds)
-        record = await self._answer(future, seconds)
+        with _of_conversation():
+            record = await self._answer(future, seconds)
         return v1.CreateConversationResponse(conversation=self._encoded.message(record))
 
     async def UpdateConversation(
         self, request: v1.UpdateConversationRequest, context: Context
     ) -> v1.UpdateConversationResponse:
-        try:
+        with _of_conversation():
             record = await self._ask(context, request.conversation.name, commands.update(request))
-        except (Rejected, InvalidFieldError) as refusal:
-            raise NestedFieldError("conversation", refusal) from None
         return v1.UpdateConversationResponse(conversation=self._encoded.message(record))
 
     async def ArchiveConversation(
@@ -289,6 +290,15 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.WatchConversationsRequest, context: Context
     ) -> None:
         await self._watch_list.serve(caller.get(), request, context.write)
+
+
+@contextmanager
+def _of_conversation() -> Iterator[None]:
+    """Name the field that is refused as one of the request's `conversation`."""
+    try:
+        yield
+    except (Rejected, InvalidFieldError) as refusal:
+        raise NestedFieldError("conversation", refusal) from None
 
 
 def _seconds(context: Context) -> float:

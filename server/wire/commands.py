@@ -42,17 +42,18 @@ def body_hash(request: Message, *apart: str) -> str:
 
 def create(request: v1.CreateConversationRequest, principal: str) -> requests.CreateConversationCommand:
     """Return the command of a CreateConversation request."""
+    wanted = request.conversation
     return requests.CreateConversationCommand(
         principal=principal,
-        working_directory=request.working_directory,
-        model=names.parse_model(request.model) or "",
-        slug=request.slug,
-        title=request.title,
-        mode=_MODE.get(request.mode),
-        labels=dict(request.labels),
-        approval_policy=_APPROVAL_POLICY.get(request.approval_policy, ApprovalPolicy.AUTO),
-        follow_up_policy=_FOLLOW_UP_POLICY.get(request.follow_up_policy, FollowUpPolicy.ALWAYS),
-        budget=_budget(request.budget),
+        working_directory=wanted.working_directory,
+        model=names.parse_model(wanted.model) or "",
+        slug=wanted.slug,
+        title=wanted.title,
+        mode=_MODE.get(wanted.mode),
+        labels=dict(wanted.labels),
+        approval_policy=_APPROVAL_POLICY.get(wanted.approval_policy, ApprovalPolicy.AUTO),
+        follow_up_policy=_FOLLOW_UP_POLICY.get(wanted.follow_up_policy, FollowUpPolicy.ALWAYS),
+        budget=_budget(wanted.budget),
         request_id=request.request_id.lower(),
         body_hash=body_hash(request),
     )

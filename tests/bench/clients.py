@@ -116,7 +116,9 @@ class Clients:
 
     async def conversation(self, model: str = "") -> Watched:
         request = v1.CreateConversationRequest(
-            working_directory="/tmp", model=f"models/{model}" if model else "", mode=v1.MODE_UNRESTRICTED
+            conversation=v1.Conversation(
+                working_directory="/tmp", model=f"models/{model}" if model else "", mode=v1.MODE_UNRESTRICTED
+            )
         )
         answer = await self.stub.CreateConversation(request, metadata=self.running_server.metadata)
         return Watched(self.stub, self.running_server, answer.conversation.name)

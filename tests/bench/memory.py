@@ -48,7 +48,7 @@ async def _converse(clients: Clients, running: RunningServer, gate: asyncio.Sema
     """One turn of a conversation of its own, watched to its end."""
     async with gate:
         stub, metadata = clients.stub, running.metadata
-        request = v1.CreateConversationRequest(working_directory=str(running.data.parent))
+        request = v1.CreateConversationRequest(conversation=v1.Conversation(working_directory=str(running.data.parent)))
         made = (await stub.CreateConversation(request, metadata=metadata)).conversation
         await stub.SendMessage(v1.SendMessageRequest(name=made.name, text="hello"), metadata=metadata)
         busy = True

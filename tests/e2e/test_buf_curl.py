@@ -131,7 +131,7 @@ def test_a_foreign_client_creates_sends_subscribes_and_cancels(
     curl: Curl, open_stream: Callable[..., subprocess.Popen[str]], fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
     part = fake_provider.part(says("Hello, ", "stranger."), stalls)
-    created = only(curl.call("CreateConversation", workingDirectory=str(tmp_path)))["conversation"]
+    created = only(curl.call("CreateConversation", conversation={"workingDirectory": str(tmp_path)}))["conversation"]
     name = created["name"]
     assert created["state"]["kind"] == "STATE_KIND_IDLE"
 

@@ -52,7 +52,9 @@ class Turns:
         self._server, self._asked, self._socket = server, asked, socket_path
         self._channel = server.channel()
         self._stub = v1.ConversationServiceStub(self._channel)
-        request = v1.CreateConversationRequest(working_directory="/tmp", mode=v1.MODE_UNRESTRICTED)
+        request = v1.CreateConversationRequest(
+            conversation=v1.Conversation(working_directory="/tmp", mode=v1.MODE_UNRESTRICTED)
+        )
         made = self._stub.CreateConversation(request, metadata=server.metadata, timeout=PATIENCE)
         self._name = made.conversation.name
         self._watcher = Watcher(server, self._name)

@@ -71,25 +71,31 @@ def test_refusals_are_errors_with_reasons_and_fields(
     assert (elsewhere, everywhere) == ([], True)
     assert (busy["code"], busy["reason"]) == ("FAILED_PRECONDITION", "AGENT_BUSY")
     assert (malformed["code"], malformed["reason"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
-    assert "lower-case" in malformed["fields"]["slug"]
-    assert (directory["reason"], list(directory["fields"])) == ("WORKING_DIRECTORY_INVALID", ["working_directory"])
+    assert "lower-case" in malformed["fields"]["conversation.slug"]
+    assert (directory["reason"], list(directory["fields"])) == (
+        "WORKING_DIRECTORY_INVALID",
+        ["conversation.working_directory"],
+    )
     assert stranger["reason"] == "UNAUTHENTICATED"
     assert (nobody["code"], nobody["reason"]) == ("UNAVAILABLE", "")
 
 
 WRONG = {
-    "approvalPolicy": ("create({ approvalPolicy: 'APPROVAL_POLICY_ASK_WRITE' })", "APPROVAL_POLICY_ASK_WRITES"),
-    "mode": ("create({ mode: 'restricted' })", "MODE_RESTRICTED, MODE_UNRESTRICTED"),
     "conversation.approvalPolicy": (
-        "call('updateConversation', { conversation: { approvalPolicy: null } })",
+        "create({ approvalPolicy: 'APPROVAL_POLICY_ASK_WRITE' })",
+        "APPROVAL_POLICY_ASK_WRITES",
+    ),
+    "conversation.mode": ("create({ mode: 'restricted' })", "MODE_RESTRICTED, MODE_UNRESTRICTED"),
+    "conversation.followUpPolicy": (
+        "call('updateConversation', { conversation: { followUpPolicy: null } })",
         "null is not one of",
     ),
-    "title": ("create({ title: null })", "null is not a string"),
-    "labels": ("create({ labels: null })", "null is not an object"),
-    "aproval": ("create({ aproval: 1 })", "approvalPolicy"),
-    "budget.runTokens": ("create({ budget: { runTokens: 'abc' } })", "whole number"),
-    "budget.tokens": ("create({ budget: { tokens: 1 } })", "conversationTokens"),
-    "labels.a": ("create({ labels: { a: 1 } })", "string"),
+    "conversation.title": ("create({ title: null })", "null is not a string"),
+    "conversation.labels": ("create({ labels: null })", "null is not an object"),
+    "conversation.aproval": ("create({ aproval: 1 })", "approvalPolicy"),
+    "conversation.budget.runTokens": ("create({ budget: { runTokens: 'abc' } })", "whole number"),
+    "conversation.budget.tokens": ("create({ budget: { tokens: 1 } })", "conversationTokens"),
+    "conversation.labels.a": ("create({ labels: { a: 1 } })", "string"),
     "delivery": ("conversation('conversations/c').send('Hi', { delivery: 'STEER' })", "DELIVERY_STEER"),
     "images[0].mime": ("conversation('conversations/c').send('Hi', { images: [{ mime: 'a/b' }] })", "mediaType"),
     "onApproval": ("conversation('conversations/c').send('Hi', { onApproval: 'approve' })", "APPROVE, DENY"),

@@ -45,7 +45,8 @@ class RawClient(SoakClient):
 
     def act(self) -> None:
         request = v1.CreateConversationRequest(
-            working_directory=str(self.site.folder), mode=v1.MODE_UNRESTRICTED, request_id=self.request_id()
+            conversation=v1.Conversation(working_directory=str(self.site.folder), mode=v1.MODE_UNRESTRICTED),
+            request_id=self.request_id(),
         )
         created = self._call(self._stub.CreateConversation, request)
         if created is None:

@@ -54,8 +54,8 @@ def create(
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; in the current directory if none is named."""
-    return new_message(
-        v1.CreateConversationRequest,
+    wanted = new_message(
+        v1.Conversation,
         working_directory=str(Path(working_directory or ".").absolute()),
         model=resource_name("models", model) if model else "",
         slug=slug,
@@ -65,8 +65,8 @@ def create(
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
         labels=labels or {},
         budget=_budget_message(budget),
-        request_id=request_id or new_request_id(),
     )
+    return v1.CreateConversationRequest(conversation=wanted, request_id=request_id or new_request_id())
 
 
 def conversations(

@@ -29,8 +29,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class Conversation(_message.Message):
     """A conversation between people and one agent, in one working directory.
 
-    Unless a field says otherwise it is set by the server, and a value that a
-    client sends for it is ignored.
+    Some fields are set when the conversation is created, and some can be updated:
+    their comments say so. All others are set by the server, and a value that a
+    client sends for them is ignored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -87,25 +88,30 @@ class Conversation(_message.Message):
     slug: _builtins.str
     """A short readable handle, unique on the server: lower-case letters, digits
     and hyphens, 63 characters at most. A slug in the form of a conversation's id
-    is INVALID_ARGUMENT, so that no name stands for two. Can be updated.
+    is INVALID_ARGUMENT, so that no name stands for two. Set at creation, where the
+    server makes one up if it is empty. Can be updated.
     """
     title: _builtins.str
     """A title for people, 256 characters at most. Unless it has one, or the server
     gives none, the first message gives it a title, which may improve once within
-    the next minute. Can be updated; the server never replaces a title that
-    somebody gave.
+    the next minute. Set at creation, and can be updated; the server never replaces
+    a title that somebody gave.
     """
     working_directory: _builtins.str
-    """The absolute real path of the directory that tools start in. It is fixed at
-    creation. Should the directory disappear, tools answer with an error result.
+    """The absolute real path of the directory that tools start in. Set at creation,
+    where it is required and must be an existing directory of the server; symbolic
+    links are resolved once, then. Should the directory disappear, tools answer with
+    an error result.
     """
     model: _builtins.str
-    """The model that answers, `models/{model}`. Can be updated while the
-    conversation is at rest.
+    """The model that answers, `models/{model}`. Set at creation, where the server
+    takes its default if it is empty. Can be updated while the conversation is at
+    rest.
     """
     mode: _common_pb2.Mode.ValueType
-    """What tools may do. Changed by SetMode, and by a request of the agent that a
-    person approves.
+    """What tools may do. Set at creation; if it is unset there, MODE_RESTRICTED where
+    the server can keep it, else MODE_UNRESTRICTED. Changed by SetMode, and by a
+    request of the agent that a person approves.
     """
     parent: _builtins.str
     """For a sub-agent the conversation that started it. Empty for a conversation
@@ -130,11 +136,14 @@ class Conversation(_message.Message):
     back there to avoid overwriting somebody else's update.
     """
     approval_policy: _common_pb2.ApprovalPolicy.ValueType
-    """Which tool calls a person must approve. Can be updated, at any time; a
-    question that is open already stays open.
+    """Which tool calls a person must approve. Set at creation; the server's default
+    if unset. Can be updated, at any time; a question that is open already stays
+    open.
     """
     follow_up_policy: _common_pb2.FollowUpPolicy.ValueType
-    """What happens to queued follow-ups when a run ends. Can be updated."""
+    """What happens to queued follow-ups when a run ends. Set at creation; the
+    server's default if unset. Can be updated.
+    """
     @_builtins.property
     def state(self) -> Global___ConversationState:
         """What the conversation is doing."""
@@ -164,7 +173,7 @@ class Conversation(_message.Message):
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Free for the use of integrators. At most 64 entries; keys up to 63 and values
-        up to 256 characters. Can be updated.
+        up to 256 characters. Set at creation, and can be updated.
         """
 
     @_builtins.property
@@ -175,8 +184,9 @@ class Conversation(_message.Message):
 
     @_builtins.property
     def budget(self) -> _common_pb2.Budget:
-        """What the conversation may spend. Unset means: no limit. Can be updated; the
-        new budget holds from the next request to the model on.
+        """What the conversation may spend. Unset means: no limit; a negative amount is
+        INVALID_ARGUMENT. Set at creation, and can be updated; the new budget holds from
+        the next request to the model on.
         """
 
     @_builtins.property

@@ -30,83 +30,26 @@ class CreateConversationRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class LabelsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    WORKING_DIRECTORY_FIELD_NUMBER: _builtins.int
-    MODEL_FIELD_NUMBER: _builtins.int
-    SLUG_FIELD_NUMBER: _builtins.int
-    TITLE_FIELD_NUMBER: _builtins.int
-    MODE_FIELD_NUMBER: _builtins.int
-    LABELS_FIELD_NUMBER: _builtins.int
+    CONVERSATION_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    APPROVAL_POLICY_FIELD_NUMBER: _builtins.int
-    FOLLOW_UP_POLICY_FIELD_NUMBER: _builtins.int
-    BUDGET_FIELD_NUMBER: _builtins.int
-    working_directory: _builtins.str
-    """The absolute path of an existing directory on the server. Required. Symbolic
-    links are resolved once, now.
-    """
-    model: _builtins.str
-    """The model, `models/{model}`. The server's default if empty."""
-    slug: _builtins.str
-    """The slug. The server makes one up if empty."""
-    title: _builtins.str
-    """The title. May be empty."""
-    mode: _common_pb2.Mode.ValueType
-    """The mode. If unset, MODE_RESTRICTED where the server can keep it, else
-    MODE_UNRESTRICTED.
-    """
     request_id: _builtins.str
     """A UUID that makes the call idempotent. May be empty."""
-    approval_policy: _common_pb2.ApprovalPolicy.ValueType
-    """Which tool calls a person must approve. The server's default if unset."""
-    follow_up_policy: _common_pb2.FollowUpPolicy.ValueType
-    """What happens to queued follow-ups when a run ends. The server's default if
-    unset.
-    """
     @_builtins.property
-    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free for the use of integrators; see Conversation.labels."""
-
-    @_builtins.property
-    def budget(self) -> _common_pb2.Budget:
-        """What may be spent. No limit if unset. Negative values are INVALID_ARGUMENT."""
+    def conversation(self) -> _conversation_pb2.Conversation:
+        """What the conversation is to be. Required. Read are the fields that
+        Conversation says are set at creation, or can be updated: of these,
+        `working_directory` is required. All others are ignored.
+        """
 
     def __init__(
         self,
         *,
-        working_directory: _builtins.str = ...,
-        model: _builtins.str = ...,
-        slug: _builtins.str = ...,
-        title: _builtins.str = ...,
-        mode: _common_pb2.Mode.ValueType = ...,
-        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        conversation: _conversation_pb2.Conversation | None = ...,
         request_id: _builtins.str = ...,
-        approval_policy: _common_pb2.ApprovalPolicy.ValueType = ...,
-        follow_up_policy: _common_pb2.FollowUpPolicy.ValueType = ...,
-        budget: _common_pb2.Budget | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_policy", b"approval_policy", "budget", b"budget", "follow_up_policy", b"follow_up_policy", "labels", b"labels", "mode", b"mode", "model", b"model", "request_id", b"request_id", "slug", b"slug", "title", b"title", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -185,6 +185,13 @@ def test_what_is_wrong_inside_a_conversation_is_named_by_its_path(harness: GrpcH
     assert (refusal.reason, refusal.fields) == ("MODEL_UNAVAILABLE", ["conversation.model"])
 
 
+def test_what_is_wrong_inside_a_new_conversation_is_named_by_its_path(harness: GrpcHarness) -> None:
+    harness.conversations.will(Rejected(Reason.WORKING_DIRECTORY_INVALID))
+    request = v1.CreateConversationRequest(conversation=v1.Conversation(working_directory="/nowhere"))
+    refusal = refused(lambda: ask(harness, "CreateConversation", request))
+    assert (refusal.reason, refusal.fields) == ("WORKING_DIRECTORY_INVALID", ["conversation.working_directory"])
+
+
 def test_a_conversation_deleted_meanwhile_does_not_exist(harness: GrpcHarness, author: Author) -> None:
     harness.conversations.will(UnknownConversationError("gone"))
     assert refused(lambda: ask(harness, "SendMessage", COMMANDS["SendMessage"][0])).code == "NOT_FOUND"
@@ -295,7 +302,9 @@ def test_archiving_and_unarchiving_are_not_the_same(harness: GrpcHarness, author
 
 def test_create_is_asked_for_with_its_owner(harness: GrpcHarness, author: Author, tmp_path: Path) -> None:
     harness.conversations.will(author.record)
-    request = v1.CreateConversationRequest(working_directory=str(tmp_path), request_id=str(uuid.uuid4()))
+    request = v1.CreateConversationRequest(
+        conversation=v1.Conversation(working_directory=str(tmp_path)), request_id=str(uuid.uuid4())
+    )
     answer = ask(harness, "CreateConversation", request)
     ((_, asked, deadline),) = harness.conversations.asked
     assert (asked.principal, asked.working_directory) == ("local", str(tmp_path))

@@ -64,7 +64,9 @@ class Server:
 
     def conversation(self) -> tuple[v1.ConversationServiceStub, str]:
         stub = v1.ConversationServiceStub(self.channel())
-        request = v1.CreateConversationRequest(working_directory="/tmp", mode=v1.MODE_UNRESTRICTED)
+        request = v1.CreateConversationRequest(
+            conversation=v1.Conversation(working_directory="/tmp", mode=v1.MODE_UNRESTRICTED)
+        )
         return stub, stub.CreateConversation(request, metadata=self.metadata, timeout=SECONDS).conversation.name
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, list[dict[str, Any]]]:
@@ -430,7 +432,7 @@ def test_a_database_that_is_removed_under_the_server_is_reported_and_no_new_one_
     server = start()
     stub, _ = server.conversation()
     (server.data / "bedrock.db").unlink()
-    request = v1.CreateConversationRequest(working_directory="/tmp")
+    request = v1.CreateConversationRequest(conversation=v1.Conversation(working_directory="/tmp"))
     refusal = refused(lambda: stub.CreateConversation(request, metadata=server.metadata, timeout=SECONDS))
     assert refusal.reason == "STORE_UNAVAILABLE"
     code, logged = server.end()

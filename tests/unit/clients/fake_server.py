@@ -404,7 +404,7 @@ class FakeBedrock:
         return message_factory.GetMessageClass(method.output_type)(conversation=self.conversation)
 
     def CreateConversation(self, request: v1.CreateConversationRequest) -> v1.CreateConversationResponse:
-        self.conversation.working_directory = request.working_directory
+        self.conversation.working_directory = request.conversation.working_directory
         return v1.CreateConversationResponse(conversation=self.conversation)
 
     def GetConversation(self, request: v1.GetConversationRequest) -> v1.GetConversationResponse:

@@ -72,8 +72,9 @@ def test_a_client_asks_in_a_new_conversation(client: Client, fake: FakeBedrock, 
     assert answer == "A picture."
     (created,) = fake.asked(v1.CreateConversationRequest)
     assert isinstance(created, v1.CreateConversationRequest)
-    assert (created.working_directory, created.model) == (str(tmp_path), "models/big")
-    assert (created.mode, created.approval_policy) == (v1.MODE_RESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
+    wanted = created.conversation
+    assert (wanted.working_directory, wanted.model) == (str(tmp_path), "models/big")
+    assert (wanted.mode, wanted.approval_policy) == (v1.MODE_RESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
     (sent,) = fake.asked(v1.SendMessageRequest)
     assert isinstance(sent, v1.SendMessageRequest)
     assert (sent.text, [image.media_type for image in sent.images]) == ("What is this?", ["image/gif"])

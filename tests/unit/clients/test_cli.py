@@ -320,8 +320,9 @@ def test_a_new_conversation_is_as_the_options_say(program: Program, fake: FakeBe
     program("ask", "-C", str(tmp_path), "-m", "big", "--mode", "unrestricted", "--approval-policy", "ask_all", "Hi")
     (request,) = fake.asked(v1.CreateConversationRequest)
     assert isinstance(request, v1.CreateConversationRequest)
-    assert (request.working_directory, request.model) == (str(tmp_path), "models/big")
-    assert (request.mode, request.approval_policy) == (v1.MODE_UNRESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
+    wanted = request.conversation
+    assert (wanted.working_directory, wanted.model) == (str(tmp_path), "models/big")
+    assert (wanted.mode, wanted.approval_policy) == (v1.MODE_UNRESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
 
 
 def test_lists_for_a_pipe_have_tabs_and_whole_values(program: Program, fake: FakeBedrock) -> None:
@@ -641,8 +642,8 @@ def test_without_a_terminal_a_conversation_is_played(program: Program, fake: Fak
     assert positions == sorted(positions)
     (created,) = fake.asked(v1.CreateConversationRequest)
     assert isinstance(created, v1.CreateConversationRequest)
-    assert created.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
-    assert created.working_directory == str(tmp_path)
+    assert created.conversation.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
+    assert created.conversation.working_directory == str(tmp_path)
 
 
 def test_who_wraps_a_chat_says_what_brings_it_back(program: Program, fake: FakeBedrock) -> None:

@@ -402,11 +402,12 @@ def test_creating_says_what_was_meant(client: Client, fake: FakeBedrock, tmp_pat
     assert created.name == NAME
     request = fake.asked(v1.CreateConversationRequest)[0]
     assert isinstance(request, v1.CreateConversationRequest)
-    assert request.working_directory == str(tmp_path)
-    assert request.model == "models/big"
-    assert request.mode == v1.MODE_UNRESTRICTED
-    assert request.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
-    assert request.labels == {"a": "b"}
+    wanted = request.conversation
+    assert wanted.working_directory == str(tmp_path)
+    assert wanted.model == "models/big"
+    assert wanted.mode == v1.MODE_UNRESTRICTED
+    assert wanted.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
+    assert wanted.labels == {"a": "b"}
     assert len(request.request_id) == 36
 
 

@@ -455,8 +455,9 @@ def test_a_new_conversation_in_the_same_chat_has_the_same_settings_but_no_wider_
     play(address, story)
     (made,) = fake.asked(v1.CreateConversationRequest)
     assert isinstance(made, v1.CreateConversationRequest)
-    assert (made.working_directory, made.mode) == ("/tmp", v1.MODE_UNSPECIFIED)
-    assert (made.approval_policy, made.model.removeprefix("models/")) == (v1.APPROVAL_POLICY_ASK_WRITES, "demo")
+    wanted = made.conversation
+    assert (wanted.working_directory, wanted.mode) == ("/tmp", v1.MODE_UNSPECIFIED)
+    assert (wanted.approval_policy, wanted.model.removeprefix("models/")) == (v1.APPROVAL_POLICY_ASK_WRITES, "demo")
     assert cleared == (["screen"] if command == "/clear" else [])
 
 

@@ -21,11 +21,12 @@ NAME = "conversations/calm-cove"
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 
 GOOD: dict[type[Message], dict[str, Any]] = {
-    v1.CreateConversationRequest: {"working_directory": "/work"},
+    v1.CreateConversationRequest: {"conversation.working_directory": "/work"},
     v1.GetConversationRequest: {"name": NAME},
     v1.ListConversationsRequest: {},
     v1.UpdateConversationRequest: {
-        "conversation": v1.Conversation(name=NAME, title="New"),
+        "conversation.name": NAME,
+        "conversation.title": "New",
         "update_mask": FieldMask(paths=["title"]),
     },
     v1.ArchiveConversationRequest: {"name": NAME},
@@ -68,16 +69,16 @@ BAD_TOKENS = ("x" * (limits.MAX_PAGE_TOKEN_CHARS + 1),)
 
 WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.CreateConversationRequest: {
-        "working_directory": ("", "/a\0b", "/" + "x" * limits.MAX_PATH_BYTES),
-        "model": ("demo", "models/", "models/a b"),
-        "slug": ("Upper", "a_b", "-a", "a-", "x" * 64, "ä", "b" * 16, "b" * 16 + "-a1"),
-        "title": ("x" * (limits.MAX_TITLE_CHARS + 1), "two\nlines", "a\0"),
-        "mode": (99,),
-        "labels": (TOO_MANY, {"k" * 64: ""}, {"": "x"}, {"k": "v" * 257}, {"k": "a\0"}, {"a\n": "x"}),
+        "conversation.working_directory": ("", "/a\0b", "/" + "x" * limits.MAX_PATH_BYTES),
+        "conversation.model": ("demo", "models/", "models/a b"),
+        "conversation.slug": ("Upper", "a_b", "-a", "a-", "x" * 64, "ä", "b" * 16, "b" * 16 + "-a1"),
+        "conversation.title": ("x" * (limits.MAX_TITLE_CHARS + 1), "two\nlines", "a\0"),
+        "conversation.mode": (99,),
+        "conversation.labels": (TOO_MANY, {"k" * 64: ""}, {"": "x"}, {"k": "v" * 257}, {"k": "a\0"}, {"a\n": "x"}),
         "request_id": ("1", "not-a-uuid", UUID.replace("-", "")),
-        "approval_policy": (99,),
-        "follow_up_policy": (-1,),
-        "budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
+        "conversation.approval_policy": (99,),
+        "conversation.follow_up_policy": (-1,),
+        "conversation.budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
     },
     v1.GetConversationRequest: {"name": BAD_NAMES},
     v1.ListConversationsRequest: {
@@ -144,6 +145,15 @@ CASES = [
 ]
 
 
+def made(kind: type[Message], fields: dict[str, Any]) -> Message:
+    """A request with these values, by the paths of their fields."""
+    nested: dict[str, dict[str, Any]] = {}
+    for path, value in fields.items():
+        outer, _, inner = path.rpartition(".")
+        nested.setdefault(outer, {})[inner] = value
+    return kind(**nested.pop("", {}), **nested)
+
+
 def violated(request: Message) -> list[str]:
     with pytest.raises(MalformedRequestError) as refusal:
         check(request)
@@ -153,14 +163,14 @@ def violated(request: Message) -> list[str]:
 
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
 def test_a_plain_request_passes(kind: type[Message]) -> None:
-    check(kind(**GOOD[kind]))
+    check(made(kind, GOOD[kind]))
 
 
 @pytest.mark.parametrize(
     ("kind", "field", "value"), CASES, ids=[f"{kind.__name__}-{field}-{n}" for n, (kind, field, _) in enumerate(CASES)]
 )
 def test_a_wrong_field_is_named_and_nothing_else(kind: type[Message], field: str, value: Any) -> None:
-    assert violated(kind(**{**GOOD[kind], field: value})) == [field]
+    assert violated(made(kind, {**GOOD[kind], field: value})) == [field]
 
 
 def test_a_message_may_be_an_image_alone() -> None:
@@ -168,8 +178,14 @@ def test_a_message_may_be_an_image_alone() -> None:
 
 
 def test_all_wrong_fields_are_named_at_once() -> None:
-    request = v1.CreateConversationRequest(slug="A", title="x" * 999, mode=7)  # type: ignore[arg-type]
-    assert violated(request) == ["working_directory", "slug", "title", "mode"]
+    wanted = v1.Conversation(slug="A", title="x" * 999, mode=7)  # type: ignore[arg-type]
+    fields = ["working_directory", "slug", "title", "mode"]
+    assert violated(v1.CreateConversationRequest(conversation=wanted)) == [f"conversation.{each}" for each in fields]
+
+
+def test_what_the_server_sets_is_ignored_when_a_conversation_is_created() -> None:
+    copied = v1.Conversation(name="anything", parent="-", etag="x", revision=-1, working_directory="/work")
+    check(v1.CreateConversationRequest(conversation=copied))
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)

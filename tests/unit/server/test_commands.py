@@ -21,12 +21,12 @@ UUID = "123E4567-e89b-12d3-a456-426614174000"
 
 
 def test_create_says_everything() -> None:
-    request = v1.CreateConversationRequest(
+    wanted = v1.Conversation(
         working_directory="/work", model="models/a/b", slug="s", title="t", mode=v1.MODE_RESTRICTED,
-        labels={"k": "v"}, request_id=UUID, approval_policy=v1.APPROVAL_POLICY_ASK_ALL,
+        labels={"k": "v"}, approval_policy=v1.APPROVAL_POLICY_ASK_ALL,
         follow_up_policy=v1.FOLLOW_UP_POLICY_COMPLETED_ONLY, budget=v1.Budget(run_tokens=1, conversation_tokens=2),
     )  # fmt: skip
-    made = commands.create(request, "somebody")
+    made = commands.create(v1.CreateConversationRequest(conversation=wanted, request_id=UUID), "somebody")
     assert made == CreateConversationCommand(
         principal="somebody", working_directory="/work", model="a/b", slug="s", title="t", mode=Mode.RESTRICTED,
         labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL, follow_up_policy=FollowUpPolicy.COMPLETED_ONLY,
@@ -35,7 +35,7 @@ def test_create_says_everything() -> None:
 
 
 def test_create_leaves_defaults_to_the_server() -> None:
-    made = commands.create(v1.CreateConversationRequest(working_directory="/work"), "p")
+    made = commands.create(v1.CreateConversationRequest(conversation=v1.Conversation(working_directory="/work")), "p")
     assert (made.model, made.mode, made.slug) == ("", None, "")
 
 
@@ -110,8 +110,8 @@ def test_another_body_is_another(other: v1.SendMessageRequest) -> None:
 
 
 def test_labels_in_another_order_are_the_same_body() -> None:
-    first = v1.CreateConversationRequest(labels={"a": "1", "b": "2"})
-    second = v1.CreateConversationRequest(labels={"b": "2", "a": "1"})
+    first = v1.CreateConversationRequest(conversation=v1.Conversation(labels={"a": "1", "b": "2"}))
+    second = v1.CreateConversationRequest(conversation=v1.Conversation(labels={"b": "2", "a": "1"}))
     assert commands.body_hash(first) == commands.body_hash(second)
 
 
