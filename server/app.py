@@ -99,7 +99,7 @@ def wire(config: Config) -> Generator[Wiring]:
         ConfigError: A model or provider cannot be used as it is configured.
     """
     with ExitStack() as opened:
-        tool_cpus = opened.enter_context(_pinned(config))
+        tool_cpus = _pinned(config, opened)
         clock = SystemClock()
         timers = Timers(clock)
         opened.callback(timers.close)
@@ -163,15 +163,12 @@ def _retention(config: Config) -> Retention:
     )
 
 
-@contextmanager
-def _pinned(config: Config) -> Generator[frozenset[int] | None]:
-    """Run on the configured CPUs, and yield those of the tools; see `running_on`. Raises ConfigError."""
-    with ExitStack() as pinned:
-        try:
-            tool_cpus = pinned.enter_context(running_on(config.cpus))
-        except ValueError as error:
-            raise config.refusal(f"cpus: {error}") from None
-        yield tool_cpus
+def _pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
+    """Run on the configured CPUs until `opened` ends; return those of the tools (`running_on`). Raises ConfigError."""
+    try:
+        return opened.enter_context(running_on(config.cpus))
+    except ValueError as error:
+        raise config.refusal(f"cpus: {error}") from None
 
 
 def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads: ThreadPool) -> ToolHostSandbox:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
+import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,16 +94,10 @@ class StreamedText:
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._announced = False
-        joined: list[tuple[bool, list[str]]] = []
-        for reasoning, text in waiting:
-            if joined and joined[-1][0] == reasoning:
-                joined[-1][1].append(text)
-            else:
-                joined.append((reasoning, [text]))
         now = self._clock.now_ms()
         return tuple(
-            LlmStreamChunk(now, self._request_id, self._attempt, Text("".join(parts)), reasoning)
-            for reasoning, parts in joined
+            LlmStreamChunk(now, self._request_id, self._attempt, Text("".join(text for _, text in parts)), reasoning)
+            for reasoning, parts in itertools.groupby(waiting, key=operator.itemgetter(0))
         )
 
 

@@ -17,10 +17,10 @@ from server.wire.events import event, needs_record, output_delta, text_delta
 from server.wire.values import timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from actors.events.hub import Batch, HubEvent
-    from actors.events.live_text import LiveText
+    from actors.events.live_text import LiveText, TextChunk
     from actors.ports import Clock, ConversationReader, StoredEvent
     from server.wire.context import ConversionContext
     from server.wire.encoded_conversations import EncodedConversations
@@ -124,19 +124,28 @@ class EventEncoder:
 
     def text(self, text: LiveText) -> list[bytes]:
         """Encode new text or reasoning that the model has streamed."""
-        for chunk in text.chunks:
-            if chunk.wire is None:
-                delta = text_delta(text.key, text.attempt, chunk.offset, chunk.text, reasoning=chunk.reasoning)
-                chunk.wire = frame(v1.Event(time=timestamp(self._clock.now_ms()), text_delta=delta))
-        return [chunk.wire for chunk in text.chunks if chunk.wire is not None]
+
+        def event_of(chunk: TextChunk) -> v1.Event:
+            delta = text_delta(text.key, text.attempt, chunk.offset, chunk.text, reasoning=chunk.reasoning)
+            return v1.Event(text_delta=delta)
+
+        return self._deltas(text, event_of)
 
     def output(self, text: LiveText) -> list[bytes]:
         """Encode new output of a tool."""
+
+        def event_of(chunk: TextChunk) -> v1.Event:
+            return v1.Event(tool_output_delta=output_delta(text.key, text.attempt, chunk.offset, chunk.text))
+
+        return self._deltas(text, event_of)
+
+    def _deltas(self, text: LiveText, event_of: Callable[[TextChunk], v1.Event]) -> list[bytes]:
+        frames = []
         for chunk in text.chunks:
             if chunk.wire is None:
-                delta = output_delta(text.key, text.attempt, chunk.offset, chunk.text)
-                chunk.wire = frame(v1.Event(time=timestamp(self._clock.now_ms()), tool_output_delta=delta))
-        return [chunk.wire for chunk in text.chunks if chunk.wire is not None]
+                chunk.wire = self._ephemeral(event_of(chunk))
+            frames.append(chunk.wire)
+        return frames
 
     def caught_up(self, head: int) -> bytes:
         """Encode the end of the replay."""

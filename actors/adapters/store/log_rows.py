@@ -13,7 +13,7 @@ from msgspec import json
 
 from actors.adapters.store.rows import refuse_non_numbers
 from actors.core.notifications import Durable
-from actors.ports import Commit, LogEntry, StoredEvent, StoredTransition
+from actors.ports import Commit, LogEntry, RevisionTooOldError, StoredEvent, StoredTransition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -92,7 +92,7 @@ def _link(digest: hashlib._Hash, prev_hash: str) -> str:
 
 def check_shape(part: Commit) -> None:
     """Raise ValueError unless the steps and revisions of `part` are gap-free and end where its record says."""
-    step, revision = part.expected_step, part.log[0].first_revision if part.log else part.record.last_seq + 1
+    step, revision = part.expected_step, next_revision(part)
     for entry in part.log:
         step += 1
         if entry.step != step or entry.first_revision != revision:
@@ -130,6 +130,17 @@ def events_of(rows: Iterable[tuple[int, int, str]], after: int, limit: int) -> I
             yield StoredEvent(revision, at, notification)
         if limit <= 0:
             return
+
+
+def events_after(
+    rows: Iterable[tuple[int, int, str]], conversation_id: str, after: int, limit: int
+) -> tuple[StoredEvent, ...]:
+    """Return `events_of` these rows. Raises RevisionTooOldError too, if the first of them has been pruned."""
+    found = tuple(events_of(rows, after, limit))
+    if found and found[0].revision != after + 1:
+        first = found[0].revision
+        raise RevisionTooOldError(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
+    return found
 
 
 def stored_transition(row: LogRow) -> StoredTransition:

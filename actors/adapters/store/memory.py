@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from actors.adapters.store.integrity import rows_of, violations
 from actors.adapters.store.kept_conversation import KeptConversation, changed_by, created_by
-from actors.adapters.store.log_rows import check_shape, events_of, stored_transition
+from actors.adapters.store.log_rows import check_shape, events_after, stored_transition
 from actors.adapters.store.pruning import Bounds, place_after, prunable
 from actors.core.states import TERMINAL, Idle
 from actors.ports import (
@@ -21,7 +21,6 @@ from actors.ports import (
     FaultPoints,
     FencedError,
     NoFaultPoints,
-    RevisionTooOldError,
     SettledInput,
     Snapshot,
     StoppedRun,
@@ -201,11 +200,7 @@ class MemoryStore:
         """Return events after a revision; see ports.Store."""
         kept = self._read().get(conversation_id)
         rows = ((row.first_revision, row.at, row.notifications) for row in (kept.log if kept else ()))
-        found = tuple(events_of(rows, after, limit))
-        if found and found[0].revision != after + 1:
-            first = found[0].revision
-            raise RevisionTooOldError(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
-        return found
+        return events_after(rows, conversation_id, after, limit)
 
     def stopped_runs(
         self,

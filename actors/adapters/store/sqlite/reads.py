@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from peewee import SQL
 
 from actors.adapters.store import rows
-from actors.adapters.store.log_rows import LogRow, events_of, stored_transition
+from actors.adapters.store.log_rows import LogRow, events_after, stored_transition
 from actors.adapters.store.run_outcomes import fate_of, run_of
 from actors.adapters.store.sqlite import listing
 from actors.adapters.store.sqlite.engine import raw, sqlite3
@@ -31,7 +31,6 @@ from actors.ports import (
     Attachment,
     CommandRecord,
     ConversationRecord,
-    RevisionTooOldError,
     SettledInput,
     Snapshot,
     StoppedRun,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from actors.core.content import Message
 
 _log = logging.getLogger(__name__)
+Found = TypeVar("Found")
 
 _LOAD = f"""
 SELECT {RECORDS}, text, profile FROM conversations
@@ -168,7 +168,6 @@ class StoreReads:
 
     # --- messages and events ----------------------------------------------------------------------------------
 
-    @read_again
     def messages(
         self,
         conversation_id: str,
@@ -180,10 +179,7 @@ class StoreReads:
     ) -> tuple[Message, ...]:
         """Return a page of messages; see ports.Store."""
         query = _between(MESSAGES, "sequence_id", before, descending=descending)
-        with self._reading() as connection:
-            return tuple(
-                map(rows.message_of, connection.execute(query, (self._visible(conversation_id), after, limit)))
-            )
+        return self._page(rows.message_of, query, (self._visible(conversation_id), after, limit))
 
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
         """Return all messages up to a sequence; see ports.Store."""
@@ -194,13 +190,8 @@ class StoreReads:
         """Return events after a revision; see ports.Store."""
         bounds = {"id": self._visible(conversation_id), "next": after + 1, "limit": limit}
         with self._reading() as connection:
-            found = tuple(events_of(connection.execute(_EVENTS, bounds), after, limit))
-        if found and found[0].revision != after + 1:
-            first = found[0].revision
-            raise RevisionTooOldError(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
-        return found
+            return events_after(connection.execute(_EVENTS, bounds), conversation_id, after, limit)
 
-    @read_again
     def stopped_runs(
         self,
         conversation_id: str,
@@ -212,10 +203,8 @@ class StoreReads:
     ) -> tuple[StoppedRun, ...]:
         """Return a page of stopped runs; see ports.Store."""
         query = _between(RUNS, "revision", before, descending=descending)
-        with self._reading() as connection:
-            return tuple(map(run_of, connection.execute(query, (self._visible(conversation_id), after, limit))))
+        return self._page(run_of, query, (self._visible(conversation_id), after, limit))
 
-    @read_again
     def settled_inputs(
         self,
         conversation_id: str,
@@ -227,8 +216,14 @@ class StoreReads:
     ) -> tuple[SettledInput, ...]:
         """Return a page of settled inputs; see ports.Store."""
         query = _between(FATES, "revision", before, descending=descending)
+        return self._page(fate_of, query, (self._visible(conversation_id), after, limit))
+
+    @read_again
+    def _page(
+        self, convert: Callable[[rows.Row], Found], query: str, values: tuple[str, int, int]
+    ) -> tuple[Found, ...]:
         with self._reading() as connection:
-            return tuple(map(fate_of, connection.execute(query, (self._visible(conversation_id), after, limit))))
+            return tuple(map(convert, connection.execute(query, values)))
 
     @read_again
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:

@@ -43,7 +43,7 @@ class ChatSession:
         width: Width | None = None,
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
-        """Nothing is called until `run`.
+        """Nothing is requested until `follow`.
 
         Args:
             client: The client; its connection is used.

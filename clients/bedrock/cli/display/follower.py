@@ -43,7 +43,7 @@ class Onlooker:
         refresh: Callable[[], None] = lambda: None,
         hint: str = "",
     ) -> None:
-        """Nothing is called until `show`.
+        """Nothing is requested until `follow`.
 
         Args:
             agent: Returns a conversation by its name: this one, or one of its sub-agents.
