@@ -19,6 +19,7 @@ MORE_MODULES = 18
 LARGER = {
     "actors/core",
     "actors/core/steps",
+    "actors/ports",
     "actors/adapters/tools",
     "actors/adapters/tools/workers",
     "bedrock/cli/commands",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools import keyword_search, read_file, read_image, search
 from actors.adapters.tools.bash import tool as bash
@@ -21,21 +20,14 @@ from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
 from actors.adapters.tools.think import ThinkTool
 from actors.ports import InvalidToolInputError, Tool, ToolSpec
+from actors.ports.json_schema import JsonSchema, parse_json, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import ValidationError
-
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
     from actors.ports.threads import Threads
-
-MAX_FAULTS = 3
-"""Maximum number of reported errors of one input."""
-
-MAX_FAULT_CHARACTERS = 300
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)
@@ -66,16 +58,14 @@ class StandardToolbox:
         self._offered = {False: top_level, True: (*standard, RESULT_SPEC, ERROR_SPEC)}
 
     @cached_property
-    def _validators(self) -> Mapping[str, Draft202012Validator]:
-        """The validator of each tool, by its name."""
-        from jsonschema import Draft202012Validator  # noqa: PLC0415 -- a tenth of the imports; see `load`
-
+    def _schemas(self) -> Mapping[str, JsonSchema]:
+        """The input schema of each tool, by its name."""
         every = {spec.name: spec for specs in self._offered.values() for spec in specs}
-        return {name: Draft202012Validator(spec.input_schema) for name, spec in every.items()}
+        return {name: JsonSchema(spec.input_schema) for name, spec in every.items()}
 
     def load(self) -> None:
         """Import the modules that the first call of a tool would otherwise import. Blocks."""
-        _ = self._validators
+        _ = self._schemas
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         """Return the tools that a conversation of this kind is offered, in the order for the model."""
@@ -102,38 +92,27 @@ class StandardToolbox:
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         """Parse and validate arguments from raw JSON. Raises InvalidToolInputError, whose text says what to change."""
-        validator = self._validators.get(name)
-        if validator is None:
+        schema = self._schemas.get(name)
+        if schema is None:
             raise InvalidToolInputError(
-                f"There is no tool {_short(repr(name))}. The tools are: {', '.join(self._tools)}."
+                f"There is no tool {shortened(repr(name))}. The tools are: {', '.join(self._tools)}."
             )
         arguments = _with_aliases(name, _object(name, raw))
-        faults = sorted(validator.iter_errors(arguments), key=lambda fault: fault.json_path)
-        if faults:
-            listed = "; ".join(_fault_text(fault) for fault in faults[:MAX_FAULTS])
-            raise InvalidToolInputError(f"The input of {name} does not fit its schema: {listed}. Nothing was run.")
+        if problem := schema.problem(arguments):
+            raise InvalidToolInputError(f"The input of {name} does not fit its schema: {problem}. Nothing was run.")
         return arguments
 
 
 def _object(name: str, raw: str) -> dict[str, Any]:
     """Return the JSON object in `raw`; an empty text counts as {}."""
     try:
-        value = json.loads(raw or "{}", parse_constant=_no_constant)
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise InvalidToolInputError(
-            f"The input of {name} holds half a surrogate pair: write the character itself. Nothing was run."
-        ) from None
-    except (ValueError, RecursionError) as error:
-        fault = _short(str(error))
+        value = parse_json(raw or "{}")
+    except ValueError as error:
+        fault = shortened(str(error))
         raise InvalidToolInputError(f"The input of {name} is not valid JSON ({fault}). Nothing was run.") from None
     if not isinstance(value, dict):
         raise InvalidToolInputError(f"The input of {name} must be a JSON object. Nothing was run.")
     return value
-
-
-def _no_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number in JSON")
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -144,12 +123,3 @@ def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         target = aliases.get(argument, argument)
         renamed[argument if target in arguments else target] = value
     return renamed
-
-
-def _fault_text(fault: ValidationError) -> str:
-    where = fault.json_path.removeprefix("$.")
-    return _short(fault.message if where == "$" else f"`{where}`: {fault.message}")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[:MAX_FAULT_CHARACTERS]}…"

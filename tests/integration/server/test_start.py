@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 NOT_AT_START = {
-    "PIL", "rich", "prompt_toolkit", "markdown_it", "jsonschema", "grpc_reflection.v1alpha", "grpc_tools.protoc",
+    "PIL", "rich", "prompt_toolkit", "markdown_it", "jsonschema_rs", "grpc_reflection.v1alpha", "grpc_tools.protoc",
     "unittest", "multiprocessing", "xml",
 }  # fmt: skip
 START = """
@@ -22,7 +22,7 @@ from server.config import load
 with wire(load({"data_dir": sys.argv[1], "listen": "none"})) as wired:
     print(*sorted(sys.modules))
     wired.load_later()
-    print("jsonschema" in sys.modules)
+    print("jsonschema_rs" in sys.modules)
 """
 
 

@@ -130,11 +130,11 @@ def test_the_toolbox_forgets_the_clipboards_of_a_deleted_conversation(call: Any)
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        ({"path": "f"}, "'patches' is a required property"),
+        ({"path": "f"}, '"patches" is a required property'),
         ({"path": "f", "patches": []}, "`patches`"),
         ({"path": "", "patches": PATCHES}, "`path`"),
         ({"path": "f", "patches": PATCHES * (MAX_PATCHES + 1)}, "`patches`"),
-        ({"path": "f", "patches": [{"operation": "delete"}]}, "'delete' is not one of"),
+        ({"path": "f", "patches": [{"operation": "delete"}]}, '"delete" is not one of'),
         ({"path": "f", "patches": [{"operation": "replace", "old_text": "x"}]}, "'old_text' was unexpected"),
         ({"path": "f", "patches": [{"operation": "replace", "reindent": {"by": 1}}]}, "'by' was unexpected"),
     ],

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.context import ToolGroup
@@ -54,7 +54,7 @@ def test_submit_result_has_the_seed_s_schema() -> None:
 
 @pytest.mark.parametrize("spec", toolbox.specs(sub_agent=True), ids=lambda spec: spec.name)
 def test_schemas_are_valid_and_have_no_alternatives_at_the_top(spec: Any) -> None:
-    Draft202012Validator.check_schema(spec.input_schema)
+    Draft202012Validator(spec.input_schema)
     assert spec.input_schema["type"] == "object"
     assert not {"oneOf", "anyOf", "allOf"} & set(spec.input_schema)
 
@@ -108,14 +108,14 @@ def test_fitting_input_is_parsed(name: str, raw: str, arguments: dict[str, Any])
         ("bash", '{"cmd": "ls", "command": "ls"}', "'command' was unexpected"),
         ("bash", '{"cmd": "ls", "timeout": 5}', "'timeout' was unexpected"),
         ("bash", '{"cmd": ""}', "`cmd`"),
-        ("bash", '{"cmd": ["ls"]}', "`cmd`: ['ls'] is not of type 'string'"),
+        ("bash", '{"cmd": ["ls"]}', '`cmd`: ["ls"] is not of type "string"'),
         ("bash", '{"peek": "b-1", "lines": 0}', "`lines`: 0 is less than the minimum of 1"),
-        ("bash", '{"cmd": "ls", "wait_seconds": 1.5}', "`wait_seconds`: 1.5 is not of type 'integer'"),
-        ("bash", '{"cmd": "ls", "wait_seconds": true}', "is not of type 'integer'"),
+        ("bash", '{"cmd": "ls", "wait_seconds": 1.5}', '`wait_seconds`: 1.5 is not of type "integer"'),
+        ("bash", '{"cmd": "ls", "wait_seconds": true}', 'is not of type "integer"'),
         ("read_file", '{"path": "x", "offset": 0}', "`offset`: 0 is less than the minimum of 1"),
         ("search", '{"pattern": ""}', "`pattern`"),
         ("keyword_search", '{"query": "q", "search_terms": []}', "`search_terms`"),
-        ("think", "{}", "'thoughts' is a required property"),
+        ("think", "{}", '"thoughts" is a required property'),
     ],
 )
 def test_unfitting_input_is_answered_with_what_to_change(name: str, raw: str, hint: str) -> None:

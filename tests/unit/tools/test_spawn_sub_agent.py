@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.tools.spawn_sub_agent import SPEC, SpawnSubAgentTool
@@ -33,7 +33,7 @@ def planned(call: Any, *tasks: dict[str, Any]) -> tuple[AgentTask, ...]:
 
 
 def test_the_schema_is_valid() -> None:
-    Draft202012Validator.check_schema(SPEC.input_schema)
+    Draft202012Validator(SPEC.input_schema)
     assert SPEC.traits.retry_safe, "it starts nothing itself"
 
 
@@ -75,10 +75,10 @@ def test_a_refusal_names_the_field_as_the_model_knows_it(call: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        ({}, "'tasks' is a required property"),
-        ({"tasks": []}, "`tasks`: [] should be non-empty"),
+        ({}, '"tasks" is a required property'),
+        ({"tasks": []}, "`tasks`: [] has less than 1 item"),
         ({"tasks": [{"task": "x"}] * 11}, "`tasks`"),
-        ({"tasks": [{}]}, "`tasks[0]`: 'task' is a required property"),
+        ({"tasks": [{}]}, '`tasks[0]`: "task" is a required property'),
         ({"tasks": [{"task": ""}]}, "`tasks[0].task`"),
         ({"tasks": [{"task": "x", "prompt": "y"}]}, "'prompt' was unexpected"),
         ({"tasks": [{"task": "x", "max_turns": 0}]}, "`tasks[0].max_turns`: 0 is less than the minimum of 1"),

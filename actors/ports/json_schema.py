@@ -1,0 +1,117 @@
+"""JSON values and JSON Schemas (draft 2020-12), as models and clients write them. Any thread.
+
+A schema may come from a client: its patterns are matched in linear time, and nothing is fetched for it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from jsonschema_rs import ValidationError
+
+MAX_FAULTS = 3
+"""Maximum number of faults of one value that are named."""
+
+MAX_FAULT_CHARACTERS = 300
+
+MAX_DEPTH = 100
+"""Maximum nesting of values and schemas: deeper ones would overflow the stack of compiled code."""
+
+TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
+
+PATTERN_BYTES = 1 << 20
+"""Maximum size of a compiled pattern."""
+
+
+class InvalidSchemaError(ValueError):
+    """This is no JSON Schema that can be used; the text says why."""
+
+
+class JsonSchema:
+    """A JSON Schema, compiled once."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        """Compile the schema. Raises InvalidSchemaError."""
+        if is_too_deep(schema):
+            raise InvalidSchemaError(TOO_DEEP)
+        import jsonschema_rs  # noqa: PLC0415 -- 15 MB that a start need not load
+
+        try:
+            self._validator = jsonschema_rs.Draft202012Validator(
+                dict(schema),
+                retriever=_fetch_nothing,
+                # Lookarounds and back references are refused: with them, a pattern can take exponential time.
+                pattern_options=jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES),
+            )
+        except jsonschema_rs.ValidationError as error:
+            raise InvalidSchemaError(_fault_text(error)) from None
+
+    def problem(self, value: Any) -> str:
+        """Return what of a JSON value does not fit, with the place of each fault; "" if all of it fits."""
+        if is_too_deep(value):
+            return TOO_DEEP
+        faults = sorted(self._validator.iter_errors(value), key=_place)
+        shown = [_fault_text(fault) for fault in faults[:MAX_FAULTS]]
+        return "; ".join((*shown, f"and {len(faults) - MAX_FAULTS} more") if len(faults) > MAX_FAULTS else shown)
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text. Raises ValueError, whose text says what is wrong.
+
+    NaN, infinities and lone surrogates are refused: they can neither be stored nor sent.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair: write the character itself") from None
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if is_too_deep(value):
+        raise ValueError(TOO_DEEP)
+    return value
+
+
+def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
+    """Return whether objects and lists are nested more than `most` levels deep."""
+    level = [value]
+    for _ in range(most):
+        level = [inner for each in level for inner in _inside(each)]
+    return any(isinstance(each, (dict, list)) for each in level)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def shortened(text: str) -> str:
+    """Return a text of bounded length."""
+    return text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[:MAX_FAULT_CHARACTERS]}…"
+
+
+def _no_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _fetch_nothing(_uri: str) -> NoReturn:
+    raise ValueError("a $ref can only name a place in the schema itself")
+
+
+def _place(fault: ValidationError) -> str:
+    """Return the path of the value that does not fit, e.g. `items[2].name`; "" for the whole value."""
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.instance_path)
+    return path.removeprefix(".")
+
+
+def _fault_text(fault: ValidationError) -> str:
+    place, message = _place(fault), fault.message
+    options: list[Any] = getattr(fault.kind, "options", [])
+    if options:  # the message of the library names two of them only
+        message = f"{json.dumps(fault.instance)} is not one of {json.dumps(options)[1:-1]}"
+    return shortened(f"`{place}`: {message}" if place else message)

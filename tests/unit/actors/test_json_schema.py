@@ -1,0 +1,109 @@
+"""JSON Schemas and values as models and clients write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.ports.json_schema import MAX_DEPTH, MAX_FAULT_CHARACTERS, InvalidSchemaError, JsonSchema, parse_json
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def test_a_value_that_fits_has_no_problem() -> None:
+    assert JsonSchema(PERSON).problem({"name": "Ada", "tags": ["a", "b"]}) == ""
+
+
+def test_each_fault_is_named_with_its_place() -> None:
+    problem = JsonSchema(PERSON).problem({"tags": ["a", "long"], "age": 3})
+    assert '"name" is a required property' in problem
+    assert "`tags[1]`: " in problem
+    assert "'age'" in problem
+
+
+def test_three_faults_are_named_and_the_others_counted() -> None:
+    problem = JsonSchema(PERSON).problem({"name": "Ada", "tags": ["long"] * 9})
+    assert problem.count("`tags[") == 3
+    assert problem.endswith("; and 6 more")
+
+
+def test_all_that_is_allowed_is_named() -> None:
+    assert JsonSchema({"enum": ["a", "b", 1, "d"]}).problem("x") == '"x" is not one of "a", "b", 1, "d"'
+
+
+def test_a_long_fault_is_cut() -> None:
+    assert len(JsonSchema({"type": "integer"}).problem("x" * 10_000)) <= MAX_FAULT_CHARACTERS + 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"properties": {"a": {"type": "text"}}}, "`properties.a.type`"),
+        ({"pattern": "("}, "`pattern`"),
+        ({"pattern": "(?=a)b"}, "`pattern`"),
+        ({"pattern": r"(a)\1"}, "`pattern`"),
+        ({"$ref": "#/$defs/nothing"}, "nothing"),
+        ({"minLength": -1}, "`minLength`"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_its_place(schema: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidSchemaError) as refused:
+        JsonSchema(schema)
+    assert place in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:9/schema.json", "https://example.com/x", "file:///etc/passwd"])
+def test_nothing_is_fetched_for_a_schema(uri: str) -> None:
+    with pytest.raises(InvalidSchemaError, match="in the schema itself"):
+        JsonSchema({"$ref": uri})
+
+
+def test_a_pattern_takes_linear_time() -> None:
+    """With a backtracking engine this pattern takes longer than the universe has existed."""
+    assert JsonSchema({"pattern": "^(a+)+$"}).problem("a" * 10_000 + "b")
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"allOf": [{"$ref": "#"}]}, {"items": {"$ref": "#"}}])
+def test_a_schema_that_names_itself_ends(schema: dict[str, Any]) -> None:
+    assert JsonSchema(schema).problem([[[]]]) == ""
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def test_a_value_is_checked_up_to_a_hundred_levels_and_never_overflows_the_stack() -> None:
+    schema = JsonSchema({"items": {"$ref": "#"}})
+    assert schema.problem(nested(MAX_DEPTH)) == ""
+    assert "nested" in schema.problem(nested(MAX_DEPTH + 1))
+    assert "nested" in schema.problem(nested(100_000))
+
+
+def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(InvalidSchemaError, match="nested"):
+        JsonSchema({"enum": nested(100_000)})
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[1", "Expecting"),
+        ("NaN", "NaN is not a number"),
+        ('"\\ud800"', "surrogate"),
+        ("[" * 100_000, "nested"),
+        ("[" * 101 + "]" * 101, "nested"),
+        ("", "Expecting value"),
+    ],
+)
+def test_what_is_not_json_is_refused(text: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        parse_json(text)
