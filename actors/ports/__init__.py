@@ -37,6 +37,7 @@ from actors.ports.processes import (
     Sandbox,
     SandboxReport,
     SandboxUnavailableError,
+    ServiceStreams,
 )
 from actors.ports.records import (
     Attachment,
@@ -131,6 +132,7 @@ __all__ = [
     "Sandbox",
     "SandboxReport",
     "SandboxUnavailableError",
+    "ServiceStreams",
     "SettledInput",
     "SideQuery",
     "SideQueryError",

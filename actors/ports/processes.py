@@ -22,8 +22,19 @@ class ProcessLimits(Struct, frozen=True):
     processes: int = 512
 
 
+class ServiceStreams(Struct, frozen=True):
+    """The descriptors that become stdin and stdout of a service.
+
+    Its caller keeps the other ends of the pipes, speaks with the program through them, and closes these two after
+    `Sandbox.start`.
+    """
+
+    stdin: int
+    stdout: int
+
+
 class Launch(Struct, frozen=True):
-    """A program to run as a tool."""
+    """A program to run as a tool, or as a service."""
 
     argv: tuple[str, ...]
     """The program and its arguments; if `python`, the source of a Python program and its arguments."""
@@ -43,6 +54,10 @@ class Launch(Struct, frozen=True):
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
     """Maximum bytes kept of the merged stdout and stderr: the beginning and the end of it."""
+    service: ServiceStreams | None = None
+    """Set for a service, which lives longer than a call: these are its stdin and stdout instead, and only its stderr is
+    output. Its end is that of any program: its tree is killed with it, and with the server.
+    """
 
 
 class ProcessEnd(Struct, frozen=True):

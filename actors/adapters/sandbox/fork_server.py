@@ -19,7 +19,7 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.host_process import HostProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Sequence, Set
 
 SEND_SECONDS = 10.0
 """Seconds in which the fork server must accept a request; otherwise it is replaced."""
@@ -47,16 +47,15 @@ class ForkServer:
         self._starts = 0
         _program()  # compiles the program now, so that the first call does not wait for it
 
-    def request(self, control: int, stdin: int | None, *, python: bool) -> tuple[int, HostProcess | None]:
-        """Request a host with these descriptors as control socket and stdin; `python`: it runs Python source itself.
+    def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
+        """Request a host with this control socket; `python`: it runs Python source itself.
+
+        `streams` are the descriptors of the program's stdin and stdout, as far as it does not have the host's.
 
         Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
         already known: a forked host reports its pid in its first frame. Raises OSError.
         """
-        wanted, files = (
-            toolhost.PYTHON if python else toolhost.PROGRAM,
-            [control] if stdin is None else [control, stdin],
-        )
+        wanted, files = toolhost.PYTHON if python else toolhost.PROGRAM, [control, *streams]
         with self._lock:
             if self._closed:
                 raise OSError(errno.ESHUTDOWN, "the server is shutting down")

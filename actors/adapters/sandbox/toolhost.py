@@ -34,9 +34,9 @@ Control socket (AF_UNIX, SOCK_SEQPACKET, so a frame is whole or absent even if i
                     OUTPUT bytes, END "exit signal killed limit leaked milliseconds pid…", CLEARED "pid…" (by init, host
                     dead)
 
-The fork server gets the control socket and the stdin of each call through a SEQPACKET socket, never the launch: nothing
-of a call is in its memory, which all later hosts copy. It never runs a call, and ends when that socket does. FAILED
-"host errno" is its report that it could not fork.
+The fork server gets the control socket of each call, and its stdin and stdout if it has its own, through a SEQPACKET
+socket, never the launch: nothing of a call is in its memory, which all later hosts copy. It never runs a call, and ends
+when that socket does. FAILED "host errno" is its report that it could not fork.
 
 Launch: argv [bytes], python bool (argv[0] is source to run, not a program to exec), cwd bytes, env {bytes: bytes},
 limits {name: number, 0 none}, namespace bool, mark number or 0, groups [(path bytes, controllers text, unified bool,
@@ -746,7 +746,7 @@ def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int, 
         stage = "limits"
         set_limits(launch["limits"], namespace, launch["mark"])
         stage = "files"
-        report = arrange_files(launch["stdin"], output, report)
+        report = arrange_files(launch["streams"], output, report)
         stage = "restrict"
         restrict(launch["restrict"], () if namespace else (os.getppid(), host))
         stage = "exec"
@@ -794,15 +794,15 @@ def running_threads() -> int:
     return int(contents("/proc/loadavg").split()[3].partition(b"/")[2])
 
 
-def arrange_files(stdin: int, output: int, report: int) -> int:
+def arrange_files(streams: "tuple[int, ...]", output: int, report: int) -> int:
     """Keep only the three standard streams and `report`; return the new number of `report`.
 
-    If `stdin` is -1, the program gets the stdin of the host: /dev/null.
+    `streams`: stdin and stdout, as far as they are not those of other programs: the host's /dev/null, and `output`.
     """
-    if stdin >= 0:
-        os.dup2(stdin, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
     if report != 3:
         os.dup2(report, 3, inheritable=False)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
@@ -1307,7 +1307,7 @@ def run_init(call: "Host") -> "NoReturn":
             if refusal:
                 os.write(pipes.report_end, refusal)
             else:
-                attend(fork_main(launch, namespace, pipes), pipes)
+                attend(fork_main(launch, namespace, pipes), pipes, launch["streams"])
         clear_for_host(call.control)
     finally:
         os._exit(0)
@@ -1332,12 +1332,12 @@ def be_first_to_go(behind: int) -> None:
         os.nice(behind)
 
 
-def attend(main: int, pipes: Pipes) -> None:
+def attend(main: int, pipes: Pipes, streams: "tuple[int, ...]") -> None:
     """Reap children, and report how `main` ended, until the host has ended. In a namespace this process then ends, too.
 
     Signals for main are sent by its parent, because only the parent knows for certain that the pid is still main's.
     """
-    close(pipes.output_end, pipes.report_end)
+    close(pipes.output_end, pipes.report_end, *streams)
     os.set_blocking(pipes.life, False)
     running = True
     while (numbers := wanted(pipes.life)) is not None:
@@ -1447,7 +1447,7 @@ class Host:
             self.fail(f"fork {error.errno}".encode())
         if self.init == 0:
             run_init(self)
-        close(pipes.life, pipes.output_end, pipes.status_end, pipes.report_end)
+        close(pipes.life, pipes.output_end, pipes.status_end, pipes.report_end, *self.launch["streams"])
         os.set_blocking(pipes.output, False)
         os.set_blocking(self.control, False)
         self.send(INIT + f"{self.init} {int(self.namespace)} {int(bool(self.groups.held))}".encode())
@@ -1637,13 +1637,13 @@ def read_launch(control: int) -> "dict[str, Any]":
     return launch
 
 
-def serve(control: int, stdin: int = -1) -> "NoReturn":
-    """Run the call that the server describes on `control`, and end this process."""
+def serve(control: int, *streams: int) -> "NoReturn":
+    """Run the call that the server describes on `control`, and end this process. `streams`: its stdin, its stdout."""
     os.set_inheritable(control, False)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGTERM})
     try:
-        Host(control, {**read_launch(control), "stdin": stdin}).run()
+        Host(control, {**read_launch(control), "streams": streams}).run()
     finally:
         while not clear(None, CLEAR_SECONDS):
             pass
@@ -1654,7 +1654,7 @@ def serve(control: int, stdin: int = -1) -> "NoReturn":
 
 
 def serve_forks(channel: int) -> "NoReturn":
-    """Fork a host for each packet on `channel`, which passes its control socket and its stdin, until the server ends.
+    """Fork a host for each packet on `channel`, which passes its control socket and streams, until the server ends.
 
     The packet is PROGRAM, or PYTHON for a program that a host runs itself.
     Other processes of the same user must not be able to inspect or change this one, because all later hosts are copies
@@ -1677,7 +1677,7 @@ def serve_forks(channel: int) -> "NoReturn":
 def next_request(requests: "socket.socket") -> "tuple[bytes, list[int]] | None":
     """Return the kind of the next host (PYTHON or PROGRAM) and its descriptors; None if the server has ended."""
     try:
-        wanted, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+        wanted, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(12), socket.MSG_CMSG_CLOEXEC)
     except OSError:
         return None
     files = [
@@ -1695,7 +1695,7 @@ def preload() -> None:
     gc.freeze()
 
 
-def fork_host(channel: int, control: int, stdin: int = -1) -> None:
+def fork_host(channel: int, control: int, *streams: int) -> None:
     """Fork a host as a child of the server, which reaps it; report to the server if that fails.
 
     The host reports its pid before it leaves this process's group; one that ends earlier is reaped as a member of this
@@ -1716,7 +1716,7 @@ def fork_host(channel: int, control: int, stdin: int = -1) -> None:
             os.write(control, HOST + str(os.getpid()).encode())
             os.setsid()
             libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-            serve(control, stdin)
+            serve(control, *streams)
         finally:
             os._exit(1)
 

@@ -144,7 +144,7 @@ class ToolHostSandbox:
         self._reap_lingering()
         with ExitStack() as opened:
             try:
-                stdin = opened.enter_context(_memory_file(launch.stdin)).fileno() if launch.stdin else None
+                streams = _streams(launch, opened)
                 unowned = opened.enter_context(ExitStack())
                 directory = self._private_directory(launch, unowned)
                 trace, groups = self._trace(launch)
@@ -152,7 +152,7 @@ class ToolHostSandbox:
                 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 opened.callback(theirs.close)
                 unowned.callback(ours.close)
-                number, host = self._fork_server.request(theirs.fileno(), stdin, python=launch.python)
+                number, host = self._fork_server.request(theirs.fileno(), streams, python=launch.python)
                 unowned.pop_all()
             except OSError as error:
                 raise ProcessStartError(
@@ -247,6 +247,13 @@ class ToolHostSandbox:
         """Reap tool hosts that outlived their call because they were still killing leaked processes."""
         with self._lock:
             self._lingering = [host for host in self._lingering if not host.ended()]
+
+
+def _streams(launch: Launch, opened: ExitStack) -> tuple[int, ...]:
+    """Return the descriptors of the program's stdin and stdout, as far as it has its own. Raises OSError."""
+    if launch.service is not None:
+        return launch.service.stdin, launch.service.stdout
+    return (opened.enter_context(_memory_file(launch.stdin)).fileno(),) if launch.stdin else ()
 
 
 @contextmanager

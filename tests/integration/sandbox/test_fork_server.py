@@ -297,5 +297,5 @@ def test_a_closed_fork_server_starts_no_process(sandbox: ToolHostSandbox) -> Non
     run(sandbox, "true")
     sandbox.close()
     with pytest.raises(OSError, match="shutting down"):
-        sandbox._fork_server.request(0, None, python=False)
+        sandbox._fork_server.request(0, (), python=False)
     assert sandbox._fork_server._process is None

@@ -13,14 +13,16 @@ TIMES = int(os.environ.get("BEDROCK_TREES", "100"))
 """Trees in all."""
 
 
+@pytest.mark.parametrize("services", [False, True], ids=["calls", "services"])
 @pytest.mark.parametrize("way", WAYS)
-def test_no_tree_has_survivors(report: SandboxReport, way: str) -> None:
+def test_no_tree_has_survivors(report: SandboxReport, way: str, services: bool) -> None:
     try:
         sandbox = sandbox_of(way, report)
     except SandboxUnavailableError as why:
         pytest.skip(f"this machine cannot keep tier {way}: {why}")
     try:
-        bad = [one for one in kill_trees(sandbox, way, max(1, TIMES // len(WAYS))) if one.survivors or one.leaked]
+        killed = kill_trees(sandbox, way, max(1, TIMES // len(WAYS) // 2), services=services)
+        bad = [one for one in killed if one.survivors or one.leaked]
     finally:
         sandbox.close()
     assert not bad

@@ -42,7 +42,7 @@ if host == 0:
     toolhost.serve(theirs.fileno())
 theirs.close()
 description = marshal.dumps({
-    "argv": [b"bash", b"-c", sys.argv[1].encode()], "cwd": b"/", "env": {b"PATH": os.environb[b"PATH"]}, "stdin": -1,
+    "argv": [b"bash", b"-c", sys.argv[1].encode()], "cwd": b"/", "env": {b"PATH": os.environb[b"PATH"]},
     "python": False, "namespace": True, "mark": 0, "groups": [], "hide": [], "restrict": None,
     "limits": {"wall_seconds": 0, "cpu_seconds": 0, "memory_bytes": 0, "file_bytes": 0, "open_files": 0,
                "processes": 40},

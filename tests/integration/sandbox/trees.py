@@ -17,7 +17,7 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport
+from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport, ServiceStreams
 from tests.e2e import processes
 from tests.e2e.patience import eventually
 
@@ -68,6 +68,34 @@ def launch(command: str, mark: str = "", **changes: object) -> Launch:
         "limits": ProcessLimits(processes=4_000),
     }
     return Launch(**(fields | changes))  # type: ignore[arg-type]
+
+
+class Service:
+    """A tree with the ends of the pipes that are its stdin and stdout."""
+
+    def __init__(self, sandbox: ToolHostSandbox, command: str, mark: str = "", **changes: object) -> None:
+        theirs_in, ours_in = os.pipe()
+        ours_out, theirs_out = os.pipe()
+        self.stdin, self.stdout = os.fdopen(ours_in, "wb", buffering=0), os.fdopen(ours_out, "rb")
+        self.said = b""
+        """What it wrote to stderr."""
+        try:
+            streams = ServiceStreams(theirs_in, theirs_out)
+            self.tree = sandbox.start(launch(command, mark, service=streams, **changes), self._hear)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+
+    def _hear(self, output: bytes) -> None:
+        self.said += output
+
+    def close(self) -> None:
+        """Close our ends of the pipes."""
+        self.stdin.close()
+        self.stdout.close()
 
 
 def bounded(tree: ProcessTree, refused: threading.Event) -> bool:
@@ -133,17 +161,22 @@ class Killed:
     leaked: bool
 
 
-def kill_trees(sandbox: ToolHostSandbox, way: str, times: int) -> Iterator[Killed]:
-    """Let so many trees grow, of each kind in turn, and kill them."""
+def kill_trees(sandbox: ToolHostSandbox, way: str, times: int, *, services: bool = False) -> Iterator[Killed]:
+    """Let so many trees grow, of each kind in turn, and kill them; `services`: with their own stdin and stdout."""
     mode = Mode.RESTRICTED if way in {"A", "B"} else Mode.UNRESTRICTED
     for kind in islice(cycle(TREES), times):
-        yield _kill_one(sandbox, kind, mode)
+        yield _kill_one(sandbox, kind, mode, service=services)
 
 
-def _kill_one(sandbox: ToolHostSandbox, kind: str, mode: Mode) -> Killed:
+def _kill_one(sandbox: ToolHostSandbox, kind: str, mode: Mode, *, service: bool) -> Killed:
     command, size = TREES[kind]
     mark = uuid.uuid4().hex
-    tree = sandbox.start(launch(command, mark, mode=mode), lambda _: None)
+    if service:
+        started = Service(sandbox, command, mark, mode=mode)
+        started.close()
+        tree = started.tree
+    else:
+        tree = sandbox.start(launch(command, mark, mode=mode), lambda _: None)
     try:
         eventually(lambda: len(processes.sleepers(mark)) >= size, f"{size} sleeps of {kind}")
     finally:
