@@ -50,7 +50,7 @@ def ensure_read(stream: TextIO) -> None:
 
 
 async def until_closed(stream: TextIO) -> None:
-    """Wait until the terminal or the reader of the pipe is closed, with or without a signal."""
+    """Wait until the terminal is closed, or the reading end of the pipe that this program writes to."""
     import asyncio  # noqa: PLC0415 -- most commands do without
 
     with suppress(OSError):

@@ -91,7 +91,7 @@ class HttpConnection:
         return self._response.keeps_alive and time.monotonic() < self.idle_until
 
     def _catch_up(self) -> bool:
-        """Read received bytes without blocking; return whether there were none except the end of the response."""
+        """Read what has arrived, without blocking; return whether that was at most the rest of the last response."""
         response = self._response
         if not self.is_open:
             return False
