@@ -47,17 +47,17 @@ from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
-from server import malloc_trim
+from server import malloc_trim, service_manager
 from server.config import Config, Listen
 from server.contract.auth import TokenAuth, TokenUnusableError, read_or_create_token
-from server.local_access import claim_directory, socket_path
+from server.local_access import check_closable, claim_directory, socket_path
 from server.local_endpoint import published
 from server.process_settings import running_on, spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer
 from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -264,16 +264,45 @@ async def _serve(
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path)):
             announce(_ready(config, where))
+            service_manager.notify(service_manager.READY)
             await asyncio.to_thread(_load_later, wired)
             spare_what_stays()
             malloc_trim.trim()
             await stop.wait()
         log.info("stopping")
+        service_manager.notify(service_manager.STOPPING)
     except (CannotListenError, TokenUnusableError) as error:
         raise CannotStartError(str(error)) from None
     finally:
         deadline.set(config.drain_seconds + STOP_SECONDS)
         await _stop(config, wired.supervisor, endpoint, hurry)
+
+
+def checked(config: Config) -> Iterator[str]:
+    """Yield what a start with these settings would find, a line each, without starting or changing anything.
+
+    Raises CannotStartError or ConfigError.
+    """
+    with ExitStack() as opened:
+        _pinned(config, opened)
+        if _credentials(config) is not None:
+            yield f"certificate: {config.tls_certificate} and its key can be used"
+        if config.data_dir.exists():
+            try:
+                check_closable(config.data_dir)
+            except (NotPrivateError, OSError) as error:
+                raise CannotStartError(str(error)) from None
+        timers = Timers(SystemClock())
+        opened.callback(timers.close)
+        opened.callback(_models(config, timers).close)
+        for provider in _providers(config):
+            key = f", key from {provider.key_source}" if provider.key_source else ""
+            yield f"provider {provider.name}: {provider.protocol}{key}"
+        try:
+            report = probe(config.sandbox)
+        except SandboxUnavailableError as error:
+            raise CannotStartError(str(error)) from None
+        yield f"sandbox: tier {report.tier}{f' ({report.reason})' if report.reason else ''}"
 
 
 def _load_later(wired: Wiring) -> None:

@@ -37,10 +37,19 @@ def close_to_others(directory: Path) -> None:
         NotPrivateError: It belongs to another user, or others may write to it.
         OSError: There is no such directory.
     """
-    check_owner(directory)
-    if not directory.stat().st_mode & 0o022:
-        directory.chmod(0o700)
+    check_closable(directory)
+    directory.chmod(0o700)
     check_private(directory)
+
+
+def check_closable(directory: Path) -> None:
+    """Make sure that a directory can be restricted to this user: that no other user can have written to it.
+
+    Raises NotPrivateError or OSError, as `close_to_others` does.
+    """
+    check_owner(directory)
+    if directory.stat().st_mode & 0o022:
+        check_private(directory)
 
 
 def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:

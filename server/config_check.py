@@ -1,0 +1,71 @@
+"""`bedrock config check`: would the server start with these settings, and what are they?"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from bedrock._interrupts import ending_at_once
+from bedrock.cli.text.output import print_text
+
+from server.cli import CANNOT_START, USAGE, fail
+from server.config import SETTINGS, Config, ConfigError, Listen, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@click.group()
+def config() -> None:
+    """Look at the settings of the server on this machine."""
+
+
+@config.command()
+@click.option("--config", "file", type=click.Path(path_type=Path), help="The server's file with settings.")
+@click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+def check(file: Path | None, data_dir: str | None) -> None:
+    """Check settings, certificate, model providers and sandbox without starting the server.
+
+    Prints every setting with its origin, then what was found. Keys are never shown. Exits with 2 if a setting is
+    wrong, and with 1 if the server could not start on this machine. No provider is contacted.
+    """
+    try:
+        settings = load({"data_dir": data_dir} if data_dir else {}, file=file)
+        for line in described(settings):
+            print_text(line)
+        with ending_at_once():
+            from server.app import CannotStartError, checked  # noqa: PLC0415 -- not for --help
+        try:
+            for line in checked(settings):
+                print_text(line)
+        except CannotStartError as error:
+            fail(str(error), CANNOT_START)
+    except ConfigError as error:
+        fail(str(error), USAGE)
+    print_text("the server can start with these settings")
+
+
+def described(settings: Config) -> Iterator[str]:
+    """Yield a line for each setting: its value, and where that comes from."""
+    known = {field.name for field in fields(settings)} & SETTINGS.keys()
+    for name in (each for each in SETTINGS if each in known):
+        origin = settings.origins.get(name, "default")
+        yield f"{name} = {_shown(name, getattr(settings, name))}  ({origin})"
+
+
+def _shown(name: str, value: Any) -> str:
+    match value:
+        case None if name == "cpus":
+            return "all"
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case Listen():
+            return value.target
+        case frozenset():
+            return ",".join(map(str, sorted(value)))
+        case _:
+            return str(value) or '""'

@@ -1,0 +1,83 @@
+"""`bedrock config check`: what it shows, what it finds, and that it changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from server.config import SETTINGS
+from server.config_check import config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("BEDROCK_CONFIG", "BEDROCK_DATA_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def check(*arguments: str, **env: str) -> Result:
+    return CliRunner(env=env).invoke(config, ["check", *arguments])
+
+
+def test_every_setting_is_shown_with_its_origin(home: Path) -> None:
+    file = home / "bedrock.toml"
+    file.write_text("drain_seconds = 3\ntitles = false\n")
+    file.chmod(0o600)
+    done = check("--config", str(file), "--data-dir", str(home / "data"), BEDROCK_CPUS="0")
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert [line.partition(" = ")[0] for line in lines[: len(SETTINGS)]] == list(SETTINGS)
+    assert f"data_dir = {home / 'data'}  (--data-dir)" in lines
+    assert f"drain_seconds = 3.0  ({file}: drain_seconds)" in lines
+    assert f"titles = false  ({file}: titles)" in lines
+    assert "cpus = 0  (BEDROCK_CPUS)" in lines
+    assert "listen = 127.0.0.1:7421  (default)" in lines
+    assert lines[-1] == "the server can start with these settings"
+
+
+def test_nothing_is_created_and_no_key_is_shown(home: Path) -> None:
+    done = check(ANTHROPIC_API_KEY="sk-very-secret")
+    assert done.exit_code == 0
+    assert "provider anthropic: anthropic, key from ANTHROPIC_API_KEY" in done.output
+    assert "sk-very-secret" not in done.output
+    assert list(home.iterdir()) == []
+
+
+def test_a_wrong_setting_is_named() -> None:
+    done = check(BEDROCK_LISTEN="nowhere")
+    assert (done.exit_code, "BEDROCK_LISTEN: must be host:port" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"BEDROCK_CPUS": "8000"}, "cpus"),
+        ({"BEDROCK_DEFAULT_MODEL": "no-such-model"}, "default_model"),
+    ],
+)
+def test_what_this_machine_cannot_give_is_named(env: dict[str, str], said: str) -> None:
+    done = check(**env)
+    assert (done.exit_code, said in done.output) == (2, True)
+
+
+def test_a_certificate_that_is_none_is_found(home: Path) -> None:
+    (home / "c.pem").write_text("no certificate")
+    done = check(BEDROCK_TLS_CERTIFICATE=str(home / "c.pem"), BEDROCK_TLS_KEY=str(home / "c.pem"))
+    assert (done.exit_code, "no certificate with its key" in done.output) == (1, True)
+
+
+def test_a_data_directory_that_others_may_write_to_is_found(home: Path) -> None:
+    (home / "data").mkdir()
+    (home / "data").chmod(0o777)
+    done = check("--data-dir", str(home / "data"))
+    assert (done.exit_code, "others may enter" in done.output) == (1, True)
+    (home / "data").chmod(0o755)  # the server restricts this one when it starts
+    assert check("--data-dir", str(home / "data")).exit_code == 0
+    assert (home / "data").stat().st_mode & 0o777 == 0o755
