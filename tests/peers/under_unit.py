@@ -12,6 +12,7 @@ import ctypes
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -58,11 +59,9 @@ def bind(source: Path, target: Path) -> None:
 
 def read_only(path: str) -> None:
     """Make a mount read-only; not one that another mount hides, nor one whose flags must not be changed."""
-    try:
+    with suppress(OSError):
         kept = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | os.ST_NOEXEC)
         mount("none", path, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
-    except OSError as error:
-        print(f"{path} stays as it is: {error.strerror}", file=sys.stderr)
 
 
 def mounts() -> list[str]:
