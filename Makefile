@@ -61,7 +61,7 @@ coverage: $(STAMP)  ## Measure the lines and branches that unit and integration 
 
 .PHONY: test-peers
 test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, Node) and the client's wheel; installs into .peers
-	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client installers
 	BEDROCK_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/peers $(ARGS)
 
 .PHONY: format
@@ -86,6 +86,7 @@ check: $(STAMP)  ## Lint, spelling, types, import contracts, contract lint, drif
 UV_LOCK = $(BIN)/uv lock --quiet --default-index https://pypi.org/simple
 UV_EXPORT = $(BIN)/uv export --quiet --frozen --offline --no-header --no-emit-workspace --format requirements.txt
 EXPORT_RUN = $(UV_EXPORT) --no-dev --group build
+EXPORT_SBOM = $(BIN)/uv export --quiet --frozen --offline --no-dev --preview-features sbom-export --format cyclonedx1.5 | PYTHONPATH=. $(BIN)/python -m tests.generate.sbom
 EXPORT_DEV = $(UV_EXPORT) --group dev
 
 .PHONY: lock
@@ -93,11 +94,13 @@ lock: $(STAMP)  ## Write uv.lock and requirements/ from both pyproject.toml (ARG
 	$(UV_LOCK) $(ARGS)
 	$(EXPORT_RUN) > requirements/run.txt
 	$(EXPORT_DEV) > requirements/dev.txt
+	$(EXPORT_SBOM) > requirements/sbom.cdx.json
 
 .PHONY: lock-drift
 lock-drift: $(STAMP)
 	@$(UV_LOCK) --check --offline || { echo "uv.lock does not agree with pyproject.toml: run \`make lock\`"; exit 1; }
-	@diff requirements/run.txt <($(EXPORT_RUN)) && diff requirements/dev.txt <($(EXPORT_DEV)) || \
+	@diff requirements/run.txt <($(EXPORT_RUN)) && diff requirements/dev.txt <($(EXPORT_DEV)) && \
+	  diff requirements/sbom.cdx.json <($(EXPORT_SBOM)) || \
 	  { echo "requirements/ does not agree with uv.lock: run \`make lock\`"; exit 1; }
 
 .PHONY: client-sync

@@ -42,6 +42,7 @@ CLIENTS = {
     ),
 }
 """The oldest of everything that clients/pyproject.toml allows, and the newest."""
+INSTALLERS = ("pip==26.1.2", "pipx==1.8.0")
 
 INSTALL_SECONDS = 600
 
@@ -70,7 +71,12 @@ def client() -> None:
         python_environment(f"an environment with {name}", packages, installed.CLIENTS[name])
 
 
-PARTS: dict[str, Callable[[], None]] = {"llama": llama, "node": node, "client": client}
+def installers() -> None:
+    """Install the programs that users install Bedrock with."""
+    python_environment("pip and pipx", INSTALLERS, installed.INSTALLERS)
+
+
+PARTS: dict[str, Callable[[], None]] = {"llama": llama, "node": node, "client": client, "installers": installers}
 
 
 def main(parts: Sequence[str]) -> int:

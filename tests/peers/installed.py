@@ -19,6 +19,8 @@ NODE_PACKAGES = PEERS / "node"
 NODE_CLIENT = ROOT / "clients" / "node"
 CLIENTS = {"protobuf 6": PEERS / "client-protobuf-6", "protobuf 7": PEERS / "client-protobuf-7"}
 """Environments with what the client depends on and nothing else; the client itself is installed by its test."""
+INSTALLERS = PEERS / "installers"
+"""An environment with pip and pipx."""
 
 OLDEST_NODE = (20, 15)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -43,6 +45,15 @@ def test_the_two_wheels_have_no_file_in_common(wheels: tuple[zipfile.ZipFile, zi
     server, client = ({name for name in wheel.namelist() if ".dist-info/" not in name} for wheel in wheels)
     assert {name.partition("/")[0] for name in server} == {"actors", "server"}
     assert {name.partition("/")[0] for name in client} == {"bedrock"}
+    assert "server/deploy/bedrock.service" in server
+
+
+def test_the_servers_wheel_says_what_it_is_made_of(wheels: tuple[zipfile.ZipFile, zipfile.ZipFile]) -> None:
+    bill = json.loads(text(wheels[0], "sboms/sbom.cdx.json"))
+    named = {component["name"] for component in bill["components"]}
+    needed = Parser().parsestr(text(wheels[0], "METADATA")).get_all("Requires-Dist") or []
+    direct = {re.split(r"[^\w-]", each.partition(";")[0])[0] for each in needed if "extra ==" not in each}
+    assert direct <= named
 
 
 def test_the_program_is_the_clients_and_the_server_adds_commands(
@@ -50,7 +61,7 @@ def test_the_program_is_the_clients_and_the_server_adds_commands(
 ) -> None:
     server, client = (text(wheel, "entry_points.txt") for wheel in wheels)
     assert "[console_scripts]\nbedrock = bedrock.cli:main" in client
-    assert "console_scripts" not in server
+    assert "[console_scripts]\nphoenix-bedrock = bedrock.cli:main" in server
     assert "serve = server.cli:serve" in server
     needed = Parser().parsestr(text(wheels[0], "METADATA")).get_all("Requires-Dist")
     version = Parser().parsestr(text(wheels[1], "METADATA"))["Version"]
