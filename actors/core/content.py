@@ -13,6 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from actors.core.context import ToolGroup
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -41,7 +44,7 @@ class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
     """The provider's block as JSON text, sent back byte for byte."""
 
 
-class ToolUse(Struct, frozen=True, gc=False, tag="tool_use"):
+class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use"):
     """A tool call of the model."""
 
     id: str
@@ -49,6 +52,10 @@ class ToolUse(Struct, frozen=True, gc=False, tag="tool_use"):
     name: str
     input: str
     """The arguments as JSON text, as the model wrote them; if invalid, the call gets an error result."""
+    bad_input: str = ""
+    """For a client's tool: why the input does not fit its schema, so that no client is asked; else ""."""
+    group: ToolGroup | None = None
+    """The tool's group at the time of the call, if a client declared it. None: a tool of ours, which has its own."""
 
 
 class Image(Struct, frozen=True, gc=False, tag="image"):
@@ -69,6 +76,8 @@ class ToolOutcome(StrEnum):
     CANCELLED = "cancelled"
     SKIPPED = "skipped"
     DENIED = "denied"
+    TIMED_OUT = "timed_out"
+    """No client answered a call of a client's tool in time."""
 
 
 class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
@@ -229,7 +238,7 @@ def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Contai
             while any(identity in ids for ids in (seen, *taken)) or not _CALL_ID.fullmatch(identity):
                 identity = call_id(request_id, next(numbers))
             seen.add(identity)
-            block = block if identity == block.id else ToolUse(identity, block.name, block.input)  # noqa: PLW2901
+            block = block if identity == block.id else replace(block, id=identity)  # noqa: PLW2901
         blocks.append(block)
     return tuple(blocks)
 

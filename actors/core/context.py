@@ -55,7 +55,7 @@ class ToolGroup(StrEnum):
     OTHER = "other-group"
 
 
-class ToolTraits(Struct, frozen=True):
+class ToolTraits(Struct, frozen=True, omit_defaults=True):
     """Properties of a tool that the state machine needs."""
 
     name: str
@@ -65,7 +65,11 @@ class ToolTraits(Struct, frozen=True):
     writes: bool = False
     """Whether it needs approval under ASK_WRITES. Unknown tools count as writing."""
     always_asks: bool = False
-    """Whether it needs approval under every policy: request_mode_upgrade."""
+    """Whether it needs approval under every policy: request_mode_upgrade, and tools of clients that ask for it."""
+    client: bool = False
+    """Whether a client runs it: the machine waits for the client's answer."""
+    timeout_ms: int = 0
+    """For a client's tool: how long a call waits for the answer, in milliseconds."""
 
 
 class Limits(Struct, frozen=True):

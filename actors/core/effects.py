@@ -88,6 +88,15 @@ class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
     attempt: int = 1
 
 
+class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
+    """Act: send ToolDeadline with this identity at the deadline; until then a client may answer the call."""
+
+    tool_use_id: str
+    execution_id: int
+    deadline: int
+    """Milliseconds since the epoch."""
+
+
 class AbortTool(Struct, frozen=True, tag="abort_tool"):
     """Act: kill the whole process tree of a tool call."""
 
@@ -145,6 +154,7 @@ ActEffect: TypeAlias = (
     | RequestContinuation
     | AbortLlm
     | ExecuteTool
+    | AwaitToolResult
     | AbortTool
     | ScheduleRetry
     | SpawnSubAgent

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from actors.core.content import Content, Delivery, Image, Text, ToolResult, Usage
+from actors.core.content import Content, Delivery, Image, Text, ToolError, ToolResult, ToolSuccess, Usage
 from actors.core.context import Mode
 from actors.core.errors import LlmFailure
 from actors.core.states import AgentOutcome, AgentTask
@@ -246,6 +246,22 @@ class WithdrawMessage(Struct, frozen=True, tag="withdraw_message"):
     message_id: str
 
 
+class SubmitToolResult(Struct, frozen=True, tag="submit_tool_result"):
+    """Command: a client answers the call that waits for it."""
+
+    at: int
+    tool_use_id: str
+    result: ToolSuccess | ToolError
+
+
+class ToolDeadline(Struct, frozen=True, tag="tool_deadline"):
+    """Outcome: the time in which a client had to answer a call is over."""
+
+    at: int
+    tool_use_id: str
+    execution_id: int
+
+
 class InternalFault(Struct, frozen=True, tag="internal_fault"):
     """A bug in the actor raised an exception: the run fails with kind UNKNOWN."""
 
@@ -274,6 +290,6 @@ ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | Agent
 AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
 GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
 """Events that each state handles by itself."""
-Beside: TypeAlias = WithdrawMessage | InternalFault | UsageReported
+Beside: TypeAlias = WithdrawMessage | SubmitToolResult | ToolDeadline | InternalFault | UsageReported
 """Events that all states handle in the same way; they are logged and replayed like the others."""
 Event: TypeAlias = GridEvent | Beside

@@ -16,6 +16,8 @@ from actors.core.history import ChainCheck
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
+    CallStatus,
+    ClientToolCall,
     Durable,
     Fate,
     MessageAdded,
@@ -26,7 +28,15 @@ from actors.core.notifications import (
     StreamDiscarded,
     UsageChanged,
 )
-from actors.core.states import AwaitingContinuation, AwaitingToolApproval, LlmRequesting, Phase, State, open_calls
+from actors.core.states import (
+    AwaitingContinuation,
+    AwaitingToolApproval,
+    LlmRequesting,
+    Phase,
+    State,
+    ToolExecuting,
+    open_calls,
+)
 from actors.core.summary import run_id, summarize
 
 if TYPE_CHECKING:
@@ -47,6 +57,7 @@ class InvariantChecker:
         self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._questions: set[str] = set()
+        self._awaited: set[str] = set()
         self._queue: set[str] = set()
         self._slot: Slot | None = None
         self._place: ContextState | None = ContextState.IDLE
@@ -73,14 +84,10 @@ class InvariantChecker:
                 yield from self._discarded((request_id, attempt))
             case RunStop(run=run):
                 yield from self._stop(run)
-            case ApprovalRequested(call=call):
-                if call.id in self._questions:
-                    yield f"whether {call.id} may run was asked twice"
-                self._questions.add(call.id)
-            case ApprovalResolved(tool_use_id=call_id):
-                if call_id not in self._questions and not self._mid_log:
-                    yield f"whether {call_id} may run was answered, but it was not asked"
-                self._questions.discard(call_id)
+            case ApprovalRequested() | ApprovalResolved():
+                yield from self._question(event)
+            case ClientToolCall():
+                yield from self._client_call(event)
             case QueueChanged():
                 yield from self._waiting(event)
             case ModeChanged(mode=mode):
@@ -126,6 +133,27 @@ class InvariantChecker:
             yield f"run {run} ended without having begun"
         self._ended.add(run)
 
+    def _question(self, event: ApprovalRequested | ApprovalResolved) -> Iterator[str]:
+        if isinstance(event, ApprovalRequested):
+            if event.call.id in self._questions:
+                yield f"whether {event.call.id} may run was asked twice"
+            self._questions.add(event.call.id)
+            return
+        if event.tool_use_id not in self._questions and not self._mid_log:
+            yield f"whether {event.tool_use_id} may run was answered, but it was not asked"
+        self._questions.discard(event.tool_use_id)
+
+    def _client_call(self, event: ClientToolCall) -> Iterator[str]:
+        call_id = event.call.id
+        if event.status is CallStatus.PENDING:
+            if call_id in self._awaited:
+                yield f"a client was asked twice for the result of {call_id}"
+            self._awaited.add(call_id)
+            return
+        if call_id not in self._awaited and not self._mid_log:
+            yield f"the wait for the result of {call_id} ended ({event.status.value}), but it had not begun"
+        self._awaited.discard(call_id)
+
     def _waiting(self, event: QueueChanged) -> Iterator[str]:
         message_id = event.input.message_id
         if event.fate is Fate.QUEUED:
@@ -145,6 +173,8 @@ class InvariantChecker:
         yield from _compare("tool calls without a result", self._chain.open_calls, open_calls(state))
         asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
         yield from self._compare_kept("unanswered questions about the calls", self._questions, asked)
+        awaited = (state.current_tool_id,) if isinstance(state, ToolExecuting) and state.deadline else ()
+        yield from self._compare_kept("calls that wait for a client", self._awaited, awaited)
         ledger = state.ledger
         queued = [one.message_id for one in (*ledger.steers, *ledger.follows)]
         yield from self._compare_kept("waiting messages", self._queue, queued)

@@ -99,6 +99,23 @@ class ApprovalResolved(Struct, frozen=True, tag="approval_resolved"):
     reason: str = ""
 
 
+class CallStatus(StrEnum):
+    """Where a call of a client's tool is. PENDING is followed by exactly one of the others."""
+
+    PENDING = "pending"
+    ANSWERED = "answered"
+    TIMED_OUT = "timed_out"
+    WITHDRAWN = "withdrawn"
+
+
+class ClientToolCall(Struct, frozen=True, tag="client_tool_call"):
+    """A call waits for a client's answer until `deadline` (ms since the epoch), or no longer does."""
+
+    call: ToolUse
+    status: CallStatus
+    deadline: int
+
+
 class UsageChanged(Struct, frozen=True, tag="usage_changed"):
     """The usage of the conversation changed."""
 
@@ -170,6 +187,7 @@ Durable: TypeAlias = (
     | QueueChanged
     | ApprovalRequested
     | ApprovalResolved
+    | ClientToolCall
     | UsageChanged
     | ContextWarning
     | SubAgents

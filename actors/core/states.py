@@ -8,6 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from actors.core.content import Image, SystemKind, ToolResult, ToolUse, Usage
+from actors.core.context import Mode
 from actors.core.errors import ErrorKind, LlmFailure
 
 STATE_VERSION = 1
@@ -72,6 +73,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """Usage of this run."""
     aside_usage: Usage = Usage()
     """Usage of the side queries; it counts for the budget of the conversation, not for that of a run."""
+    run_mode: Mode | None = None
+    """The mode in which the latest run began: it decides which tools of clients it offers. None: there are none."""
 
 
 class Phase(StrEnum):
@@ -166,6 +169,8 @@ class ToolExecuting(Struct, frozen=True, tag="tool_executing"):
     attempt: int = 1
     phase: ToolPhase = ToolPhase.RUNNING
     retry_at: int = 0
+    deadline: int = 0
+    """If a client runs the current call: until when its answer is waited for, ms since the epoch. 0: a tool of ours."""
 
 
 class AgentTask(Struct, frozen=True):

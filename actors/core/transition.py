@@ -74,6 +74,8 @@ from actors.core.events import (
     InternalFault,
     PromoteFollowUp,
     Settle,
+    SubmitToolResult,
+    ToolDeadline,
     UsageReported,
     UserCancel,
     UserMessage,
@@ -106,6 +108,7 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
+from actors.core.steps.client_tools import end_wait, take_answer
 from actors.core.steps.command_steps import withdraw_message
 from actors.core.steps.internal_faults import handle_fault
 from actors.core.steps.usage import add_reported_usage
@@ -140,6 +143,10 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
     match event:
         case WithdrawMessage():
             return withdraw_message(state, context, event)
+        case SubmitToolResult():
+            return take_answer(state, context, event)
+        case ToolDeadline():
+            return end_wait(state, context, event)
         case InternalFault():
             return handle_fault(state, context, event)
         case UsageReported():

@@ -14,6 +14,7 @@ from actors.core.effects import (
     AbortLlm,
     AbortTool,
     ActEffect,
+    AwaitToolResult,
     CancelSubAgents,
     ExecuteTool,
     NotifyParent,
@@ -24,7 +25,7 @@ from actors.core.effects import (
     SpawnSubAgent,
     StartTimer,
 )
-from actors.core.events import CancelTimeout, Event, RetryTimeout, ToolRetryTimeout, ToolTransient
+from actors.core.events import CancelTimeout, Event, RetryTimeout, ToolDeadline, ToolRetryTimeout, ToolTransient
 from actors.core.states import Cancelling, Error
 from actors.messages.outcomes import EffectOutcome
 from actors.ports import CancelToken, ConversationRecord, live_run
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from actors.runners.sub_agents import SubAgents
     from actors.runtime.admission import Admission
     from actors.runtime.services import Services
+    from actors.runtime.timers import Timer
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class EffectExecutor:
         self._requests = ModelRequests(services, admission, owner)
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
+        self._deadline: Timer | None = None
+        """The timer of the call that waits for a client."""
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
         self._cancelled_run = ""
@@ -117,6 +121,8 @@ class EffectExecutor:
                 self._requests.abort()
             case ExecuteTool():
                 self._execute(effect, record, context)
+            case AwaitToolResult():
+                self._await(effect)
             case AbortTool():
                 self._tell_runner(effect)
             case ScheduleRetry():
@@ -145,6 +151,7 @@ class EffectExecutor:
     def on_idle(self) -> None:
         """Let the tool runner stop once its last process tree is dead, and stop remaining sub-agents. Idempotent."""
         self.in_flight = None
+        self._stop_waiting()
         self._requests.forget()
         self._children.stop_abandoned()
         self._tell_runner(StopWhenIdle())
@@ -190,6 +197,7 @@ class EffectExecutor:
 
     def _begin(self, record: ConversationRecord) -> CancelToken:
         """Return the token of new work, cancelled already if its run is being cancelled."""
+        self._stop_waiting()
         work = self.in_flight = InFlightWork(live_run(record), CancelToken())
         # Checked after `in_flight` is set: a cancel on another thread then finds this work, or this check sees the
         # cancelled run.
@@ -208,6 +216,22 @@ class EffectExecutor:
         except RuntimeError as error:  # no thread can be started
             identity = effect.tool_use_id, effect.execution_id
             self._report(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
+
+    def _await(self, effect: AwaitToolResult) -> None:
+        """Limit the wait for a client's answer. The timer does not keep the conversation in memory."""
+        self._stop_waiting()
+        owner, clock = self._owner, self._services.clock
+
+        def report() -> None:
+            tell(owner, EffectOutcome(ToolDeadline(clock.now_ms(), effect.tool_use_id, effect.execution_id)))
+
+        self._deadline = self._services.timers.after(max(0, effect.deadline - clock.now_ms()), report)
+
+    def _stop_waiting(self) -> None:
+        """Drop the timer of a call that no longer waits for a client: it may be due in hours."""
+        if self._deadline is not None:
+            self._services.timers.cancel(self._deadline)
+            self._deadline = None
 
     def _tell_runner(self, message: RunTool | AbortTool | StopWhenIdle) -> bool:
         """Send a message to the tool runner; return False if there is none, or it is stopping."""

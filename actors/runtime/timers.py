@@ -6,14 +6,16 @@ import heapq
 import itertools
 import logging
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from actors.ports import Clock
 
 log = logging.getLogger(__name__)
+
+Timer: TypeAlias = tuple[float, int, Callable[[], object]]
+"""When it is due, in monotonic seconds; its number, which orders timers of the same time; its callback."""
 
 
 class Timers:
@@ -22,19 +24,27 @@ class Timers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._due: list[Timer] = []
         self._order = itertools.count()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="bedrock-timers", daemon=True)
         self._thread.start()
 
-    def after(self, milliseconds: int, callback: Callable[[], object]) -> None:
+    def after(self, milliseconds: int, callback: Callable[[], object]) -> Timer:
         """Run `callback` once, `milliseconds` from now; never after close()."""
+        timer = (self._clock.monotonic() + milliseconds / 1000, next(self._order), callback)
         with self._changed:
-            if self._closed:
-                return
-            heapq.heappush(self._due, (self._clock.monotonic() + milliseconds / 1000, next(self._order), callback))
-            self._changed.notify()
+            if not self._closed:
+                heapq.heappush(self._due, timer)
+                self._changed.notify()
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Forget a timer; without effect on one that fires just now, or has fired."""
+        with self._changed:
+            if timer in self._due:
+                self._due.remove(timer)
+                heapq.heapify(self._due)
 
     def close(self) -> None:
         """Drop all timers, wait for a running callback and end the thread; idempotent. Not from a callback."""

@@ -17,6 +17,7 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 | ``conversation_updated`` | mode, usage or settings changed | ``conversation``, ``state`` |
 | ``context_warning`` | the context is 80 % full | |
 | ``sub_agents_changed`` | a sub-agent ended | ``sub_agents`` |
+| ``client_tool_call_changed`` | a call waits for a client's answer, or no longer does | |
 | ``tool_tree_reaped`` | the processes of a cancelled tool have ended | |
 | ``snapshot`` | the state, at first or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |
 | ``caught_up`` | what was missed has been shown | |
@@ -32,13 +33,14 @@ from typing import Any, Literal, cast
 from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
 from bedrock.conversations import ContextUsage, ConversationInfo
-from bedrock.messages import Message, QueuedMessage
+from bedrock.messages import Message, QueuedMessage, ToolCall
 from bedrock.states import Approval, ConversationState, RunError, SubAgentsChanged, SubAgentStatus
-from bedrock.types import ApprovalDecision, ContextState, ErrorKind, EventKind, Fate, Role, StopReason
+from bedrock.types import ApprovalDecision, CallStatus, ContextState, ErrorKind, EventKind, Fate, Role, StopReason
 
 __all__ = [
     "ApprovalChanged",
     "CaughtUp",
+    "ClientToolCallChanged",
     "Event",
     "Retrying",
     "RunStopped",
@@ -83,6 +85,18 @@ class ToolOutputDelta(Wrapper[v1.Event.ToolOutputDelta]):
 
 
 @dataclass(frozen=True, slots=True)
+class ClientToolCallChanged(Wrapper[v1.Event.ClientToolCallChanged]):
+    """Whether a call of a client's tool waits for an answer. One that waited ends in exactly one other status."""
+
+    call: ToolCall
+    """The call."""
+    status: CallStatus
+    """"pending", "answered", "timed_out" or "withdrawn"."""
+    deadline: datetime
+    """Until when an answer is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot(Wrapper[v1.Event.Snapshot]):
     """The state of a conversation at one revision."""
 
@@ -98,6 +112,8 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     """The queued steers and follow-ups, oldest first."""
     sub_agents: SubAgentsChanged | None
     """The sub-agents that the conversation waits for; None in other states."""
+    pending_client_tool_calls: tuple[ClientToolCallChanged, ...]
+    """The call that waits for an answer of a client; empty if none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +249,7 @@ class Event(Wrapper[v1.Event]):
     tool_tree_reaped: ToolTreeReaped | None
     text_delta: TextDelta | None
     tool_output_delta: ToolOutputDelta | None
+    client_tool_call_changed: ClientToolCallChanged | None
 
     @property
     def kind(self) -> EventKind | Literal[""]:

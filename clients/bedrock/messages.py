@@ -80,7 +80,7 @@ class ToolResult(Wrapper[v1.ToolResult]):
     tool_use_id: str
     """Id of the tool call that it answers."""
     outcome: ToolOutcome
-    """"ok", "error", "cancelled", "skipped" or "denied"."""
+    """"ok", "error", "cancelled", "skipped", "denied", or "timed_out" if no client answered."""
     output: str
     """The output for the model."""
     images: tuple[Image, ...]

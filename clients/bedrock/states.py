@@ -219,6 +219,8 @@ class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
     """How many further calls of the response have not started."""
     completed_count: int
     """How many calls of the response have ended."""
+    deadline: datetime | None
+    """Until when the answer of a client is waited for; None for the server's own tools."""
 
 
 @dataclass(frozen=True, slots=True)

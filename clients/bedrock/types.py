@@ -20,7 +20,8 @@ CycleView = Literal["steps", "rounds", "full", "events"]
 RequestPhase = Literal["connecting", "streaming", "backoff"]
 Role = Literal["user", "agent", "tool", "system", "error"]
 StopReason = Literal["completed", "interrupted", "error"]
-ToolOutcome = Literal["ok", "error", "cancelled", "skipped", "denied"]
+ToolOutcome = Literal["ok", "error", "cancelled", "skipped", "denied", "timed_out"]
+CallStatus = Literal["pending", "answered", "timed_out", "withdrawn"]
 ToolAudience = Literal["all", "top_level", "sub_agent"]
 ToolGroup = Literal["read", "write", "bash", "other"]
 ModelProtocol = Literal["anthropic", "openai_chat", "openai_responses", "demo"]
@@ -104,6 +105,7 @@ EventKind = Literal[
     "text_delta",
     "reasoning_delta",
     "tool_output_delta",
+    "client_tool_call_changed",
 ]
 """The fields of the contract's `Event`, and a separate kind for reasoning; heartbeats are not yielded."""
 ListEventKind = Literal["conversation_changed", "conversation_deleted", "caught_up", "heartbeat"]

@@ -14,7 +14,7 @@ from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGE
 from server.contract.pagination import Page
 from server.queries.queue import waiting
 from server.wire.agents import standing
-from server.wire.conversation_messages import pending_approvals, present, summary_of
+from server.wire.conversation_messages import pending_approvals, pending_client_tool_calls, present, summary_of
 from server.wire.events import text_delta
 from server.wire.messages import message, queued_message
 
@@ -76,9 +76,11 @@ def open_stream(
 def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapshot:
     """Encode the snapshot within a response's limit; the oldest messages are omitted if they do not fit."""
     record = seen.record
+    summary = summary_of(conversion, record.id, record.state)
     answer = v1.Event.Snapshot(
         conversation=present(conversion, record),
-        pending_approvals=pending_approvals(conversion, record.id, summary_of(conversion, record.id, record.state)),
+        pending_approvals=pending_approvals(conversion, record.id, summary),
+        pending_client_tool_calls=pending_client_tool_calls(conversion, summary),
         queue=[queued_message(record.id, *entry) for entry in waiting(record)],
     )
     if isinstance(record.state, AwaitingSubAgents):

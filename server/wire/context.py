@@ -30,4 +30,4 @@ class ConversionContext:
 
     def group_of(self, call: ToolUse) -> ToolGroup:
         """Return the group of the tool that is called."""
-        return self.groups.get(call.name, ToolGroup.OTHER)
+        return call.group or self.groups.get(call.name, ToolGroup.OTHER)

@@ -9,13 +9,14 @@ from bedrock import v1
 
 from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
+from actors.core.notifications import CallStatus, ClientToolCall
 from actors.core.states import ApprovalKind, ContextExhausted, State
 from actors.core.steps.approvals import approval_kind
 from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
 from server.contract import resource_names as names
 from server.wire.agents import sub_agent
-from server.wire.enums import APPROVAL_POLICY, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND
+from server.wire.enums import APPROVAL_POLICY, CALL_STATUS, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND
 from server.wire.messages import tool_call
 from server.wire.values import budget, failure, run_error, timestamp, usage
 
@@ -136,7 +137,27 @@ def _tool_executing(conversion: ConversionContext, summary: StateSummary) -> v1.
         retry_time=timestamp(summary.retry_at),
         remaining_count=summary.remaining_count,
         completed_count=summary.completed_count,
+        deadline=timestamp(summary.deadline),
     )
+
+
+def client_tool_call(conversion: ConversionContext, awaited: ClientToolCall) -> v1.Event.ClientToolCallChanged:
+    """Return where a call of a client's tool is."""
+    return v1.Event.ClientToolCallChanged(
+        call=tool_call(conversion, awaited.call),
+        status=CALL_STATUS[awaited.status],
+        deadline=timestamp(awaited.deadline),
+    )
+
+
+def pending_client_tool_calls(
+    conversion: ConversionContext, summary: StateSummary
+) -> list[v1.Event.ClientToolCallChanged]:
+    """Return the calls of a state that wait for a client's answer."""
+    if summary.current_call is None or not summary.deadline:
+        return []
+    awaited = ClientToolCall(summary.current_call, CallStatus.PENDING, summary.deadline)
+    return [client_tool_call(conversion, awaited)]
 
 
 def _error(summary: StateSummary) -> v1.RunError:

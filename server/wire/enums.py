@@ -8,7 +8,7 @@ from actors.core.content import MessageType, SystemKind, ToolOutcome
 from actors.core.context import ApprovalPolicy, FollowUpPolicy, Mode, ToolGroup
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
-from actors.core.notifications import Decision, Fate, StopReason
+from actors.core.notifications import CallStatus, Decision, Fate, StopReason
 from actors.core.states import Phase
 
 STATE_KIND = {
@@ -130,6 +130,14 @@ TOOL_OUTCOME = {
     ToolOutcome.CANCELLED: v1.TOOL_OUTCOME_CANCELLED,
     ToolOutcome.SKIPPED: v1.TOOL_OUTCOME_SKIPPED,
     ToolOutcome.DENIED: v1.TOOL_OUTCOME_DENIED,
+    ToolOutcome.TIMED_OUT: v1.TOOL_OUTCOME_TIMED_OUT,
+}
+
+CALL_STATUS = {
+    CallStatus.PENDING: v1.Event.ClientToolCallChanged.STATUS_PENDING,
+    CallStatus.ANSWERED: v1.Event.ClientToolCallChanged.STATUS_ANSWERED,
+    CallStatus.TIMED_OUT: v1.Event.ClientToolCallChanged.STATUS_TIMED_OUT,
+    CallStatus.WITHDRAWN: v1.Event.ClientToolCallChanged.STATUS_WITHDRAWN,
 }
 
 TOOL_GROUP = {

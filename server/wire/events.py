@@ -10,6 +10,7 @@ from actors.core.errors import ErrorKind
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
+    ClientToolCall,
     ContextWarning,
     ConversationUpdated,
     Durable,
@@ -27,7 +28,7 @@ from actors.core.notifications import (
 )
 from server.contract import resource_names as names
 from server.wire import agents
-from server.wire.conversation_messages import pending_approval, state
+from server.wire.conversation_messages import client_tool_call, pending_approval, state
 from server.wire.enums import CONTEXT_STATE, DECISION, FATE, MODE, STOP_REASON
 from server.wire.messages import message, queued_message
 from server.wire.values import duration, failure, run_error, timestamp, usage
@@ -83,6 +84,8 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
             answer.queue_changed.fate = FATE[fate]
         case ApprovalRequested() | ApprovalResolved() as question:
             answer.approval_changed.CopyFrom(_approval(conversion, conversation_id, question))
+        case ClientToolCall() as awaited:
+            answer.client_tool_call_changed.CopyFrom(client_tool_call(conversion, awaited))
         case UsageChanged() | ModeChanged() | ConversationUpdated():
             pass
         case ContextWarning(used_tokens=used, window_tokens=window):

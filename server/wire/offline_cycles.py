@@ -164,7 +164,7 @@ def _result(result: cycles.ToolResult) -> tuple[Content, ...]:
             return (ToolSuccess(result.tool_call_id, "", duration_ms=result.duration_ms),)
         case ToolOutcome.CANCELLED.value | ToolOutcome.SKIPPED.value:
             return (ToolCancelled(result.tool_call_id, "", ToolOutcome(result.status)),)
-        case ToolOutcome.ERROR.value | ToolOutcome.DENIED.value:
+        case ToolOutcome.ERROR.value | ToolOutcome.DENIED.value | ToolOutcome.TIMED_OUT.value:
             return (ToolError(result.tool_call_id, "", ToolOutcome(result.status), duration_ms=result.duration_ms),)
         case _:
             return ()

@@ -25,7 +25,15 @@ from actors.core.events import (
     WithdrawMessage,
 )
 from actors.core.fsm import DIAGRAM_EDGES, EXTENSION_EDGES, ContextState
-from actors.core.states import TERMINAL, AwaitingContinuation, AwaitingSubAgents, Cancelling, QueuedInput, State
+from actors.core.states import (
+    TERMINAL,
+    AwaitingContinuation,
+    AwaitingSubAgents,
+    Cancelling,
+    QueuedInput,
+    State,
+    ToolExecuting,
+)
 from actors.core.transition import transition
 from tests.machine.columns import BASH_1, BASH_2, NOW, Column, agent, parent_columns, sub_agent_columns
 from tests.machine.rows import ROWS, Case
@@ -79,6 +87,8 @@ def _variants() -> Iterator[Column]:
             case AwaitingSubAgents() if one.state.tool_use_id:
                 last = replace(one.state, pending=(agent(1),), remaining_tool_ids=("t2",), calls=(BASH_1, BASH_2))
                 yield replace_state(one, last)
+            case ToolExecuting() if one.state.deadline:
+                yield replace_state(one, replace(one.state, remaining_tool_ids=()))
             case Cancelling() if one.state.pending_agents:
                 yield replace_state(one, replace(one.state, pending_agents=(agent(1), agent(2))))
             case _:

@@ -63,10 +63,15 @@ PARENT = ConvContext(
     limits=Limits(),
 )
 SUB_AGENT = replace(PARENT, is_sub_agent=True)
+WITH_CLIENT_TOOLS = replace(
+    PARENT, tools=(*TOOLS, ToolTraits("find_order", ToolGroup.READ, client=True, timeout_ms=60_000))
+)
+"""Of a conversation that has a tool which clients run."""
 
 BASH_1 = ToolUse("t1", "bash", '{"cmd": "one"}')
 BASH_2 = ToolUse("t2", "bash", '{"cmd": "two"}')
 PATCH_1 = ToolUse("t1", "patch", '{"path": "a"}')
+FIND_1 = ToolUse("t1", "find_order", '{"id": 7}')
 READ_1 = ToolUse("t1", "read_file", '{"path": "a"}')
 UPGRADE_1 = ToolUse("t1", "request_mode_upgrade", '{"reason": "need it"}')
 
@@ -131,6 +136,7 @@ def parent_columns() -> tuple[Column, ...]:
         "ToolExec(last)": executing(books, READ_1),
         "ToolExec(upgrade)": executing(books, UPGRADE_1),
         "ToolExec/backoff": executing(books, READ_1, phase=ToolPhase.BACKOFF, attempt=2),
+        "ToolExec(client)": replace(executing(books, FIND_1, BASH_2), deadline=NOW + 60_000),
         "AwaitSub": AwaitingSubAgents(spawned, (agent(1), agent(2)), (), "t1", ("t2",), (BASH_1, BASH_2)),
         "AwaitSub(last)": AwaitingSubAgents(spawned, (agent(1),), (_reported(2),), "t1", (), (BASH_1,)),
         "AwaitSub(cmd,last)": AwaitingSubAgents(spawned, (agent(1),), (_reported(2),)),
@@ -141,7 +147,8 @@ def parent_columns() -> tuple[Column, ...]:
         "AwaitCont/backoff": _summary(books, Phase.BACKOFF, 2),
         "CtxExhausted": ContextExhausted(quiet, "what happened"),
     }
-    return tuple(Column(name, state, PARENT) for name, state in states.items())
+    contexts = {"ToolExec(client)": WITH_CLIENT_TOOLS}
+    return tuple(Column(name, state, contexts.get(name, PARENT)) for name, state in states.items())
 
 
 @cache

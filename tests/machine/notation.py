@@ -20,6 +20,7 @@ from actors.core.content import (
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
+    AwaitToolResult,
     CancelSubAgents,
     Effect,
     ExecuteTool,
@@ -39,6 +40,7 @@ from actors.core.errors import Rejected
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
+    ClientToolCall,
     ContextWarning,
     ConversationUpdated,
     MessageAdded,
@@ -155,6 +157,8 @@ def effect_text(effect: Effect) -> str:
             return f"AbortLlm({number(effect.request_id)})"
         case ExecuteTool():
             return f"ExecuteTool({effect.tool_use_id}, {effect.execution_id})"
+        case AwaitToolResult():
+            return f"AwaitToolResult({effect.tool_use_id}, {effect.execution_id})"
         case AbortTool():
             return f"AbortTool({effect.tool_use_id}, {effect.execution_id})"
         case ScheduleRetry():
@@ -252,6 +256,8 @@ def _notification(data: Notification) -> str:
             return f"ApprovalRequested {data.call.id}"
         case ApprovalResolved():
             return f"ApprovalResolved {data.tool_use_id} {data.decision.value}"
+        case ClientToolCall():
+            return f"ClientToolCall {data.call.id} {data.status.value}"
         case SubAgents():
             return f"SubAgents {len(data.reports)} {len(data.pending)}"
         case ModeChanged():

@@ -33,8 +33,10 @@ from actors.core.events import (
     StartSubAgent,
     SubAgentResult,
     SubAgentTimeout,
+    SubmitToolResult,
     ToolAborted,
     ToolComplete,
+    ToolDeadline,
     ToolRetryTimeout,
     ToolTransient,
     TriggerContinuation,
@@ -207,6 +209,12 @@ ROWS: dict[str, Row] = {
     "ToolRetryTimeout match": _events(lambda state: ToolRetryTimeout(AT, "t1", XID, _tool_attempt(state))),
     "AgentsSpawned match": _events(lambda state: AgentsSpawned(AT, "t1", XID, TASKS)),
     "any tool outcome, stale id": _stale_tool,
+    "SubmitToolResult t1": _events(lambda state: SubmitToolResult(AT, "t1", ToolSuccess("t1", "sent"))),
+    "SubmitToolResult other call": _events(lambda state: SubmitToolResult(AT, "t2", ToolSuccess("t2", "sent"))),
+    "ToolDeadline match": _events(lambda state: ToolDeadline(AT, "t1", XID)),
+    "ToolDeadline, stale id": _events(
+        lambda state: ToolDeadline(AT, "t1", XID - 1), lambda state: ToolDeadline(AT, "t9", XID)
+    ),
     "SubAgentResult known": _events(lambda state: SubAgentResult(AT, f"{CONVERSATION}-a1", AgentSucceeded("result 1"))),
     "SubAgentResult unknown/dup": _events(
         lambda state: SubAgentResult(AT, f"{CONVERSATION}-a9", AgentSucceeded("whose?")),

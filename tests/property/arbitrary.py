@@ -30,8 +30,10 @@ from actors.core.events import (
     StartSubAgent,
     SubAgentResult,
     SubAgentTimeout,
+    SubmitToolResult,
     ToolAborted,
     ToolComplete,
+    ToolDeadline,
     ToolRetryTimeout,
     ToolTransient,
     TriggerContinuation,
@@ -69,7 +71,7 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
-from tests.property.drive import SUB_AGENT_TOOLS, some_calls_of, some_tasks, submissions
+from tests.property.drive import CLIENT_TOOLS, SUB_AGENT_TOOLS, some_calls_of, some_tasks, submissions
 from tests.property.tape import Tape
 
 CONVERSATION = "c"
@@ -143,6 +145,8 @@ def _awaiting_tool_approval(tape: Tape, context: ConvContext) -> State:
 def _tool_executing(tape: Tape, context: ConvContext) -> State:
     calls = some_calls(tape, context)
     done, current, remaining = _cut(tape, calls)
+    if next(call for call in calls if call.id == current).name in CLIENT_TOOLS:
+        return ToolExecuting(a_ledger(tape, context), current, remaining, done, calls, EXECUTION, deadline=9_000)
     attempt = 1 + tape.number(context.limits.max_attempts - 1)
     phase = tape.pick((ToolPhase.RUNNING, ToolPhase.BACKOFF)) if attempt > 1 else ToolPhase.RUNNING
     ledger = a_ledger(tape, context)
@@ -244,6 +248,7 @@ def a_command(tape: Tape) -> Event:
         SpawnSubAgents(600, "new", (*some_tasks(tape), *some_tasks(Tape(b"\1")))),
         StartSubAgent(600, "new", "do it"),
         SetMode(600, tape.pick(tuple(Mode)), tape.pick(((), ("t-x-0",), ("t-x-1", "t-none")))),
+        SubmitToolResult(600, tape.pick(("t-x-0", "t-x-1", "t-none")), ToolSuccess("t", "sent")),
         WithdrawMessage(600, tape.pick(("s0", "f0", "f1", "nobody"))),
     )
     return tape.pick(commands)
@@ -270,6 +275,7 @@ def an_outcome(tape: Tape, *, mine: bool) -> Event:
         ToolAborted(600, *execution),
         AgentsSpawned(600, *execution, some_tasks(tape)),
         ToolRetryTimeout(600, *execution, tape.pick((2, 3))),
+        ToolDeadline(600, *execution),
         SubAgentResult(600, agent, ended),
         SubAgentTimeout(600, agent),
         CancelTimeout(600, f"c:{RUN}" if mine else tape.pick((f"c:{RUN - 1}", f"d:{RUN}"))),

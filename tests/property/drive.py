@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from actors.core.content import Content, Delivery, Image, Reasoning, Text, ToolError, ToolSuccess, ToolUse, Usage
 from actors.core.context import ApprovalPolicy, Budget, ConvContext, FollowUpPolicy, Limits, Mode, ToolGroup, ToolTraits
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm, SpawnSubAgent
-from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.events import (
     AgentsSpawned,
     ApprovalResponse,
@@ -26,8 +26,10 @@ from actors.core.events import (
     StartSubAgent,
     SubAgentResult,
     SubAgentTimeout,
+    SubmitToolResult,
     ToolAborted,
     ToolComplete,
+    ToolDeadline,
     ToolTransient,
     TriggerContinuation,
     UsageReported,
@@ -67,7 +69,13 @@ PARENT_TOOLS = (
     *TOOLS,
     ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True),
     ToolTraits("spawn_sub_agent", ToolGroup.OTHER),
+    ToolTraits("find_order", ToolGroup.READ, client=True, timeout_ms=5_000),
+    ToolTraits("ship_order", ToolGroup.WRITE, writes=True, client=True, timeout_ms=300_000),
+    ToolTraits("refund", ToolGroup.OTHER, writes=True, always_asks=True, client=True, timeout_ms=1_000),
 )
+"""Those of a conversation: the last three are run by clients."""
+CLIENT_TOOLS = {traits.name for traits in PARENT_TOOLS if traits.client}
+BAD_INPUT = "The input does not fit its schema."
 SUB_AGENT_TOOLS = (*TOOLS, ToolTraits("submit_result", ToolGroup.OTHER), ToolTraits("submit_error", ToolGroup.OTHER))
 
 PROVIDER_ERRORS = (
@@ -153,7 +161,12 @@ def some_calls_of(context: ConvContext, tag: str, tape: Tape) -> tuple[ToolUse, 
     names = (*(traits.name for traits in context.tools), "unheard_of", "spawn_sub_agent")
     count = tape.pick((1, 2, 3, 2))
     one_id = tape.one_in(8)  # a model that repeats itself, past an adapter that does not see it
-    return tuple(ToolUse(f"t-{tag}-{0 if one_id else index}", tape.pick(names), '{"x":1}') for index in range(count))
+    chosen = tuple(tape.pick(names) for _ in range(count))
+    bad = BAD_INPUT if tape.one_in(8) else ""
+    return tuple(
+        ToolUse(f"t-{tag}-{0 if one_id else index}", name, '{"x":1}', bad if name in CLIENT_TOOLS else "")
+        for index, name in enumerate(chosen)
+    )
 
 
 def submissions(tag: str, tape: Tape) -> tuple[Content, ...]:
@@ -218,6 +231,29 @@ def of_tool(world: World, tool: ExecuteTool, tape: Tape) -> Event:
             return ToolComplete(at, *identity, result)
 
 
+def of_client(world: World, call_id: str, tape: Tape) -> SubmitToolResult:
+    """A client's answer."""
+    results: tuple[ToolSuccess | ToolError, ...] = (
+        ToolSuccess(call_id, "sent", (PICTURE,)),
+        ToolSuccess("", "sent"),
+        ToolError(call_id, "out of stock"),
+    )
+    return SubmitToolResult(world.now, call_id, tape.pick(results))
+
+
+def client_answers(world: World, tape: Tape) -> None:
+    """The client that is asked answers, twice, or its time is over; then its answer is too late."""
+    assert world.wait
+    call_id, execution_id = world.wait.tool_use_id, world.wait.execution_id
+    answer = of_client(world, call_id, tape)
+    if tape.one_in(4):
+        world.deliver(ToolDeadline(world.now, call_id, execution_id))
+    else:
+        check("an answer that is waited for counts", world.apply(answer) is True, answer)
+    late = world.apply(replace(answer, at=world.now))
+    check("I44 a late or second answer is refused", late is Reason.UNKNOWN_OR_DECIDED, answer, late)
+
+
 def some_tasks(tape: Tape) -> tuple[AgentTask, ...]:
     count = tape.pick((2, 1, 3, 0))
     turns = tape.pick((2, 1, 20))
@@ -258,6 +294,8 @@ def progress(world: World, tape: Tape) -> None:
         world.deliver(of_request(world, world.request, tape))
     elif world.tool:
         world.deliver(of_tool(world, world.tool, tape))
+    elif world.wait:
+        client_answers(world, tape)
     elif world.agents:
         world.deliver(of_agent(world, tape.pick(sorted(world.agents)), tape))
     elif isinstance(state, AwaitingToolApproval):
@@ -346,6 +384,12 @@ def stray(world: World, tape: Tape) -> None:
         event = of_tool(world, world.tool, tape)
         later = world.tool.execution_id + 1
         event = _wrong(event, tape, tool_use_id=("t-none", ""), execution_id=(later - 2, later))
+    elif world.wait:
+        # Nothing of ours runs, so that no outcome of it can come; and the deadline is that of one execution.
+        identity = world.wait.tool_use_id, world.wait.execution_id
+        event = of_tool(world, ExecuteTool(*identity, "bash", "{}"), tape)
+        if tape.pick((True, False)):
+            event = _wrong(ToolDeadline(world.now, *identity), tape, tool_use_id=("t-none",), execution_id=(0, 99))
     elif world.agents:
         event = replace(of_agent(world, tape.pick(sorted(world.agents)), tape), agent_id="nobody")
     elif isinstance(world.state, (LlmRequesting, AwaitingContinuation)) and tape.pick((True, False)):
@@ -400,6 +444,7 @@ def command(world: World, tape: Tape) -> None:
         WithdrawMessage(at, tape.pick((waiting, waiting, "nobody"))),
         ApprovalResponse(at, tape.pick(("t-none", "")), approve=True),
         StartSubAgent(at, world.new_id("m"), "again"),
+        of_client(world, tape.pick(("t-none", "")), tape),
     )
     world.apply(tape.pick(commands))
 

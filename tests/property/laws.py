@@ -14,8 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from actors.core.content import Message, MessageType, SystemKind, Text, ToolUse, text_of, tool_uses
+from actors.core.content import (
+    Message,
+    MessageType,
+    SystemKind,
+    Text,
+    ToolOutcome,
+    ToolUse,
+    is_tool_result,
+    text_of,
+    tool_uses,
+)
 from actors.core.effects import (
+    AwaitToolResult,
     Effect,
     ExecuteTool,
     NotifyClient,
@@ -42,6 +53,8 @@ from actors.core.history import ChainCheck, provider_view, summary_view
 from actors.core.invariants import InvariantChecker
 from actors.core.notifications import (
     ApprovalRequested,
+    CallStatus,
+    ClientToolCall,
     Durable,
     Fate,
     MessageAdded,
@@ -128,6 +141,8 @@ class Laws:
         self.nudges = 0
         self.last_text = ""
         self.parent_told = 0
+        self.awaited: ClientToolCall | None = None
+        """The call whose result a client was asked for."""
         self.cut_off = False
         """A run was cancelled or cut off by a restart, and the agent has not been told."""
 
@@ -200,7 +215,7 @@ class Laws:
             case RequestContinuation():
                 self._model(effect, step.context)
                 self._summary_request(effect)
-            case ExecuteTool():
+            case ExecuteTool() | AwaitToolResult():
                 self._use(f"execution {effect.execution_id}")
                 check("I16 calls run in request order", effect.tool_use_id == self.chain_check.open_calls[0], effect)
                 check("I41 no tool runs in the grace turn", not step.new_state.ledger.grace, effect)
@@ -325,8 +340,28 @@ class Laws:
                 upgrade = told.call.name == "request_mode_upgrade"
                 check("C15 what is asked for", told.kind.value == ("mode_upgrade" if upgrade else "tool"), told)
                 check("C16 since when it is asked", told.since == step.event.at, told, step.event)
+            case ClientToolCall():
+                self._client_call(told, step)
             case _:
                 pass
+
+    def _client_call(self, told: ClientToolCall, step: Step) -> None:
+        """A wait begins when nothing else waits, and ends once, with the call's result."""
+        if told.status is CallStatus.PENDING:
+            check("I44 one wait at a time", self.awaited is None, told, self.awaited)
+            self.awaited = told
+            return
+        check("I44 what ends had begun", self.awaited == replace(told, status=CallStatus.PENDING), told, self.awaited)
+        self.awaited = None
+        stored = [effect.message for effect in step.effects if isinstance(effect, PersistMessage)]
+        answers = [block for message in stored for block in message.content if is_tool_result(block)]
+        (result,) = [block for block in answers if block.tool_use_id == told.call.id]
+        expected = {
+            CallStatus.ANSWERED: (ToolOutcome.OK, ToolOutcome.ERROR),
+            CallStatus.TIMED_OUT: (ToolOutcome.TIMED_OUT,),
+            CallStatus.WITHDRAWN: (ToolOutcome.CANCELLED, ToolOutcome.ERROR),
+        }
+        check("I44 the result says how", result.outcome in expected[told.status], told, result)
 
     def _queue(self, told: QueueChanged) -> None:
         """Keep the order of follow-ups, and the fates of messages that do not run."""

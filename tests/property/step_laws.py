@@ -4,8 +4,9 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.core.content import MessageType, ToolSuccess, ToolUse
-from actors.core.context import ConvContext
+from actors.core.context import ConvContext, Mode
 from actors.core.effects import (
+    AwaitToolResult,
     Effect,
     ExecuteTool,
     NotifyClient,
@@ -48,12 +49,12 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
-from actors.core.transition import transition
+from actors.core.transition import context_after, transition
 
 _STATES: msgspec.json.Decoder[State] = msgspec.json.Decoder(State)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
-IN_FLIGHT = (RequestLlm, RequestContinuation, ExecuteTool)
+IN_FLIGHT = (RequestLlm, RequestContinuation, ExecuteTool, AwaitToolResult)
 
 
 def check(law: str, holds: object, *about: object) -> None:
@@ -77,6 +78,7 @@ def check_transition(
     _parent_is_told(before, context, after, effects)
     _counters_grow(before, after)
     _may_run(before, context, event, effects)
+    _may_be_asked(context, event, after, effects)
     _bounded(context, before, after, effects)
     told = notifications(effects)
     _stops(before, event, after, effects, [one for one in told if isinstance(one, RunStop)])
@@ -138,7 +140,7 @@ def _one_operation(after: State, effects: tuple[Effect, ...]) -> None:
         )
 
 
-def names(state: State, effect: RequestLlm | RequestContinuation | ExecuteTool) -> bool:
+def names(state: State, effect: RequestLlm | RequestContinuation | ExecuteTool | AwaitToolResult) -> bool:
     """Whether the state says that exactly this is in flight."""
     match state, effect:
         case LlmRequesting(), RequestLlm():
@@ -148,8 +150,11 @@ def names(state: State, effect: RequestLlm | RequestContinuation | ExecuteTool) 
             flight = state.request_id, state.attempt, state.phase, state.through_sequence
             return flight == (effect.request_id, effect.attempt, Phase.CONNECTING, effect.through_sequence)
         case ToolExecuting(), ExecuteTool():
-            running = state.current_tool_id, state.execution_id, state.attempt, state.phase
-            return running == (effect.tool_use_id, effect.execution_id, effect.attempt, ToolPhase.RUNNING)
+            running = state.current_tool_id, state.execution_id, state.attempt, state.phase, state.deadline
+            return running == (effect.tool_use_id, effect.execution_id, effect.attempt, ToolPhase.RUNNING, 0)
+        case ToolExecuting(), AwaitToolResult():
+            waiting = state.current_tool_id, state.execution_id, state.phase, state.deadline
+            return waiting == (effect.tool_use_id, effect.execution_id, ToolPhase.RUNNING, effect.deadline)
         case _:
             return False
 
@@ -228,6 +233,30 @@ def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[E
                 check("C32 sub-agents get no rights", not context.is_sub_agent, event)
             case _:
                 pass
+
+
+def _may_be_asked(context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
+    """A client is asked only for what it offers, in this mode, with an input that fits; ours is not left to clients."""
+    traits = {one.name: one for one in context.tools}
+    mode = context_after(context, effects).mode
+    for effect in effects:
+        if isinstance(effect, ExecuteTool):
+            ours = effect.name not in traits or not traits[effect.name].client
+            check("C52 we do not run a client's tool", ours, effect)
+        if not isinstance(effect, AwaitToolResult):
+            continue
+        check("C54 sub-agents ask no client", not context.is_sub_agent, effect)
+        assert isinstance(after, ToolExecuting), after
+        call = next(call for call in after.calls if call.id == effect.tool_use_id)
+        tool = traits[call.name]
+        check("C52 only clients' tools are waited for", tool.client, call)
+        check("C52 the deadline", effect.deadline == event.at + tool.timeout_ms, effect, event)
+        check("C54 nothing that changes anything in Restricted", mode is not Mode.RESTRICTED or not tool.writes, call)
+        check("C54 the input fits", not call.bad_input, call)
+        asked = not tool.always_asks or not isinstance(event, LlmResponse)
+        check("C15 what always asks does so", asked, call, event)
+        used = event.usage.context_tokens if isinstance(event, LlmResponse) and event.usage else 0
+        check("REQ-BED-019 nothing runs in a full context", not 0 < 0.9 * context.usable_window <= used, event)
 
 
 def _bounded(context: ConvContext, before: State, after: State, effects: tuple[Effect, ...]) -> None:

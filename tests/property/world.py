@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
+    AwaitToolResult,
     CancelSubAgents,
     Effect,
     ExecuteTool,
@@ -40,13 +41,15 @@ from actors.core.events import (
     SpawnSubAgents,
     StartSubAgent,
     SubAgentTimeout,
+    SubmitToolResult,
+    ToolDeadline,
     ToolRetryTimeout,
     TriggerContinuation,
     UserCancel,
     UserMessage,
     WithdrawMessage,
 )
-from actors.core.notifications import RunStop
+from actors.core.notifications import CallStatus, ClientToolCall, RunStop
 from actors.core.states import (
     QUIET,
     TERMINAL,
@@ -77,6 +80,7 @@ COMMANDS = (
     SpawnSubAgents,
     StartSubAgent,
     SetMode,
+    SubmitToolResult,
     WithdrawMessage,
 )
 """Commands that may be refused; UserCancel never is."""
@@ -100,6 +104,8 @@ class World:
         self.laws = Laws(context)
         self.request: Request | None = None
         self.tool: ExecuteTool | None = None
+        self.wait: AwaitToolResult | None = None
+        """The call that a client may answer."""
         self.agents: dict[str, SpawnSubAgent] = {}
         self.dead: list[Request | ExecuteTool | SpawnSubAgent] = []
         """Aborted, but perhaps not silent yet."""
@@ -246,6 +252,14 @@ class World:
             case ExecuteTool():
                 check("I16 one tool at a time", self.request is None and self.tool is None, effect, self.tool)
                 self.tool = effect
+            case AwaitToolResult():
+                idle = self.request is None and self.tool is None and self.wait is None
+                check("I16 one call at a time", idle, effect, self.tool, self.wait)
+                self.wait = effect
+                self.timers.append(ToolDeadline(0, effect.tool_use_id, effect.execution_id))
+            case NotifyClient(data=ClientToolCall() as told) if told.status is not CallStatus.PENDING:
+                check("I44 what ends is what waits", self.wait and self.wait.tool_use_id == told.call.id, told)
+                self.wait = None
             case AbortTool():
                 check("an abort names what is in flight", self.tool, effect)
                 assert self.tool
@@ -284,7 +298,7 @@ class World:
     def _somebody_ends_the_wait(self) -> None:
         """What the state waits for is in flight, and nothing else is: so every wait ends, and I25."""
         state = self.state
-        request = tool = None
+        request = tool = wait = None
         agents: set[str] = set()
         match state:
             case LlmRequesting() | AwaitingContinuation() if state.phase is Phase.BACKOFF:
@@ -294,6 +308,10 @@ class World:
             case ToolExecuting() if state.phase is ToolPhase.BACKOFF:
                 timer = ToolRetryTimeout(0, state.current_tool_id, state.execution_id, state.attempt)
                 check("a backoff has its timer", timer in self.timers, state)
+            case ToolExecuting() if state.deadline:
+                wait = AwaitToolResult(state.current_tool_id, state.execution_id, state.deadline)
+                deadline = ToolDeadline(0, state.current_tool_id, state.execution_id)
+                check("a wait for a client has its timer", deadline in self.timers, state)
             case ToolExecuting():
                 tool = (state.current_tool_id, state.execution_id)
             case AwaitingSubAgents():
@@ -311,6 +329,7 @@ class World:
         check("I25 the request in flight is the one waited for", flight == request, flight, state)
         running = self.tool and (self.tool.tool_use_id, self.tool.execution_id)
         check("I25 the tool in flight is the one waited for", running == tool, running, state)
+        check("I25 the client's call is the one waited for", self.wait == wait, self.wait, state)
         check(
             "I25 the sub-agents at work are those waited for", self.agents.keys() == agents, self.agents.keys(), state
         )

@@ -84,7 +84,7 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
                     tool_call_id=block.id,
                     tool=block.name,
                     input=block.input,
-                    group=groups.get(block.name, ToolGroup.OTHER),
+                    group=block.group or groups.get(block.name, ToolGroup.OTHER),
                     message_id=message.id,
                     at=at,
                 )

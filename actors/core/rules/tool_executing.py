@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from actors.core import retry
-from actors.core.content import ToolCancelled, ToolError, ToolResult, ToolSuccess, ToolUse
+from actors.core.content import ToolCancelled, ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext, Mode
-from actors.core.effects import AbortTool, RetryOf, ScheduleRetry
+from actors.core.effects import RetryOf, ScheduleRetry
 from actors.core.errors import ErrorKind, LlmFailure, Reason, Rejected
 from actors.core.events import (
     AgentsSpawned,
@@ -37,7 +37,7 @@ from actors.core.events import (
     UserCancel,
     UserMessage,
 )
-from actors.core.notifications import Retrying
+from actors.core.notifications import CallStatus, Retrying
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import ToolExecuting, ToolPhase
 from actors.core.steps import texts
@@ -47,7 +47,14 @@ from actors.core.steps.modes import change_mode, set_mode
 from actors.core.steps.run_endings import cancel_run, interrupt_run
 from actors.core.steps.sub_agent_steps import spawn_agents
 from actors.core.steps.tool_results import add_result, cancel_calls, interrupt_calls
-from actors.core.steps.tool_rounds import run_next_call, start_execution
+from actors.core.steps.tool_rounds import (
+    complete_call,
+    current_call,
+    end_waiting,
+    run_next_call,
+    start_execution,
+    stop_call,
+)
 from actors.core.steps.transition_builder import TransitionBuilder
 
 
@@ -71,6 +78,8 @@ def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridE
         case Restart():
             builder = TransitionBuilder(state, context, event.at)
             interrupt_calls(builder, (state.current_tool_id, *state.remaining_tool_ids))
+            if state.deadline:
+                end_waiting(builder, state, CallStatus.WITHDRAWN)
             return interrupt_run(builder)
         case (
             BeginLlm() | FinishCancel() | PromoteFollowUp() | LlmStreamStarted() | LlmStreamChunk() | LlmResponse()
@@ -102,7 +111,8 @@ def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> Tran
 def _concerns(state: ToolExecuting, event: Outcome) -> bool:
     """Whether an outcome belongs to the running execution; any other is stale and ignored."""
     identity = (event.tool_use_id, event.execution_id)
-    return state.phase is ToolPhase.RUNNING and identity == (state.current_tool_id, state.execution_id)
+    runs = state.phase is ToolPhase.RUNNING and not state.deadline
+    return runs and identity == (state.current_tool_id, state.execution_id)
 
 
 def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
@@ -117,7 +127,7 @@ def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
 def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
     """Persist the result and start the next call, or return to the model after the last one."""
     answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
-    upgrade = _current(state).name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess)
+    upgrade = current_call(state).name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess)
     if upgrade and not builder.context.is_sub_agent:
         change_mode(builder, Mode.UNRESTRICTED)
     return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
@@ -125,7 +135,7 @@ def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolRes
 
 def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTransient) -> TransitionResult:
     """Retry a call that cannot have changed anything; otherwise the failure is its result."""
-    limits, traits = builder.context.limits, traits_of(builder.context, _current(state).name)
+    limits, traits = builder.context.limits, traits_of(builder.context, current_call(state).name)
     repeatable = not event.begun or (traits is not None and traits.retry_safe)
     if not repeatable or not retry.attempts_left(state.attempt, limits):
         text = texts.failed_after(state.attempt, event.message)
@@ -141,7 +151,7 @@ def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTran
 
 
 def _retry(builder: TransitionBuilder, state: ToolExecuting) -> TransitionResult:
-    xid = start_execution(builder, _current(state), state.attempt)
+    xid = start_execution(builder, current_call(state), state.attempt)
     return builder.finish(replace(state, ledger=builder.ledger, execution_id=xid, phase=ToolPhase.RUNNING, retry_at=0))
 
 
@@ -149,8 +159,7 @@ def _cancel(state: ToolExecuting, context: ConvContext, event: UserCancel) -> Tr
     """Become idle at once. The tool runner delays the next execution until the process tree is dead."""
     builder = TransitionBuilder(state, context, event.at)
     cancel_calls(builder, state.current_tool_id, state.remaining_tool_ids)
-    if state.phase is ToolPhase.RUNNING:
-        builder.add_effect(AbortTool(state.current_tool_id, state.execution_id))
+    stop_call(builder, state)
     return cancel_run(builder, event)
 
 
@@ -164,10 +173,5 @@ def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: SetMode) -
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
     change_mode(builder, event.mode)
-    builder.add_effect(AbortTool(state.current_tool_id, state.execution_id))
-    answer = add_result(builder, ToolCancelled(state.current_tool_id, texts.STOPPED_FOR_MODE[event.mode]))
-    return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
-
-
-def _current(state: ToolExecuting) -> ToolUse:
-    return next(call for call in state.calls if call.id == state.current_tool_id)
+    stop_call(builder, state)
+    return complete_call(builder, state, ToolCancelled(state.current_tool_id, texts.STOPPED_FOR_MODE[event.mode]))

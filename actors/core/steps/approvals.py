@@ -29,6 +29,8 @@ def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
 
 def needs_approval(context: ConvContext, call: ToolUse) -> bool:
     """Whether a person must approve this call before it runs. An unknown tool counts as one that writes."""
+    if call.bad_input:  # gets an error result in any mode
+        return False
     traits = traits_of(context, call.name)
     if call.name == REQUEST_MODE_UPGRADE or (traits is not None and traits.always_asks):
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.core.content import ToolError
-from actors.core.effects import AbortTool, CancelSubAgents
+from actors.core.effects import CancelSubAgents
 from actors.core.errors import ErrorKind
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import (
@@ -17,7 +17,6 @@ from actors.core.states import (
     LlmRequesting,
     State,
     ToolExecuting,
-    ToolPhase,
     open_calls,
 )
 from actors.core.steps import texts
@@ -25,6 +24,7 @@ from actors.core.steps.approvals import withdraw_questions
 from actors.core.steps.inference import abort_request
 from actors.core.steps.run_endings import fail_run
 from actors.core.steps.tool_results import add_result
+from actors.core.steps.tool_rounds import stop_call
 from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def handle_fault(state: State, context: ConvContext, event: InternalFault) -> Tr
             abort_request(builder, state)
         case AwaitingToolApproval():
             withdraw_questions(builder, state.undecided)
-        case ToolExecuting() if state.phase is ToolPhase.RUNNING:
-            builder.add_effect(AbortTool(state.current_tool_id, state.execution_id))
+        case ToolExecuting():
+            stop_call(builder, state)
         case AwaitingSubAgents():
             builder.add_effect(CancelSubAgents(state.pending_ids))
         case Cancelling() if state.pending_agents:

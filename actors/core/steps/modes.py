@@ -49,12 +49,16 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
 
 
 def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
-    """Change the mode within an open tool round, and queue the notice. Raises Rejected if it is not available."""
+    """Change the mode within an open tool round, and queue the notice: the next call starts in it.
+
+    Raises Rejected if it is not available.
+    """
     if builder.context.mode is mode:
         return
     _check_available(builder.context, mode)
     builder.add_effect(PersistMode(mode))
     builder.notify(ModeChanged(mode))
+    builder.context = replace(builder.context, mode=mode)
     _queue(builder, mode)
 
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def open_run(builder: TransitionBuilder) -> None:
-    """Open the next run."""
-    ledger = builder.ledger
-    builder.ledger = replace(ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage())
+    """Open the next run. It offers the tools of clients that its first mode allows until it ends."""
+    ledger, context = builder.ledger, builder.context
+    mode = context.mode if any(traits.client for traits in context.tools) else None
+    builder.ledger = replace(ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage(), run_mode=mode)
 
 
 def begin_run(builder: TransitionBuilder) -> None:

@@ -23,6 +23,8 @@ CONTEXT_LIMIT = NOT_EXECUTED + "context limit reached"
 TURN_LIMIT = NOT_EXECUTED + "turn limit reached"
 BAD_SUBMISSION = NOT_EXECUTED + "submit_result and submit_error must be the only call in the response, with valid input"
 CANNOT_ASK = NOT_EXECUTED + "it needs approval, and sub-agents cannot ask"
+NOT_IN_MODE = {mode: f"{NOT_EXECUTED}in {mode.value} mode only read-only tools of clients are called" for mode in Mode}
+NO_SUCH_WAIT = "no call of this id waits for an answer"
 FAULT = "Interrupted by an internal error of the server"
 SUBMITTED = "submitted"
 TOOL_ABORTED = "The tool was stopped unexpectedly; what it had done until then is unknown."
@@ -89,6 +91,11 @@ def while_running(tool: str) -> str:
 def denied(reason: str) -> str:
     """Return the result of a denied call, with the person's reason if there is one."""
     return f"{DENIED}: {reason}" if reason else DENIED
+
+
+def client_silent(seconds: int) -> str:
+    """Return the result of a call that no client answered within its time."""
+    return f"The client did not answer within {seconds} s. Whether it did what the call asked for is unknown."
 
 
 def sub_agent_cancelled(reason: str) -> str:

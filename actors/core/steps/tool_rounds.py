@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.core.effects import ExecuteTool
+from actors.core.content import ToolError
+from actors.core.context import Mode
+from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool
 from actors.core.fsm import ContextState
-from actors.core.states import AwaitingLlm, LlmReason, ToolExecuting, ToolPhase
+from actors.core.notifications import CallStatus, ClientToolCall
+from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason, ToolExecuting, ToolPhase
 from actors.core.steps import texts
-from actors.core.steps.approvals import needs_approval
+from actors.core.steps.approvals import needs_approval, traits_of
 from actors.core.steps.tool_results import add_result, skipped_result
 
 if TYPE_CHECKING:
     from actors.core.content import ToolResult, ToolUse
+    from actors.core.context import ConvContext
     from actors.core.result import TransitionResult
     from actors.core.steps.transition_builder import TransitionBuilder
 
@@ -28,20 +32,23 @@ def run_next_call(
 ) -> TransitionResult:
     """Start the first of the remaining calls, or return to the model if none remains.
 
-    In a sub-agent, calls that need approval get an error result instead: there is no person to ask.
+    Calls that cannot run get an error result instead: in a sub-agent those that need approval, because there is no
+    person to ask; those of clients' tools that the mode forbids, or whose input does not fit.
     """
     by_id = {call.id: call for call in calls}
     while remaining:
         call, remaining = by_id[remaining[0]], remaining[1:]
-        if not (builder.context.is_sub_agent and needs_approval(builder.context, call)):
+        refusal = _refusal(builder.context, call)
+        if refusal is None:
             return _start(builder, calls, call, remaining, completed, *through)
-        completed = (*completed, add_result(builder, skipped_result(call.id, texts.CANNOT_ASK)))
+        completed = (*completed, add_result(builder, refusal))
     return end_round(builder, *through)
 
 
 def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionResult:
     """End a round whose calls all have results; the next step is a model request."""
-    passed = (*through, ContextState.EXECUTING_TOOLS) if through else ()
+    begins = through or isinstance(builder.before, AwaitingToolApproval)
+    passed = (*through, ContextState.EXECUTING_TOOLS) if begins else ()
     reason = LlmReason.TOOL_RESULTS
     return builder.finish(AwaitingLlm(builder.ledger, reason), *passed, ContextState.PROCESSING_TOOL_RESULTS)
 
@@ -63,6 +70,60 @@ def _start(
     completed: tuple[ToolResult, ...],
     *through: ContextState,
 ) -> TransitionResult:
-    xid = start_execution(builder, call, 1)
-    state = ToolExecuting(builder.ledger, call.id, remaining, completed, calls, xid, 1, ToolPhase.RUNNING)
+    traits = traits_of(builder.context, call.name)
+    if traits is not None and traits.client:
+        deadline = builder.at + traits.timeout_ms
+        xid = _start_waiting(builder, call, deadline)
+    else:
+        deadline = 0
+        xid = start_execution(builder, call, 1)
+    state = ToolExecuting(
+        builder.ledger, call.id, remaining, completed, calls, xid, 1, ToolPhase.RUNNING, deadline=deadline
+    )
     return builder.finish(state, *through)
+
+
+def _start_waiting(builder: TransitionBuilder, call: ToolUse, deadline: int) -> int:
+    """Ask the clients for the result of a call; returns its execution id, which is never reused."""
+    builder.place_state()
+    xid = builder.ledger.xid + 1
+    builder.ledger = replace(builder.ledger, xid=xid)
+    builder.notify(ClientToolCall(call, CallStatus.PENDING, deadline))
+    builder.add_effect(AwaitToolResult(call.id, xid, deadline))
+    return xid
+
+
+def _refusal(context: ConvContext, call: ToolUse) -> ToolError | None:
+    """Return the error result of a call that may not run, else None."""
+    if call.bad_input:
+        return ToolError(call.id, call.bad_input)
+    if context.is_sub_agent and needs_approval(context, call):
+        return skipped_result(call.id, texts.CANNOT_ASK)
+    traits = traits_of(context, call.name)
+    if traits is not None and traits.client and traits.writes and context.mode is Mode.RESTRICTED:
+        return skipped_result(call.id, texts.NOT_IN_MODE[context.mode])
+    return None
+
+
+def stop_call(builder: TransitionBuilder, state: ToolExecuting) -> None:
+    """Stop the current call: kill its processes, or tell clients that its answer is no longer waited for."""
+    if state.deadline:
+        end_waiting(builder, state, CallStatus.WITHDRAWN)
+    elif state.phase is ToolPhase.RUNNING:
+        builder.add_effect(AbortTool(state.current_tool_id, state.execution_id))
+
+
+def end_waiting(builder: TransitionBuilder, state: ToolExecuting, status: CallStatus) -> None:
+    """Tell clients how the wait for their answer to the current call ended."""
+    builder.notify(ClientToolCall(current_call(state), status, state.deadline))
+
+
+def complete_call(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
+    """Persist the current call's result and start the next call, or return to the model after the last one."""
+    answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
+    return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
+
+
+def current_call(state: ToolExecuting) -> ToolUse:
+    """Return the call that runs."""
+    return next(call for call in state.calls if call.id == state.current_tool_id)

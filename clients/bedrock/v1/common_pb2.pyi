@@ -1017,6 +1017,8 @@ class _ToolOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolOutco
     """
     TOOL_OUTCOME_DENIED: _ToolOutcome.ValueType  # 5
     """A person denied the call."""
+    TOOL_OUTCOME_TIMED_OUT: _ToolOutcome.ValueType  # 6
+    """No client answered the call of a client's tool in time."""
 
 class ToolOutcome(_ToolOutcome, metaclass=_ToolOutcomeEnumTypeWrapper):
     """How a tool call ended. The model is told that a call failed for every outcome
@@ -1041,6 +1043,8 @@ or denied, the response was cut off, or a limit was reached.
 """
 TOOL_OUTCOME_DENIED: ToolOutcome.ValueType  # 5
 """A person denied the call."""
+TOOL_OUTCOME_TIMED_OUT: ToolOutcome.ValueType  # 6
+"""No client answered the call of a client's tool in time."""
 Global___ToolOutcome: _TypeAlias = ToolOutcome  # noqa: Y015
 
 class _ToolGroup:

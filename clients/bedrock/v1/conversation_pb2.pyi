@@ -361,6 +361,7 @@ class ConversationState(_message.Message):
         RETRY_TIME_FIELD_NUMBER: _builtins.int
         REMAINING_COUNT_FIELD_NUMBER: _builtins.int
         COMPLETED_COUNT_FIELD_NUMBER: _builtins.int
+        DEADLINE_FIELD_NUMBER: _builtins.int
         attempt: _builtins.int
         """Its attempt, counted from 1. Only tools that change nothing are ever
         attempted again.
@@ -379,6 +380,12 @@ class ConversationState(_message.Message):
         def retry_time(self) -> _timestamp_pb2.Timestamp:
             """When the next attempt starts. Unset while the call runs."""
 
+        @_builtins.property
+        def deadline(self) -> _timestamp_pb2.Timestamp:
+            """If a client runs the tool: until when its answer is waited for. Unset for
+            tools of the server.
+            """
+
         def __init__(
             self,
             *,
@@ -388,10 +395,11 @@ class ConversationState(_message.Message):
             retry_time: _timestamp_pb2.Timestamp | None = ...,
             remaining_count: _builtins.int = ...,
             completed_count: _builtins.int = ...,
+            deadline: _timestamp_pb2.Timestamp | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["current", b"current", "retry_time", b"retry_time"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["current", b"current", "deadline", b"deadline", "retry_time", b"retry_time"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completed_count", b"completed_count", "current", b"current", "max_attempts", b"max_attempts", "remaining_count", b"remaining_count", "retry_time", b"retry_time"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completed_count", b"completed_count", "current", b"current", "deadline", b"deadline", "max_attempts", b"max_attempts", "remaining_count", b"remaining_count", "retry_time", b"retry_time"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,7 +28,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x65\x64rock/v1/event.proto\x12\nbedrock.v1\x1a\x17\x62\x65\x64rock/v1/common.proto\x1a\x1d\x62\x65\x64rock/v1/conversation.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb1\x14\n\x05\x45vent\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x08snapshot\x18\x03 \x01(\x0b\x32\x1a.bedrock.v1.Event.SnapshotH\x00\x12/\n\tcaught_up\x18\x04 \x01(\x0b\x32\x1a.bedrock.v1.Event.CaughtUpH\x00\x12\x30\n\theartbeat\x18\x05 \x01(\x0b\x32\x1b.bedrock.v1.Event.HeartbeatH\x00\x12,\n\x07\x64\x65leted\x18\x06 \x01(\x0b\x32\x19.bedrock.v1.Event.DeletedH\x00\x12\x37\n\rstate_changed\x18\x07 \x01(\x0b\x32\x1e.bedrock.v1.Event.StateChangedH\x00\x12,\n\rmessage_added\x18\x08 \x01(\x0b\x32\x13.bedrock.v1.MessageH\x00\x12\x33\n\x0brun_stopped\x18\t \x01(\x0b\x32\x1c.bedrock.v1.Event.RunStoppedH\x00\x12\x38\n\x14\x63onversation_updated\x18\n \x01(\x0b\x32\x18.bedrock.v1.ConversationH\x00\x12\x33\n\x0f\x63ontext_warning\x18\x0b \x01(\x0b\x32\x18.bedrock.v1.ContextUsageH\x00\x12\x32\n\rqueue_changed\x18\x0c \x01(\x0b\x32\x19.bedrock.v1.QueuedMessageH\x00\x12=\n\x10\x61pproval_changed\x18\r \x01(\x0b\x32!.bedrock.v1.Event.ApprovalChangedH\x00\x12.\n\x08retrying\x18\x0e \x01(\x0b\x32\x1a.bedrock.v1.Event.RetryingH\x00\x12=\n\x10stream_discarded\x18\x0f \x01(\x0b\x32!.bedrock.v1.Event.StreamDiscardedH\x00\x12@\n\x12sub_agents_changed\x18\x10 \x01(\x0b\x32\".bedrock.v1.Event.SubAgentsChangedH\x00\x12<\n\x10tool_tree_reaped\x18\x11 \x01(\x0b\x32 .bedrock.v1.Event.ToolTreeReapedH\x00\x12\x31\n\ntext_delta\x18\x12 \x01(\x0b\x32\x1b.bedrock.v1.Event.TextDeltaH\x00\x12>\n\x11tool_output_delta\x18\x13 \x01(\x0b\x32!.bedrock.v1.Event.ToolOutputDeltaH\x00\x1a\xa3\x02\n\x08Snapshot\x12.\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x18.bedrock.v1.Conversation\x12%\n\x08messages\x18\x02 \x03(\x0b\x32\x13.bedrock.v1.Message\x12,\n\x07partial\x18\x03 \x03(\x0b\x32\x1b.bedrock.v1.Event.TextDelta\x12\x36\n\x11pending_approvals\x18\x04 \x03(\x0b\x32\x1b.bedrock.v1.PendingApproval\x12\"\n\x05queue\x18\x05 \x03(\x0b\x32\x13.bedrock.v1.Message\x12\x36\n\nsub_agents\x18\x06 \x01(\x0b\x32\".bedrock.v1.Event.SubAgentsChanged\x1a!\n\x08\x43\x61ughtUp\x12\x15\n\rhead_revision\x18\x01 \x01(\x03\x1a\"\n\tHeartbeat\x12\x15\n\rhead_revision\x18\x01 \x01(\x03\x1a\t\n\x07\x44\x65leted\x1ah\n\x0cStateChanged\x12,\n\x05state\x18\x01 \x01(\x0b\x32\x1d.bedrock.v1.ConversationState\x12*\n\x08\x66sm_path\x18\x02 \x03(\x0e\x32\x18.bedrock.v1.ContextState\x1a\x80\x01\n\nRunStopped\x12\x15\n\rrequest_cycle\x18\x01 \x01(\t\x12&\n\x06reason\x18\x02 \x01(\x0e\x32\x16.bedrock.v1.StopReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.bedrock.v1.RunError\x1a~\n\x0f\x41pprovalChanged\x12-\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x1b.bedrock.v1.PendingApproval\x12.\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x1c.bedrock.v1.ApprovalDecision\x12\x0c\n\x04note\x18\x03 \x01(\t\x1a\xc2\x01\n\x08Retrying\x12\x18\n\x0ellm_request_id\x18\x01 \x01(\tH\x00\x12\x15\n\x0btool_use_id\x18\x02 \x01(\tH\x00\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x14\n\x0cmax_attempts\x18\x04 \x01(\x05\x12.\n\nretry_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.bedrock.v1.RunErrorB\t\n\x07subject\x1a:\n\x0fStreamDiscarded\x12\x16\n\x0ellm_request_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x1a\xab\x02\n\x10SubAgentsChanged\x12%\n\x07pending\x18\x01 \x03(\x0b\x32\x14.bedrock.v1.SubAgent\x12:\n\x07reports\x18\x02 \x03(\x0b\x32).bedrock.v1.Event.SubAgentsChanged.Report\x1a\xb3\x01\n\x06Report\x12\x14\n\x0c\x63onversation\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x12\n\ntask_index\x18\x03 \x01(\x05\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.bedrock.v1.StateKind\x12\x0e\n\x06result\x18\x05 \x01(\t\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.bedrock.v1.RunError\x12\x16\n\x0epartial_result\x18\x07 \x01(\t\x1ap\n\x0eToolTreeReaped\x12\x13\n\x0btool_use_id\x18\x01 \x01(\t\x12\x0c\n\x04pids\x18\x02 \x03(\x05\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06leaked\x18\x04 \x01(\x08\x1a\x65\n\tTextDelta\x12\x16\n\x0ellm_request_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\x08\x1aU\n\x0fToolOutputDelta\x12\x13\n\x0btool_use_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04text\x18\x04 \x01(\tB\x07\n\x05\x65ventBb\n\x0e\x64\x65v.bedrock.v1B\nEventProtoP\x01Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\xaa\x02\nBedrock.V1\xea\x02\x0b\x42\x65\x64rock::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x65\x64rock/v1/event.proto\x12\nbedrock.v1\x1a\x17\x62\x65\x64rock/v1/common.proto\x1a\x1d\x62\x65\x64rock/v1/conversation.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x17\n\x05\x45vent\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x08snapshot\x18\x03 \x01(\x0b\x32\x1a.bedrock.v1.Event.SnapshotH\x00\x12/\n\tcaught_up\x18\x04 \x01(\x0b\x32\x1a.bedrock.v1.Event.CaughtUpH\x00\x12\x30\n\theartbeat\x18\x05 \x01(\x0b\x32\x1b.bedrock.v1.Event.HeartbeatH\x00\x12,\n\x07\x64\x65leted\x18\x06 \x01(\x0b\x32\x19.bedrock.v1.Event.DeletedH\x00\x12\x37\n\rstate_changed\x18\x07 \x01(\x0b\x32\x1e.bedrock.v1.Event.StateChangedH\x00\x12,\n\rmessage_added\x18\x08 \x01(\x0b\x32\x13.bedrock.v1.MessageH\x00\x12\x33\n\x0brun_stopped\x18\t \x01(\x0b\x32\x1c.bedrock.v1.Event.RunStoppedH\x00\x12\x38\n\x14\x63onversation_updated\x18\n \x01(\x0b\x32\x18.bedrock.v1.ConversationH\x00\x12\x33\n\x0f\x63ontext_warning\x18\x0b \x01(\x0b\x32\x18.bedrock.v1.ContextUsageH\x00\x12\x32\n\rqueue_changed\x18\x0c \x01(\x0b\x32\x19.bedrock.v1.QueuedMessageH\x00\x12=\n\x10\x61pproval_changed\x18\r \x01(\x0b\x32!.bedrock.v1.Event.ApprovalChangedH\x00\x12.\n\x08retrying\x18\x0e \x01(\x0b\x32\x1a.bedrock.v1.Event.RetryingH\x00\x12=\n\x10stream_discarded\x18\x0f \x01(\x0b\x32!.bedrock.v1.Event.StreamDiscardedH\x00\x12@\n\x12sub_agents_changed\x18\x10 \x01(\x0b\x32\".bedrock.v1.Event.SubAgentsChangedH\x00\x12<\n\x10tool_tree_reaped\x18\x11 \x01(\x0b\x32 .bedrock.v1.Event.ToolTreeReapedH\x00\x12\x31\n\ntext_delta\x18\x12 \x01(\x0b\x32\x1b.bedrock.v1.Event.TextDeltaH\x00\x12>\n\x11tool_output_delta\x18\x13 \x01(\x0b\x32!.bedrock.v1.Event.ToolOutputDeltaH\x00\x12K\n\x18\x63lient_tool_call_changed\x18\x14 \x01(\x0b\x32\'.bedrock.v1.Event.ClientToolCallChangedH\x00\x1a\xef\x02\n\x08Snapshot\x12.\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x18.bedrock.v1.Conversation\x12%\n\x08messages\x18\x02 \x03(\x0b\x32\x13.bedrock.v1.Message\x12,\n\x07partial\x18\x03 \x03(\x0b\x32\x1b.bedrock.v1.Event.TextDelta\x12\x36\n\x11pending_approvals\x18\x04 \x03(\x0b\x32\x1b.bedrock.v1.PendingApproval\x12\"\n\x05queue\x18\x05 \x03(\x0b\x32\x13.bedrock.v1.Message\x12\x36\n\nsub_agents\x18\x06 \x01(\x0b\x32\".bedrock.v1.Event.SubAgentsChanged\x12J\n\x19pending_client_tool_calls\x18\x07 \x03(\x0b\x32\'.bedrock.v1.Event.ClientToolCallChanged\x1a!\n\x08\x43\x61ughtUp\x12\x15\n\rhead_revision\x18\x01 \x01(\x03\x1a\"\n\tHeartbeat\x12\x15\n\rhead_revision\x18\x01 \x01(\x03\x1a\t\n\x07\x44\x65leted\x1ah\n\x0cStateChanged\x12,\n\x05state\x18\x01 \x01(\x0b\x32\x1d.bedrock.v1.ConversationState\x12*\n\x08\x66sm_path\x18\x02 \x03(\x0e\x32\x18.bedrock.v1.ContextState\x1a\x80\x01\n\nRunStopped\x12\x15\n\rrequest_cycle\x18\x01 \x01(\t\x12&\n\x06reason\x18\x02 \x01(\x0e\x32\x16.bedrock.v1.StopReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.bedrock.v1.RunError\x1a~\n\x0f\x41pprovalChanged\x12-\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x1b.bedrock.v1.PendingApproval\x12.\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x1c.bedrock.v1.ApprovalDecision\x12\x0c\n\x04note\x18\x03 \x01(\t\x1a\xa0\x02\n\x15\x43lientToolCallChanged\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.bedrock.v1.ToolCall\x12>\n\x06status\x18\x02 \x01(\x0e\x32..bedrock.v1.Event.ClientToolCallChanged.Status\x12,\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"u\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_PENDING\x10\x01\x12\x13\n\x0fSTATUS_ANSWERED\x10\x02\x12\x14\n\x10STATUS_TIMED_OUT\x10\x03\x12\x14\n\x10STATUS_WITHDRAWN\x10\x04\x1a\xc2\x01\n\x08Retrying\x12\x18\n\x0ellm_request_id\x18\x01 \x01(\tH\x00\x12\x15\n\x0btool_use_id\x18\x02 \x01(\tH\x00\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x14\n\x0cmax_attempts\x18\x04 \x01(\x05\x12.\n\nretry_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.bedrock.v1.RunErrorB\t\n\x07subject\x1a:\n\x0fStreamDiscarded\x12\x16\n\x0ellm_request_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x1a\xab\x02\n\x10SubAgentsChanged\x12%\n\x07pending\x18\x01 \x03(\x0b\x32\x14.bedrock.v1.SubAgent\x12:\n\x07reports\x18\x02 \x03(\x0b\x32).bedrock.v1.Event.SubAgentsChanged.Report\x1a\xb3\x01\n\x06Report\x12\x14\n\x0c\x63onversation\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x12\n\ntask_index\x18\x03 \x01(\x05\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.bedrock.v1.StateKind\x12\x0e\n\x06result\x18\x05 \x01(\t\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.bedrock.v1.RunError\x12\x16\n\x0epartial_result\x18\x07 \x01(\t\x1ap\n\x0eToolTreeReaped\x12\x13\n\x0btool_use_id\x18\x01 \x01(\t\x12\x0c\n\x04pids\x18\x02 \x03(\x05\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06leaked\x18\x04 \x01(\x08\x1a\x65\n\tTextDelta\x12\x16\n\x0ellm_request_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\x08\x1aU\n\x0fToolOutputDelta\x12\x13\n\x0btool_use_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04text\x18\x04 \x01(\tB\x07\n\x05\x65ventBb\n\x0e\x64\x65v.bedrock.v1B\nEventProtoP\x01Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\xaa\x02\nBedrock.V1\xea\x02\x0b\x42\x65\x64rock::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,33 +37,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016dev.bedrock.v1B\nEventProtoP\001Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\252\002\nBedrock.V1\352\002\013Bedrock::V1'
   _globals['_EVENT']._serialized_start=160
-  _globals['_EVENT']._serialized_end=2769
-  _globals['_EVENT_SNAPSHOT']._serialized_start=1159
-  _globals['_EVENT_SNAPSHOT']._serialized_end=1450
-  _globals['_EVENT_CAUGHTUP']._serialized_start=1452
-  _globals['_EVENT_CAUGHTUP']._serialized_end=1485
-  _globals['_EVENT_HEARTBEAT']._serialized_start=1487
-  _globals['_EVENT_HEARTBEAT']._serialized_end=1521
-  _globals['_EVENT_DELETED']._serialized_start=1523
-  _globals['_EVENT_DELETED']._serialized_end=1532
-  _globals['_EVENT_STATECHANGED']._serialized_start=1534
-  _globals['_EVENT_STATECHANGED']._serialized_end=1638
-  _globals['_EVENT_RUNSTOPPED']._serialized_start=1641
-  _globals['_EVENT_RUNSTOPPED']._serialized_end=1769
-  _globals['_EVENT_APPROVALCHANGED']._serialized_start=1771
-  _globals['_EVENT_APPROVALCHANGED']._serialized_end=1897
-  _globals['_EVENT_RETRYING']._serialized_start=1900
-  _globals['_EVENT_RETRYING']._serialized_end=2094
-  _globals['_EVENT_STREAMDISCARDED']._serialized_start=2096
-  _globals['_EVENT_STREAMDISCARDED']._serialized_end=2154
-  _globals['_EVENT_SUBAGENTSCHANGED']._serialized_start=2157
-  _globals['_EVENT_SUBAGENTSCHANGED']._serialized_end=2456
-  _globals['_EVENT_SUBAGENTSCHANGED_REPORT']._serialized_start=2277
-  _globals['_EVENT_SUBAGENTSCHANGED_REPORT']._serialized_end=2456
-  _globals['_EVENT_TOOLTREEREAPED']._serialized_start=2458
-  _globals['_EVENT_TOOLTREEREAPED']._serialized_end=2570
-  _globals['_EVENT_TEXTDELTA']._serialized_start=2572
-  _globals['_EVENT_TEXTDELTA']._serialized_end=2673
-  _globals['_EVENT_TOOLOUTPUTDELTA']._serialized_start=2675
-  _globals['_EVENT_TOOLOUTPUTDELTA']._serialized_end=2760
+  _globals['_EVENT']._serialized_end=3213
+  _globals['_EVENT_SNAPSHOT']._serialized_start=1236
+  _globals['_EVENT_SNAPSHOT']._serialized_end=1603
+  _globals['_EVENT_CAUGHTUP']._serialized_start=1605
+  _globals['_EVENT_CAUGHTUP']._serialized_end=1638
+  _globals['_EVENT_HEARTBEAT']._serialized_start=1640
+  _globals['_EVENT_HEARTBEAT']._serialized_end=1674
+  _globals['_EVENT_DELETED']._serialized_start=1676
+  _globals['_EVENT_DELETED']._serialized_end=1685
+  _globals['_EVENT_STATECHANGED']._serialized_start=1687
+  _globals['_EVENT_STATECHANGED']._serialized_end=1791
+  _globals['_EVENT_RUNSTOPPED']._serialized_start=1794
+  _globals['_EVENT_RUNSTOPPED']._serialized_end=1922
+  _globals['_EVENT_APPROVALCHANGED']._serialized_start=1924
+  _globals['_EVENT_APPROVALCHANGED']._serialized_end=2050
+  _globals['_EVENT_CLIENTTOOLCALLCHANGED']._serialized_start=2053
+  _globals['_EVENT_CLIENTTOOLCALLCHANGED']._serialized_end=2341
+  _globals['_EVENT_CLIENTTOOLCALLCHANGED_STATUS']._serialized_start=2224
+  _globals['_EVENT_CLIENTTOOLCALLCHANGED_STATUS']._serialized_end=2341
+  _globals['_EVENT_RETRYING']._serialized_start=2344
+  _globals['_EVENT_RETRYING']._serialized_end=2538
+  _globals['_EVENT_STREAMDISCARDED']._serialized_start=2540
+  _globals['_EVENT_STREAMDISCARDED']._serialized_end=2598
+  _globals['_EVENT_SUBAGENTSCHANGED']._serialized_start=2601
+  _globals['_EVENT_SUBAGENTSCHANGED']._serialized_end=2900
+  _globals['_EVENT_SUBAGENTSCHANGED_REPORT']._serialized_start=2721
+  _globals['_EVENT_SUBAGENTSCHANGED_REPORT']._serialized_end=2900
+  _globals['_EVENT_TOOLTREEREAPED']._serialized_start=2902
+  _globals['_EVENT_TOOLTREEREAPED']._serialized_end=3014
+  _globals['_EVENT_TEXTDELTA']._serialized_start=3016
+  _globals['_EVENT_TEXTDELTA']._serialized_end=3117
+  _globals['_EVENT_TOOLOUTPUTDELTA']._serialized_start=3119
+  _globals['_EVENT_TOOLOUTPUTDELTA']._serialized_end=3204
 # @@protoc_insertion_point(module_scope)

@@ -11,6 +11,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -46,6 +47,7 @@ class Event(_message.Message):
         PENDING_APPROVALS_FIELD_NUMBER: _builtins.int
         QUEUE_FIELD_NUMBER: _builtins.int
         SUB_AGENTS_FIELD_NUMBER: _builtins.int
+        PENDING_CLIENT_TOOL_CALLS_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def conversation(self) -> _conversation_pb2.Conversation:
             """The conversation. Its `revision` is the one that the whole snapshot was
@@ -79,6 +81,12 @@ class Event(_message.Message):
             state is STATE_KIND_AWAITING_SUB_AGENTS.
             """
 
+        @_builtins.property
+        def pending_client_tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event.ClientToolCallChanged]:
+            """The calls that wait for an answer of a client: one at most, as tools run one
+            after the other.
+            """
+
         def __init__(
             self,
             *,
@@ -88,10 +96,11 @@ class Event(_message.Message):
             pending_approvals: _abc.Iterable[_conversation_pb2.PendingApproval] | None = ...,
             queue: _abc.Iterable[_conversation_pb2.Message] | None = ...,
             sub_agents: Global___Event.SubAgentsChanged | None = ...,
+            pending_client_tool_calls: _abc.Iterable[Global___Event.ClientToolCallChanged] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "sub_agents", b"sub_agents"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "messages", b"messages", "partial", b"partial", "pending_approvals", b"pending_approvals", "queue", b"queue", "sub_agents", b"sub_agents"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "messages", b"messages", "partial", b"partial", "pending_approvals", b"pending_approvals", "pending_client_tool_calls", b"pending_client_tool_calls", "queue", b"queue", "sub_agents", b"sub_agents"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -266,6 +275,80 @@ class Event(_message.Message):
         _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "decision", b"decision", "note", b"note"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ClientToolCallChanged(_message.Message):
+        """A call of a client's tool waits for an answer, or no longer does. Every call that
+        waited has exactly one later event of another status, in the same commit as its
+        result.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        class _Status:
+            ValueType = _typing.NewType("ValueType", _builtins.int)
+            V: _TypeAlias = ValueType  # noqa: Y015
+
+        class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Event.ClientToolCallChanged._Status.ValueType], _builtins.type):
+            DESCRIPTOR: _descriptor.EnumDescriptor
+            STATUS_UNSPECIFIED: Event.ClientToolCallChanged._Status.ValueType  # 0
+            """Never sent."""
+            STATUS_PENDING: Event.ClientToolCallChanged._Status.ValueType  # 1
+            """It waits: any authorised client may answer it with SubmitToolResult."""
+            STATUS_ANSWERED: Event.ClientToolCallChanged._Status.ValueType  # 2
+            """A client has answered it."""
+            STATUS_TIMED_OUT: Event.ClientToolCallChanged._Status.ValueType  # 3
+            """Nobody answered until the deadline: the agent is told so, and the run goes
+            on.
+            """
+            STATUS_WITHDRAWN: Event.ClientToolCallChanged._Status.ValueType  # 4
+            """An answer is no longer wanted: the run was cancelled or failed, the mode was
+            narrowed with `stop_running`, or the server was restarted.
+            """
+
+        class Status(_Status, metaclass=_StatusEnumTypeWrapper):
+            """Where a call of a client's tool is."""
+
+        STATUS_UNSPECIFIED: Event.ClientToolCallChanged.Status.ValueType  # 0
+        """Never sent."""
+        STATUS_PENDING: Event.ClientToolCallChanged.Status.ValueType  # 1
+        """It waits: any authorised client may answer it with SubmitToolResult."""
+        STATUS_ANSWERED: Event.ClientToolCallChanged.Status.ValueType  # 2
+        """A client has answered it."""
+        STATUS_TIMED_OUT: Event.ClientToolCallChanged.Status.ValueType  # 3
+        """Nobody answered until the deadline: the agent is told so, and the run goes
+        on.
+        """
+        STATUS_WITHDRAWN: Event.ClientToolCallChanged.Status.ValueType  # 4
+        """An answer is no longer wanted: the run was cancelled or failed, the mode was
+        narrowed with `stop_running`, or the server was restarted.
+        """
+
+        CALL_FIELD_NUMBER: _builtins.int
+        STATUS_FIELD_NUMBER: _builtins.int
+        DEADLINE_FIELD_NUMBER: _builtins.int
+        status: Global___Event.ClientToolCallChanged.Status.ValueType
+        """Where the call is."""
+        @_builtins.property
+        def call(self) -> _conversation_pb2.ToolCall:
+            """The call. Its `input` fits the tool's schema."""
+
+        @_builtins.property
+        def deadline(self) -> _timestamp_pb2.Timestamp:
+            """Until when an answer is waited for."""
+
+        def __init__(
+            self,
+            *,
+            call: _conversation_pb2.ToolCall | None = ...,
+            status: Global___Event.ClientToolCallChanged.Status.ValueType = ...,
+            deadline: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "deadline", b"deadline"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "deadline", b"deadline", "status", b"status"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -569,6 +652,7 @@ class Event(_message.Message):
     TOOL_TREE_REAPED_FIELD_NUMBER: _builtins.int
     TEXT_DELTA_FIELD_NUMBER: _builtins.int
     TOOL_OUTPUT_DELTA_FIELD_NUMBER: _builtins.int
+    CLIENT_TOOL_CALL_CHANGED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """For durable events the position in the log of the conversation, counted from
     1 without gaps. Zero for passing events. To resume, subscribe after the last
@@ -656,6 +740,10 @@ class Event(_message.Message):
     def tool_output_delta(self) -> Global___Event.ToolOutputDelta:
         """Passing. Output that a tool is writing."""
 
+    @_builtins.property
+    def client_tool_call_changed(self) -> Global___Event.ClientToolCallChanged:
+        """Durable. A call of a client's tool waits for an answer, or no longer does."""
+
     def __init__(
         self,
         *,
@@ -678,12 +766,13 @@ class Event(_message.Message):
         tool_tree_reaped: Global___Event.ToolTreeReaped | None = ...,
         text_delta: Global___Event.TextDelta | None = ...,
         tool_output_delta: Global___Event.ToolOutputDelta | None = ...,
+        client_tool_call_changed: Global___Event.ClientToolCallChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "queue_changed", b"queue_changed", "retrying", b"retrying", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "queue_changed", b"queue_changed", "retrying", b"retrying", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "queue_changed", b"queue_changed", "retrying", b"retrying", "revision", b"revision", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "queue_changed", b"queue_changed", "retrying", b"retrying", "revision", b"revision", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["snapshot", "caught_up", "heartbeat", "deleted", "state_changed", "message_added", "run_stopped", "conversation_updated", "context_warning", "queue_changed", "approval_changed", "retrying", "stream_discarded", "sub_agents_changed", "tool_tree_reaped", "text_delta", "tool_output_delta"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["snapshot", "caught_up", "heartbeat", "deleted", "state_changed", "message_added", "run_stopped", "conversation_updated", "context_warning", "queue_changed", "approval_changed", "retrying", "stream_discarded", "sub_agents_changed", "tool_tree_reaped", "text_delta", "tool_output_delta", "client_tool_call_changed"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -14,6 +14,7 @@ from actors.core.content import Text, Usage
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
+    AwaitToolResult,
     CancelSubAgents,
     ExecuteTool,
     NotifyParent,
@@ -34,6 +35,7 @@ from actors.core.events import (
     SubAgentTimeout,
     ToolAborted,
     ToolComplete,
+    ToolDeadline,
     ToolRetryTimeout,
     ToolTransient,
 )
@@ -81,6 +83,7 @@ class ToolHarness:
     def __init__(self, services: Services, inbox: Any, limit: int = 10) -> None:
         self.models: Any = services.models
         self.tools: Any = services.toolbox.tools  # type: ignore[attr-defined]
+        self.timers = services.timers
         self.admission = Admission(limit)
         self.inbox = inbox
         self.sub_agents = Told()
@@ -272,6 +275,24 @@ def test_timers_bring_the_events_that_they_were_set_for(harness: ToolHarness) ->
         CancelTimeout(1_000, "c1:1"),
     ]
     assert [told.urgent for told in harness.inbox.of(EffectOutcome)] == [False, False, True]
+
+
+def test_the_deadline_of_a_clients_call_is_reported_with_its_identity(harness: ToolHarness) -> None:
+    harness.perform(AwaitToolResult("t1", 4, 1_000))
+    assert harness.outcomes() == [ToolDeadline(1_000, "t1", 4)]
+    assert not harness.inbox.of(EffectOutcome)[0].urgent
+
+
+@pytest.mark.parametrize("then", [REQUEST, EXECUTE, AwaitToolResult("t2", 5, 10**9), None])
+def test_a_wait_that_is_over_keeps_no_timer(harness: ToolHarness, then: Any) -> None:
+    harness.tools["tool"] = lambda context: ToolOutput("done")
+    harness.perform(AwaitToolResult("t1", 4, 10**8))
+    (timer,) = harness.timers._due
+    if then is None:
+        harness.executor.on_idle()
+    else:
+        harness.perform(then)
+    assert timer not in harness.timers._due
 
 
 def test_aborting_a_tool_when_none_ever_ran_is_nothing(harness: ToolHarness) -> None:

@@ -101,6 +101,19 @@ def test_a_callback_that_raises_does_not_stop_the_others(
     assert "a timer's callback failed" in caplog.text
 
 
+def test_a_cancelled_timer_never_fires_and_is_not_kept(timers: Timers, clock: ManualClock) -> None:
+    record = Record()
+    kept, *dropped = [timers.after(10 + number, functools.partial(record.note, str(number))) for number in range(5)]
+    for timer in dropped:
+        timers.cancel(timer)
+        timers.cancel(timer)
+    assert timers._due == [kept]
+    clock.seconds += 60
+    catch_up(timers)
+    timers.cancel(kept)
+    assert record.ran == ["0"]
+
+
 def test_nothing_runs_after_the_end(clock: ManualClock) -> None:
     timers = Timers(clock)
     record = Record()

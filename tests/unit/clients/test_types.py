@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[3]
 ENUMS: dict[str, Any] = {
     "ApprovalDecision": v1.ApprovalDecision,
     "ApprovalPolicy": v1.ApprovalPolicy,
+    "CallStatus": v1.Event.ClientToolCallChanged.Status,
     "ContextState": v1.ContextState,
     "CycleView": v1.ListRequestCyclesRequest.View,
     "Delivery": v1.Delivery,

@@ -50,8 +50,8 @@ def test_every_cell_of_the_grid_holds(sub_agent: bool, name: str, event: str, ex
 def test_the_grid_has_the_size_that_the_specification_states() -> None:
     cells = _cells()
 
-    assert sum(not sub_agent for sub_agent, *_ in cells) == 1_155
-    assert sum(sub_agent for sub_agent, *_ in cells) == 825
+    assert sum(not sub_agent for sub_agent, *_ in cells) == 1_298
+    assert sum(sub_agent for sub_agent, *_ in cells) == 885
 
 
 @pytest.mark.parametrize("columns", [parent_columns(), sub_agent_columns()], ids=["conversation", "sub-agent"])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import get_args
 
+import msgspec
 import pytest
 from bedrock import v1
 
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Usage
-from actors.core.context import Mode
+from actors.core.context import Mode, ToolGroup
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import (
     ApprovalRequested,
     ApprovalResolved,
+    CallStatus,
+    ClientToolCall,
     ContextWarning,
     ConversationUpdated,
     Decision,
@@ -56,6 +59,7 @@ EVENTS: list[tuple[Durable, str]] = [
     (QueueChanged(QUEUED, "steer", Fate.RETURNED), "queue_changed"),
     (ApprovalRequested(BASH, ApprovalKind.TOOL, 5), "approval_changed"),
     (ApprovalResolved("call-1", Decision.DENY, "no"), "approval_changed"),
+    (ClientToolCall(BASH, CallStatus.PENDING, 9_000), "client_tool_call_changed"),
     (UsageChanged(5, 10, Usage(1), warning=False), "conversation_updated"),
     (ModeChanged(Mode.RESTRICTED), "conversation_updated"),
     (ConversationUpdated(("title",)), "conversation_updated"),
@@ -128,6 +132,16 @@ def test_a_question_is_reported_when_asked_and_when_decided() -> None:
     assert asked.decision == v1.APPROVAL_DECISION_UNSPECIFIED
     assert decided.approval.name == asked.approval.name
     assert decided.decision == v1.APPROVAL_DECISION_WITHDRAWN
+
+
+@pytest.mark.parametrize("status", list(CallStatus))
+def test_a_call_of_a_client_says_where_it_is_and_until_when_it_waits(status: CallStatus) -> None:
+    told = shown(ClientToolCall(msgspec.structs.replace(BASH, group=ToolGroup.READ), status, 9_000))
+    answer = told.client_tool_call_changed
+
+    assert v1.Event.ClientToolCallChanged.Status.Name(answer.status) == f"STATUS_{status.name}"
+    assert answer.deadline.ToMilliseconds() == 9_000
+    assert (answer.call.tool_use_id, answer.call.group) == (BASH.id, v1.TOOL_GROUP_READ)
 
 
 def test_a_message_that_waited_tells_its_fate() -> None:

@@ -7,9 +7,16 @@ from dataclasses import replace
 import pytest
 from bedrock import v1
 
-from actors.core.states import Idle, LlmRequesting, Phase
-from server.wire.conversation_messages import conversation, pending_approvals, present, state_of, summary_of
-from tests.unit.server.samples import FACTS, STATES, record
+from actors.core.states import Idle, LlmRequesting, Phase, ToolExecuting
+from server.wire.conversation_messages import (
+    conversation,
+    pending_approvals,
+    pending_client_tool_calls,
+    present,
+    state_of,
+    summary_of,
+)
+from tests.unit.server.samples import BASH, FACTS, STATES, record
 
 RUN = "conversations/c/requestCycles/c:3"
 
@@ -68,6 +75,22 @@ def test_running_tools_are_counted() -> None:
     assert detail.current.tool_use_id == "call-1"
     assert (detail.attempt, detail.remaining_count, detail.completed_count) == (2, 1, 0)
     assert detail.retry_time.ToMilliseconds() == 6_000
+
+
+def test_a_call_that_waits_for_a_client_says_until_when() -> None:
+    waits = ToolExecuting(STATES["tool_executing"].ledger, "call-1", (), (), (BASH,), 7, deadline=9_000)
+    summary = summary_of(FACTS, "c", waits)
+    (pending,) = pending_client_tool_calls(FACTS, summary)
+
+    assert state_of(FACTS, record(waits)).tool_executing.deadline.ToMilliseconds() == 9_000
+    assert (pending.call.tool_use_id, pending.deadline.ToMilliseconds()) == ("call-1", 9_000)
+    assert pending.status == v1.Event.ClientToolCallChanged.STATUS_PENDING
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_no_other_state_waits_for_a_client(kind: str) -> None:
+    assert pending_client_tool_calls(FACTS, summary_of(FACTS, "c", STATES[kind])) == []
+    assert not shown(kind).tool_executing.HasField("deadline")
 
 
 def test_sub_agents_are_named() -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from actors.adapters.llm.transport.http_connection import HttpConnection
 
 #: Runs a callback once after a number of milliseconds.
-Later: TypeAlias = Callable[[int, Callable[[], object]], None]
+Later: TypeAlias = Callable[[int, Callable[[], object]], object]
 
 #: Whether a server uses TLS, its host and its port. The proxy and the TLS settings are the same for all connections of
 #: a pool.
