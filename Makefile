@@ -207,16 +207,15 @@ bench: $(STAMP)  ## Measure everything that is published beside its goals; write
 bench-peers: $(STAMP)  ## Measure the same turns with LangGraph, autogen-core, OpenHands and bare asyncio; installs into .peers
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench.peers $(ARGS)
 
-PROTOC = python -m grpc_tools.protoc -Iprotos --python_out=$(1) --grpc_python_out=$(1) --mypy_out=quiet:$(1) \
-  --mypy_grpc_out=quiet:$(1) protos/bedrock/v1/*.proto
+STUBS = PYTHONPATH=.:clients python -m tests.generate.stubs
 
 .PHONY: protos
 protos: $(STAMP)  ## Generate the Python stubs from protos/
-	$(call PROTOC,clients)
+	$(STUBS) clients
 
 .PHONY: protos-drift
 protos-drift: $(STAMP)
-	@fresh=$$(mktemp -d) && trap "rm -rf $$fresh" EXIT && $(call PROTOC,$$fresh) && \
+	@fresh=$$(mktemp -d) && trap "rm -rf $$fresh" EXIT && $(STUBS) $$fresh && \
 	  diff -r -x __init__.py -x __pycache__ $$fresh/bedrock/v1 clients/bedrock/v1
 
 .PHONY: clean

@@ -34,7 +34,7 @@ def check(request: Message) -> None:
     ]
     if isinstance(request, v1.UpdateConversationRequest):
         violations.extend(_update(request))
-    if isinstance(request, v1.SpawnSubAgentsRequest) and not violations:
+    if isinstance(request, v1.SpawnSubAgentsRequest) and not tasks(request.tasks):
         violations.extend(_tasks(request))
     if isinstance(request, v1.SendMessageRequest) and not request.text.strip() and not request.images:
         violations.append(("text", "must not be empty, unless there is an image"))

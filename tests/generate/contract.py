@@ -102,13 +102,17 @@ class File:
     enums: tuple[Enum, ...]
 
 
+def contract_files() -> list[str]:
+    """The names of the contract's files, as protoc takes them, in order."""
+    return sorted(str(path.relative_to(PROTOS)) for path in (PROTOS / "bedrock" / "v1").glob("*.proto"))
+
+
 def read_contract() -> tuple[File, ...]:
     """The files of the contract, in the order of their names."""
-    names = sorted(str(path.relative_to(PROTOS)) for path in (PROTOS / "bedrock" / "v1").glob("*.proto"))
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "contract"
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", "--include_source_info"]
-        subprocess.run([*command, f"--descriptor_set_out={target}", *names], check=True, timeout=SECONDS)
+        subprocess.run([*command, f"--descriptor_set_out={target}", *contract_files()], check=True, timeout=SECONDS)
         files = FileDescriptorSet.FromString(target.read_bytes())
     return tuple(_Reader(file).file() for file in files.file)
 

@@ -28,7 +28,12 @@ EVERY_TASK = pytest.mark.parametrize("heading", TASKS, ids=TASKS.values())
 #: Tests beside those that a patch touches: they look at every tool, message, protocol, page or store.
 OVERARCHING = {
     "### A new tool": ("tests/unit/test_documents.py",),
-    "### A new command and RPC": ("tests/unit/clients/test_wrappers.py", "tests/unit/test_api_docs.py"),
+    "### A new command and RPC": (
+        "tests/unit/clients/test_wrappers.py",
+        "tests/unit/server/test_rules_of_the_contract.py",
+        "tests/unit/test_api_docs.py",
+        "tests/unit/test_contract_review.py",
+    ),
     "### A new model protocol": (
         "tests/unit/llm/test_provider.py",
         "tests/unit/llm/test_catalog.py",

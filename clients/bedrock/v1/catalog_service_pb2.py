@@ -23,11 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from bedrock.v1 import common_pb2 as bedrock_dot_v1_dot_common__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n bedrock/v1/catalog_service.proto\x12\nbedrock.v1\x1a\x17\x62\x65\x64rock/v1/common.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xa3\x03\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x10\n\x08provider\x18\x03 \x01(\t\x12,\n\x08protocol\x18\x04 \x01(\x0e\x32\x1a.bedrock.v1.Model.Protocol\x12\x1d\n\x15\x63ontext_window_tokens\x18\x05 \x01(\x03\x12\x1a\n\x12input_limit_tokens\x18\x06 \x01(\x03\x12\x19\n\x11max_output_tokens\x18\x07 \x01(\x03\x12\x1c\n\x14usable_window_tokens\x18\x08 \x01(\x03\x12\x16\n\x0elimits_assumed\x18\t \x01(\x08\x12\x0e\n\x06images\x18\n \x01(\x08\x12\x0f\n\x07\x64\x65\x66\x61ult\x18\x0b \x01(\x08\"\x88\x01\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x16\n\x12PROTOCOL_ANTHROPIC\x10\x01\x12\x18\n\x14PROTOCOL_OPENAI_CHAT\x10\x02\x12\x1d\n\x19PROTOCOL_OPENAI_RESPONSES\x10\x03\x12\x11\n\rPROTOCOL_DEMO\x10\x04\"\xf3\x02\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12-\n\x0cinput_schema\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1f\n\x05modes\x18\x04 \x03(\x0e\x32\x10.bedrock.v1.Mode\x12$\n\x05group\x18\x05 \x01(\x0e\x32\x15.bedrock.v1.ToolGroup\x12\x12\n\nretry_safe\x18\x06 \x01(\x08\x12\x19\n\x11requires_approval\x18\x07 \x01(\x08\x12\x0e\n\x06writes\x18\x08 \x01(\x08\x12+\n\x08\x61udience\x18\t \x01(\x0e\x32\x19.bedrock.v1.Tool.Audience\"f\n\x08\x41udience\x12\x18\n\x14\x41UDIENCE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41UDIENCE_ALL\x10\x01\x12\x16\n\x12\x41UDIENCE_TOP_LEVEL\x10\x02\x12\x16\n\x12\x41UDIENCE_SUB_AGENT\x10\x03\"\x13\n\x11ListModelsRequest\"7\n\x12ListModelsResponse\x12!\n\x06models\x18\x01 \x03(\x0b\x32\x11.bedrock.v1.Model\"\x12\n\x10ListToolsRequest\"4\n\x11ListToolsResponse\x12\x1f\n\x05tools\x18\x01 \x03(\x0b\x32\x10.bedrock.v1.Tool\"&\n\x16\x42rowseDirectoryRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"\xa0\x01\n\x17\x42rowseDirectoryResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12:\n\x07\x65ntries\x18\x02 \x03(\x0b\x32).bedrock.v1.BrowseDirectoryResponse.Entry\x12\x11\n\ttruncated\x18\x03 \x01(\x08\x1a(\n\x05\x45ntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tdirectory\x18\x02 \x01(\x08\"\x16\n\x14GetServerInfoRequest\"\xcb\n\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12:\n\x07sandbox\x18\x02 \x01(\x0b\x32).bedrock.v1.GetServerInfoResponse.Sandbox\x12\x38\n\x06limits\x18\x03 \x01(\x0b\x32(.bedrock.v1.GetServerInfoResponse.Limits\x12\x15\n\rdefault_model\x18\x04 \x01(\t\x12&\n\x0c\x64\x65\x66\x61ult_mode\x18\x05 \x01(\x0e\x32\x10.bedrock.v1.Mode\x12\x16\n\x0esqlite_version\x18\x06 \x01(\t\x1a\xbf\x02\n\x07Sandbox\x12<\n\x04tier\x18\x01 \x01(\x0e\x32..bedrock.v1.GetServerInfoResponse.Sandbox.Tier\x12\x1c\n\x14restricted_available\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0clandlock_abi\x18\x04 \x01(\x05\x12\x1a\n\x12hides_server_files\x18\x05 \x01(\x08\x12\x12\n\nby_setting\x18\x06 \x01(\x08\x12\x1f\n\x17kernel_bounds_processes\x18\x07 \x01(\x08\x12\x1c\n\x14kernel_bounds_memory\x18\x08 \x01(\x08\"C\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\n\n\x06TIER_A\x10\x01\x12\n\n\x06TIER_B\x10\x02\x12\r\n\tTIER_NONE\x10\x03\x1a\x91\x06\n\x06Limits\x12\x19\n\x11max_request_bytes\x18\x01 \x01(\x03\x12\x1a\n\x12max_response_bytes\x18\x02 \x01(\x03\x12\x16\n\x0emax_text_bytes\x18\x03 \x01(\x03\x12\x17\n\x0fmax_image_bytes\x18\x04 \x01(\x03\x12\x18\n\x10max_image_pixels\x18\x05 \x01(\x03\x12\x1e\n\x16max_images_per_message\x18\x06 \x01(\x05\x12\x18\n\x10max_queue_length\x18\x07 \x01(\x05\x12#\n\x1bmax_conversations_page_size\x18\x08 \x01(\x05\x12\x1e\n\x16max_messages_page_size\x18\t \x01(\x05\x12$\n\x1cmax_request_cycles_page_size\x18\n \x01(\x05\x12\x1b\n\x13max_queue_page_size\x18\x16 \x01(\x05\x12\x1b\n\x13max_recent_messages\x18\x0b \x01(\x05\x12 \n\x18max_model_response_bytes\x18\x17 \x01(\x03\x12\x14\n\x0cmax_attempts\x18\x0c \x01(\x05\x12\x1a\n\x12max_rounds_per_run\x18\r \x01(\x05\x12\x16\n\x0emax_sub_agents\x18\x0e \x01(\x05\x12\x1f\n\x17\x64\x65\x66\x61ult_sub_agent_turns\x18\x0f \x01(\x05\x12<\n\x19\x64\x65\x66\x61ult_sub_agent_timeout\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13max_sub_agent_turns\x18\x14 \x01(\x05\x12\x38\n\x15max_sub_agent_timeout\x18\x15 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bmax_streams\x18\x11 \x01(\x05\x12\x35\n\x12heartbeat_interval\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x38\n\x15watcher_stall_timeout\x18\x13 \x01(\x0b\x32\x19.google.protobuf.Duration2\xd9\x02\n\x0e\x43\x61talogService\x12K\n\nListModels\x12\x1d.bedrock.v1.ListModelsRequest\x1a\x1e.bedrock.v1.ListModelsResponse\x12H\n\tListTools\x12\x1c.bedrock.v1.ListToolsRequest\x1a\x1d.bedrock.v1.ListToolsResponse\x12Z\n\x0f\x42rowseDirectory\x12\".bedrock.v1.BrowseDirectoryRequest\x1a#.bedrock.v1.BrowseDirectoryResponse\x12T\n\rGetServerInfo\x12 .bedrock.v1.GetServerInfoRequest\x1a!.bedrock.v1.GetServerInfoResponseBk\n\x0e\x64\x65v.bedrock.v1B\x13\x43\x61talogServiceProtoP\x01Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\xaa\x02\nBedrock.V1\xea\x02\x0b\x42\x65\x64rock::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n bedrock/v1/catalog_service.proto\x12\nbedrock.v1\x1a\x17\x62\x65\x64rock/v1/common.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xaf\x05\n\x05Model\x12\x18\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08R\x04name\x12\'\n\x0c\x64isplay_name\x18\x02 \x01(\tB\x04\xe2\x41\x01\x03R\x0b\x64isplayName\x12 \n\x08provider\x18\x03 \x01(\tB\x04\xe2\x41\x01\x03R\x08provider\x12<\n\x08protocol\x18\x04 \x01(\x0e\x32\x1a.bedrock.v1.Model.ProtocolB\x04\xe2\x41\x01\x03R\x08protocol\x12\x38\n\x15\x63ontext_window_tokens\x18\x05 \x01(\x03\x42\x04\xe2\x41\x01\x03R\x13\x63ontextWindowTokens\x12\x32\n\x12input_limit_tokens\x18\x06 \x01(\x03\x42\x04\xe2\x41\x01\x03R\x10inputLimitTokens\x12\x30\n\x11max_output_tokens\x18\x07 \x01(\x03\x42\x04\xe2\x41\x01\x03R\x0fmaxOutputTokens\x12\x36\n\x14usable_window_tokens\x18\x08 \x01(\x03\x42\x04\xe2\x41\x01\x03R\x12usableWindowTokens\x12+\n\x0elimits_assumed\x18\t \x01(\x08\x42\x04\xe2\x41\x01\x03R\rlimitsAssumed\x12\x1c\n\x06images\x18\n \x01(\x08\x42\x04\xe2\x41\x01\x03R\x06images\x12\x1e\n\x07\x64\x65\x66\x61ult\x18\x0b \x01(\x08\x42\x04\xe2\x41\x01\x03R\x07\x64\x65\x66\x61ult\"\x88\x01\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x16\n\x12PROTOCOL_ANTHROPIC\x10\x01\x12\x18\n\x14PROTOCOL_OPENAI_CHAT\x10\x02\x12\x1d\n\x19PROTOCOL_OPENAI_RESPONSES\x10\x03\x12\x11\n\rPROTOCOL_DEMO\x10\x04:5\xea\x41\x32\n\x11\x62\x65\x64rock.dev/Model\x12\x0emodels/{model}*\x06models2\x05model\"\xb8\x04\n\x04Tool\x12\x18\n\x04name\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08R\x04name\x12&\n\x0b\x64\x65scription\x18\x02 \x01(\tB\x04\xe2\x41\x01\x03R\x0b\x64\x65scription\x12@\n\x0cinput_schema\x18\x03 \x01(\x0b\x32\x17.google.protobuf.StructB\x04\xe2\x41\x01\x03R\x0binputSchema\x12,\n\x05modes\x18\x04 \x03(\x0e\x32\x10.bedrock.v1.ModeB\x04\xe2\x41\x01\x03R\x05modes\x12\x31\n\x05group\x18\x05 \x01(\x0e\x32\x15.bedrock.v1.ToolGroupB\x04\xe2\x41\x01\x03R\x05group\x12#\n\nretry_safe\x18\x06 \x01(\x08\x42\x04\xe2\x41\x01\x03R\tretrySafe\x12\x31\n\x11requires_approval\x18\x07 \x01(\x08\x42\x04\xe2\x41\x01\x03R\x10requiresApproval\x12\x1c\n\x06writes\x18\x08 \x01(\x08\x42\x04\xe2\x41\x01\x03R\x06writes\x12;\n\x08\x61udience\x18\t \x01(\x0e\x32\x19.bedrock.v1.Tool.AudienceB\x04\xe2\x41\x01\x03R\x08\x61udience\"f\n\x08\x41udience\x12\x18\n\x14\x41UDIENCE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41UDIENCE_ALL\x10\x01\x12\x16\n\x12\x41UDIENCE_TOP_LEVEL\x10\x02\x12\x16\n\x12\x41UDIENCE_SUB_AGENT\x10\x03:0\xea\x41-\n\x10\x62\x65\x64rock.dev/Tool\x12\x0ctools/{tool}*\x05tools2\x04tool\"\x13\n\x11ListModelsRequest\"?\n\x12ListModelsResponse\x12)\n\x06models\x18\x01 \x03(\x0b\x32\x11.bedrock.v1.ModelR\x06models\"\x12\n\x10ListToolsRequest\";\n\x11ListToolsResponse\x12&\n\x05tools\x18\x01 \x03(\x0b\x32\x10.bedrock.v1.ToolR\x05tools\"F\n\x16\x42rowseDirectoryRequest\x12,\n\x04path\x18\x01 \x01(\tB\x18\xe2\x41\x01\x01\xbaH\x11r\x0f(\x80 2\n^[^\\x00]*$R\x04path\"\xcb\x01\n\x17\x42rowseDirectoryResponse\x12\x12\n\x04path\x18\x01 \x01(\tR\x04path\x12\x43\n\x07\x65ntries\x18\x02 \x03(\x0b\x32).bedrock.v1.BrowseDirectoryResponse.EntryR\x07\x65ntries\x12\x1c\n\ttruncated\x18\x03 \x01(\x08R\ttruncated\x1a\x39\n\x05\x45ntry\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n\tdirectory\x18\x02 \x01(\x08R\tdirectory\"\x16\n\x14GetServerInfoRequest\"\xcd\x0f\n\x15GetServerInfoResponse\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x43\n\x07sandbox\x18\x02 \x01(\x0b\x32).bedrock.v1.GetServerInfoResponse.SandboxR\x07sandbox\x12@\n\x06limits\x18\x03 \x01(\x0b\x32(.bedrock.v1.GetServerInfoResponse.LimitsR\x06limits\x12;\n\rdefault_model\x18\x04 \x01(\tB\x16\xfa\x41\x13\n\x11\x62\x65\x64rock.dev/ModelR\x0c\x64\x65\x66\x61ultModel\x12\x33\n\x0c\x64\x65\x66\x61ult_mode\x18\x05 \x01(\x0e\x32\x10.bedrock.v1.ModeR\x0b\x64\x65\x66\x61ultMode\x12%\n\x0esqlite_version\x18\x06 \x01(\tR\rsqliteVersion\x1a\xb7\x03\n\x07Sandbox\x12\x42\n\x04tier\x18\x01 \x01(\x0e\x32..bedrock.v1.GetServerInfoResponse.Sandbox.TierR\x04tier\x12\x31\n\x14restricted_available\x18\x02 \x01(\x08R\x13restrictedAvailable\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\x12!\n\x0clandlock_abi\x18\x04 \x01(\x05R\x0blandlockAbi\x12,\n\x12hides_server_files\x18\x05 \x01(\x08R\x10hidesServerFiles\x12\x1d\n\nby_setting\x18\x06 \x01(\x08R\tbySetting\x12\x36\n\x17kernel_bounds_processes\x18\x07 \x01(\x08R\x15kernelBoundsProcesses\x12\x30\n\x14kernel_bounds_memory\x18\x08 \x01(\x08R\x12kernelBoundsMemory\"C\n\x04Tier\x12\x14\n\x10TIER_UNSPECIFIED\x10\x00\x12\n\n\x06TIER_A\x10\x01\x12\n\n\x06TIER_B\x10\x02\x12\r\n\tTIER_NONE\x10\x03\x1a\xbf\t\n\x06Limits\x12*\n\x11max_request_bytes\x18\x01 \x01(\x03R\x0fmaxRequestBytes\x12,\n\x12max_response_bytes\x18\x02 \x01(\x03R\x10maxResponseBytes\x12$\n\x0emax_text_bytes\x18\x03 \x01(\x03R\x0cmaxTextBytes\x12&\n\x0fmax_image_bytes\x18\x04 \x01(\x03R\rmaxImageBytes\x12(\n\x10max_image_pixels\x18\x05 \x01(\x03R\x0emaxImagePixels\x12\x33\n\x16max_images_per_message\x18\x06 \x01(\x05R\x13maxImagesPerMessage\x12(\n\x10max_queue_length\x18\x07 \x01(\x05R\x0emaxQueueLength\x12=\n\x1bmax_conversations_page_size\x18\x08 \x01(\x05R\x18maxConversationsPageSize\x12\x33\n\x16max_messages_page_size\x18\t \x01(\x05R\x13maxMessagesPageSize\x12>\n\x1cmax_request_cycles_page_size\x18\n \x01(\x05R\x18maxRequestCyclesPageSize\x12-\n\x13max_queue_page_size\x18\x16 \x01(\x05R\x10maxQueuePageSize\x12.\n\x13max_recent_messages\x18\x0b \x01(\x05R\x11maxRecentMessages\x12\x37\n\x18max_model_response_bytes\x18\x17 \x01(\x03R\x15maxModelResponseBytes\x12!\n\x0cmax_attempts\x18\x0c \x01(\x05R\x0bmaxAttempts\x12+\n\x12max_rounds_per_run\x18\r \x01(\x05R\x0fmaxRoundsPerRun\x12$\n\x0emax_sub_agents\x18\x0e \x01(\x05R\x0cmaxSubAgents\x12\x35\n\x17\x64\x65\x66\x61ult_sub_agent_turns\x18\x0f \x01(\x05R\x14\x64\x65\x66\x61ultSubAgentTurns\x12T\n\x19\x64\x65\x66\x61ult_sub_agent_timeout\x18\x10 \x01(\x0b\x32\x19.google.protobuf.DurationR\x16\x64\x65\x66\x61ultSubAgentTimeout\x12-\n\x13max_sub_agent_turns\x18\x14 \x01(\x05R\x10maxSubAgentTurns\x12L\n\x15max_sub_agent_timeout\x18\x15 \x01(\x0b\x32\x19.google.protobuf.DurationR\x12maxSubAgentTimeout\x12\x1f\n\x0bmax_streams\x18\x11 \x01(\x05R\nmaxStreams\x12H\n\x12heartbeat_interval\x18\x12 \x01(\x0b\x32\x19.google.protobuf.DurationR\x11heartbeatInterval\x12M\n\x15watcher_stall_timeout\x18\x13 \x01(\x0b\x32\x19.google.protobuf.DurationR\x13watcherStallTimeout2\xd9\x02\n\x0e\x43\x61talogService\x12K\n\nListModels\x12\x1d.bedrock.v1.ListModelsRequest\x1a\x1e.bedrock.v1.ListModelsResponse\x12H\n\tListTools\x12\x1c.bedrock.v1.ListToolsRequest\x1a\x1d.bedrock.v1.ListToolsResponse\x12Z\n\x0f\x42rowseDirectory\x12\".bedrock.v1.BrowseDirectoryRequest\x1a#.bedrock.v1.BrowseDirectoryResponse\x12T\n\rGetServerInfo\x12 .bedrock.v1.GetServerInfoRequest\x1a!.bedrock.v1.GetServerInfoResponseBk\n\x0e\x64\x65v.bedrock.v1B\x13\x43\x61talogServiceProtoP\x01Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\xaa\x02\nBedrock.V1\xea\x02\x0b\x42\x65\x64rock::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,38 +37,86 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bedrock.v1.catalog_service_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016dev.bedrock.v1B\023CatalogServiceProtoP\001Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\252\002\nBedrock.V1\352\002\013Bedrock::V1'
-  _globals['_MODEL']._serialized_start=136
-  _globals['_MODEL']._serialized_end=555
-  _globals['_MODEL_PROTOCOL']._serialized_start=419
-  _globals['_MODEL_PROTOCOL']._serialized_end=555
-  _globals['_TOOL']._serialized_start=558
-  _globals['_TOOL']._serialized_end=929
-  _globals['_TOOL_AUDIENCE']._serialized_start=827
-  _globals['_TOOL_AUDIENCE']._serialized_end=929
-  _globals['_LISTMODELSREQUEST']._serialized_start=931
-  _globals['_LISTMODELSREQUEST']._serialized_end=950
-  _globals['_LISTMODELSRESPONSE']._serialized_start=952
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1007
-  _globals['_LISTTOOLSREQUEST']._serialized_start=1009
-  _globals['_LISTTOOLSREQUEST']._serialized_end=1027
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=1029
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=1081
-  _globals['_BROWSEDIRECTORYREQUEST']._serialized_start=1083
-  _globals['_BROWSEDIRECTORYREQUEST']._serialized_end=1121
-  _globals['_BROWSEDIRECTORYRESPONSE']._serialized_start=1124
-  _globals['_BROWSEDIRECTORYRESPONSE']._serialized_end=1284
-  _globals['_BROWSEDIRECTORYRESPONSE_ENTRY']._serialized_start=1244
-  _globals['_BROWSEDIRECTORYRESPONSE_ENTRY']._serialized_end=1284
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=1286
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=1308
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=1311
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=2666
-  _globals['_GETSERVERINFORESPONSE_SANDBOX']._serialized_start=1559
-  _globals['_GETSERVERINFORESPONSE_SANDBOX']._serialized_end=1878
-  _globals['_GETSERVERINFORESPONSE_SANDBOX_TIER']._serialized_start=1811
-  _globals['_GETSERVERINFORESPONSE_SANDBOX_TIER']._serialized_end=1878
-  _globals['_GETSERVERINFORESPONSE_LIMITS']._serialized_start=1881
-  _globals['_GETSERVERINFORESPONSE_LIMITS']._serialized_end=2666
-  _globals['_CATALOGSERVICE']._serialized_start=2669
-  _globals['_CATALOGSERVICE']._serialized_end=3014
+  _globals['_MODEL'].fields_by_name['name']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['name']._serialized_options = b'\342A\001\010'
+  _globals['_MODEL'].fields_by_name['display_name']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['display_name']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['provider']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['provider']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['protocol']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['protocol']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['context_window_tokens']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['context_window_tokens']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['input_limit_tokens']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['input_limit_tokens']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['max_output_tokens']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['max_output_tokens']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['usable_window_tokens']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['usable_window_tokens']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['limits_assumed']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['limits_assumed']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['images']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['images']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL'].fields_by_name['default']._loaded_options = None
+  _globals['_MODEL'].fields_by_name['default']._serialized_options = b'\342A\001\003'
+  _globals['_MODEL']._loaded_options = None
+  _globals['_MODEL']._serialized_options = b'\352A2\n\021bedrock.dev/Model\022\016models/{model}*\006models2\005model'
+  _globals['_TOOL'].fields_by_name['name']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['name']._serialized_options = b'\342A\001\010'
+  _globals['_TOOL'].fields_by_name['description']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['description']._serialized_options = b'\342A\001\003'
+  _globals['_TOOL'].fields_by_name['input_schema']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['input_schema']._serialized_options = b'\342A\001\003'
+  _globals['_TOOL'].fields_by_name['modes']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['modes']._serialized_options = b'\342A\001\003'
+  _globals['_TOOL'].fields_by_name['group']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['group']._serialized_options = b'\342A\001\003'
+  _globals['_TOOL'].fields_by_name['retry_safe']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['retry_safe']._serialized_options = b'\342A\001\003'
+  _globals['_TOOL'].fields_by_name['requires_approval']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['requires_approval']._serialized_options = b'\342A\001\003'
+  _globals['_TOOL'].fields_by_name['writes']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['writes']._serialized_options = b'\342A\001\003'
+  _globals['_TOOL'].fields_by_name['audience']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['audience']._serialized_options = b'\342A\001\003'
+  _globals['_TOOL']._loaded_options = None
+  _globals['_TOOL']._serialized_options = b'\352A-\n\020bedrock.dev/Tool\022\014tools/{tool}*\005tools2\004tool'
+  _globals['_BROWSEDIRECTORYREQUEST'].fields_by_name['path']._loaded_options = None
+  _globals['_BROWSEDIRECTORYREQUEST'].fields_by_name['path']._serialized_options = b'\342A\001\001\272H\021r\017(\200 2\n^[^\\x00]*$'
+  _globals['_GETSERVERINFORESPONSE'].fields_by_name['default_model']._loaded_options = None
+  _globals['_GETSERVERINFORESPONSE'].fields_by_name['default_model']._serialized_options = b'\372A\023\n\021bedrock.dev/Model'
+  _globals['_MODEL']._serialized_start=196
+  _globals['_MODEL']._serialized_end=883
+  _globals['_MODEL_PROTOCOL']._serialized_start=692
+  _globals['_MODEL_PROTOCOL']._serialized_end=828
+  _globals['_TOOL']._serialized_start=886
+  _globals['_TOOL']._serialized_end=1454
+  _globals['_TOOL_AUDIENCE']._serialized_start=1302
+  _globals['_TOOL_AUDIENCE']._serialized_end=1404
+  _globals['_LISTMODELSREQUEST']._serialized_start=1456
+  _globals['_LISTMODELSREQUEST']._serialized_end=1475
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1477
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1540
+  _globals['_LISTTOOLSREQUEST']._serialized_start=1542
+  _globals['_LISTTOOLSREQUEST']._serialized_end=1560
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=1562
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=1621
+  _globals['_BROWSEDIRECTORYREQUEST']._serialized_start=1623
+  _globals['_BROWSEDIRECTORYREQUEST']._serialized_end=1693
+  _globals['_BROWSEDIRECTORYRESPONSE']._serialized_start=1696
+  _globals['_BROWSEDIRECTORYRESPONSE']._serialized_end=1899
+  _globals['_BROWSEDIRECTORYRESPONSE_ENTRY']._serialized_start=1842
+  _globals['_BROWSEDIRECTORYRESPONSE_ENTRY']._serialized_end=1899
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=1901
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=1923
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=1926
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=3923
+  _globals['_GETSERVERINFORESPONSE_SANDBOX']._serialized_start=2266
+  _globals['_GETSERVERINFORESPONSE_SANDBOX']._serialized_end=2705
+  _globals['_GETSERVERINFORESPONSE_SANDBOX_TIER']._serialized_start=2638
+  _globals['_GETSERVERINFORESPONSE_SANDBOX_TIER']._serialized_end=2705
+  _globals['_GETSERVERINFORESPONSE_LIMITS']._serialized_start=2708
+  _globals['_GETSERVERINFORESPONSE_LIMITS']._serialized_end=3923
+  _globals['_CATALOGSERVICE']._serialized_start=3926
+  _globals['_CATALOGSERVICE']._serialized_end=4271
 # @@protoc_insertion_point(module_scope)

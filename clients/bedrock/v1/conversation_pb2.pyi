@@ -639,7 +639,7 @@ class PendingApproval(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name to answer under,
-    `conversations/{conversation}/approvals/{tool_use_id}`.
+    `conversations/{conversation}/approvals/{approval}`.
     """
     @_builtins.property
     def tool_call(self) -> Global___ToolCall:

@@ -665,7 +665,7 @@ class ResolveApprovalRequest(_message.Message):
     DECISION_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The question, `conversations/{conversation}/approvals/{tool_use_id}`. Required."""
+    """The question, `conversations/{conversation}/approvals/{approval}`. Required."""
     decision: _common_pb2.ApprovalDecision.ValueType
     """The answer. Required; APPROVAL_DECISION_WITHDRAWN is INVALID_ARGUMENT."""
     note: _builtins.str
@@ -969,7 +969,7 @@ class SpawnSubAgentsRequest(_message.Message):
     """A UUID that makes the call idempotent. May be empty."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpawnSubAgentsRequest.Task]:
-        """The tasks, one sub-agent for each. One to Limits.max_sub_agents."""
+        """The tasks, one sub-agent for each. Required: one to Limits.max_sub_agents."""
 
     def __init__(
         self,

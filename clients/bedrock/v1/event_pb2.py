@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from bedrock.v1 import common_pb2 as bedrock_dot_v1_dot_common__pb2
 from bedrock.v1 import conversation_pb2 as bedrock_dot_v1_dot_conversation__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x65\x64rock/v1/event.proto\x12\nbedrock.v1\x1a\x17\x62\x65\x64rock/v1/common.proto\x1a\x1d\x62\x65\x64rock/v1/conversation.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x17\n\x05\x45vent\x12\x10\n\x08revision\x18\x01 \x01(\x03\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x08snapshot\x18\x03 \x01(\x0b\x32\x1a.bedrock.v1.Event.SnapshotH\x00\x12/\n\tcaught_up\x18\x04 \x01(\x0b\x32\x1a.bedrock.v1.Event.CaughtUpH\x00\x12\x30\n\theartbeat\x18\x05 \x01(\x0b\x32\x1b.bedrock.v1.Event.HeartbeatH\x00\x12,\n\x07\x64\x65leted\x18\x06 \x01(\x0b\x32\x19.bedrock.v1.Event.DeletedH\x00\x12\x37\n\rstate_changed\x18\x07 \x01(\x0b\x32\x1e.bedrock.v1.Event.StateChangedH\x00\x12,\n\rmessage_added\x18\x08 \x01(\x0b\x32\x13.bedrock.v1.MessageH\x00\x12\x33\n\x0brun_stopped\x18\t \x01(\x0b\x32\x1c.bedrock.v1.Event.RunStoppedH\x00\x12\x38\n\x14\x63onversation_updated\x18\n \x01(\x0b\x32\x18.bedrock.v1.ConversationH\x00\x12\x33\n\x0f\x63ontext_warning\x18\x0b \x01(\x0b\x32\x18.bedrock.v1.ContextUsageH\x00\x12\x32\n\rqueue_changed\x18\x0c \x01(\x0b\x32\x19.bedrock.v1.QueuedMessageH\x00\x12=\n\x10\x61pproval_changed\x18\r \x01(\x0b\x32!.bedrock.v1.Event.ApprovalChangedH\x00\x12.\n\x08retrying\x18\x0e \x01(\x0b\x32\x1a.bedrock.v1.Event.RetryingH\x00\x12=\n\x10stream_discarded\x18\x0f \x01(\x0b\x32!.bedrock.v1.Event.StreamDiscardedH\x00\x12@\n\x12sub_agents_changed\x18\x10 \x01(\x0b\x32\".bedrock.v1.Event.SubAgentsChangedH\x00\x12<\n\x10tool_tree_reaped\x18\x11 \x01(\x0b\x32 .bedrock.v1.Event.ToolTreeReapedH\x00\x12\x31\n\ntext_delta\x18\x12 \x01(\x0b\x32\x1b.bedrock.v1.Event.TextDeltaH\x00\x12>\n\x11tool_output_delta\x18\x13 \x01(\x0b\x32!.bedrock.v1.Event.ToolOutputDeltaH\x00\x12K\n\x18\x63lient_tool_call_changed\x18\x14 \x01(\x0b\x32\'.bedrock.v1.Event.ClientToolCallChangedH\x00\x1a\xef\x02\n\x08Snapshot\x12.\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x18.bedrock.v1.Conversation\x12%\n\x08messages\x18\x02 \x03(\x0b\x32\x13.bedrock.v1.Message\x12,\n\x07partial\x18\x03 \x03(\x0b\x32\x1b.bedrock.v1.Event.TextDelta\x12\x36\n\x11pending_approvals\x18\x04 \x03(\x0b\x32\x1b.bedrock.v1.PendingApproval\x12\"\n\x05queue\x18\x05 \x03(\x0b\x32\x13.bedrock.v1.Message\x12\x36\n\nsub_agents\x18\x06 \x01(\x0b\x32\".bedrock.v1.Event.SubAgentsChanged\x12J\n\x19pending_client_tool_calls\x18\x07 \x03(\x0b\x32\'.bedrock.v1.Event.ClientToolCallChanged\x1a!\n\x08\x43\x61ughtUp\x12\x15\n\rhead_revision\x18\x01 \x01(\x03\x1a\"\n\tHeartbeat\x12\x15\n\rhead_revision\x18\x01 \x01(\x03\x1a\t\n\x07\x44\x65leted\x1ah\n\x0cStateChanged\x12,\n\x05state\x18\x01 \x01(\x0b\x32\x1d.bedrock.v1.ConversationState\x12*\n\x08\x66sm_path\x18\x02 \x03(\x0e\x32\x18.bedrock.v1.ContextState\x1a\x80\x01\n\nRunStopped\x12\x15\n\rrequest_cycle\x18\x01 \x01(\t\x12&\n\x06reason\x18\x02 \x01(\x0e\x32\x16.bedrock.v1.StopReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.bedrock.v1.RunError\x1a~\n\x0f\x41pprovalChanged\x12-\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x1b.bedrock.v1.PendingApproval\x12.\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x1c.bedrock.v1.ApprovalDecision\x12\x0c\n\x04note\x18\x03 \x01(\t\x1a\xa0\x02\n\x15\x43lientToolCallChanged\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.bedrock.v1.ToolCall\x12>\n\x06status\x18\x02 \x01(\x0e\x32..bedrock.v1.Event.ClientToolCallChanged.Status\x12,\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"u\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_PENDING\x10\x01\x12\x13\n\x0fSTATUS_ANSWERED\x10\x02\x12\x14\n\x10STATUS_TIMED_OUT\x10\x03\x12\x14\n\x10STATUS_WITHDRAWN\x10\x04\x1a\xc2\x01\n\x08Retrying\x12\x18\n\x0ellm_request_id\x18\x01 \x01(\tH\x00\x12\x15\n\x0btool_use_id\x18\x02 \x01(\tH\x00\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x14\n\x0cmax_attempts\x18\x04 \x01(\x05\x12.\n\nretry_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.bedrock.v1.RunErrorB\t\n\x07subject\x1a:\n\x0fStreamDiscarded\x12\x16\n\x0ellm_request_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x1a\xab\x02\n\x10SubAgentsChanged\x12%\n\x07pending\x18\x01 \x03(\x0b\x32\x14.bedrock.v1.SubAgent\x12:\n\x07reports\x18\x02 \x03(\x0b\x32).bedrock.v1.Event.SubAgentsChanged.Report\x1a\xb3\x01\n\x06Report\x12\x14\n\x0c\x63onversation\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x12\n\ntask_index\x18\x03 \x01(\x05\x12$\n\x05state\x18\x04 \x01(\x0e\x32\x15.bedrock.v1.StateKind\x12\x0e\n\x06result\x18\x05 \x01(\t\x12#\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.bedrock.v1.RunError\x12\x16\n\x0epartial_result\x18\x07 \x01(\t\x1ap\n\x0eToolTreeReaped\x12\x13\n\x0btool_use_id\x18\x01 \x01(\t\x12\x0c\n\x04pids\x18\x02 \x03(\x05\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06leaked\x18\x04 \x01(\x08\x1a\x65\n\tTextDelta\x12\x16\n\x0ellm_request_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\x08\x1aU\n\x0fToolOutputDelta\x12\x13\n\x0btool_use_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0c\n\x04text\x18\x04 \x01(\tB\x07\n\x05\x65ventBb\n\x0e\x64\x65v.bedrock.v1B\nEventProtoP\x01Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\xaa\x02\nBedrock.V1\xea\x02\x0b\x42\x65\x64rock::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x65\x64rock/v1/event.proto\x12\nbedrock.v1\x1a\x17\x62\x65\x64rock/v1/common.proto\x1a\x1d\x62\x65\x64rock/v1/conversation.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x1e\n\x05\x45vent\x12\x1a\n\x08revision\x18\x01 \x01(\x03R\x08revision\x12.\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x04time\x12\x38\n\x08snapshot\x18\x03 \x01(\x0b\x32\x1a.bedrock.v1.Event.SnapshotH\x00R\x08snapshot\x12\x39\n\tcaught_up\x18\x04 \x01(\x0b\x32\x1a.bedrock.v1.Event.CaughtUpH\x00R\x08\x63\x61ughtUp\x12;\n\theartbeat\x18\x05 \x01(\x0b\x32\x1b.bedrock.v1.Event.HeartbeatH\x00R\theartbeat\x12\x35\n\x07\x64\x65leted\x18\x06 \x01(\x0b\x32\x19.bedrock.v1.Event.DeletedH\x00R\x07\x64\x65leted\x12\x45\n\rstate_changed\x18\x07 \x01(\x0b\x32\x1e.bedrock.v1.Event.StateChangedH\x00R\x0cstateChanged\x12:\n\rmessage_added\x18\x08 \x01(\x0b\x32\x13.bedrock.v1.MessageH\x00R\x0cmessageAdded\x12?\n\x0brun_stopped\x18\t \x01(\x0b\x32\x1c.bedrock.v1.Event.RunStoppedH\x00R\nrunStopped\x12M\n\x14\x63onversation_updated\x18\n \x01(\x0b\x32\x18.bedrock.v1.ConversationH\x00R\x13\x63onversationUpdated\x12\x43\n\x0f\x63ontext_warning\x18\x0b \x01(\x0b\x32\x18.bedrock.v1.ContextUsageH\x00R\x0e\x63ontextWarning\x12@\n\rqueue_changed\x18\x0c \x01(\x0b\x32\x19.bedrock.v1.QueuedMessageH\x00R\x0cqueueChanged\x12N\n\x10\x61pproval_changed\x18\r \x01(\x0b\x32!.bedrock.v1.Event.ApprovalChangedH\x00R\x0f\x61pprovalChanged\x12\x38\n\x08retrying\x18\x0e \x01(\x0b\x32\x1a.bedrock.v1.Event.RetryingH\x00R\x08retrying\x12N\n\x10stream_discarded\x18\x0f \x01(\x0b\x32!.bedrock.v1.Event.StreamDiscardedH\x00R\x0fstreamDiscarded\x12R\n\x12sub_agents_changed\x18\x10 \x01(\x0b\x32\".bedrock.v1.Event.SubAgentsChangedH\x00R\x10subAgentsChanged\x12L\n\x10tool_tree_reaped\x18\x11 \x01(\x0b\x32 .bedrock.v1.Event.ToolTreeReapedH\x00R\x0etoolTreeReaped\x12<\n\ntext_delta\x18\x12 \x01(\x0b\x32\x1b.bedrock.v1.Event.TextDeltaH\x00R\ttextDelta\x12O\n\x11tool_output_delta\x18\x13 \x01(\x0b\x32!.bedrock.v1.Event.ToolOutputDeltaH\x00R\x0ftoolOutputDelta\x12\x62\n\x18\x63lient_tool_call_changed\x18\x14 \x01(\x0b\x32\'.bedrock.v1.Event.ClientToolCallChangedH\x00R\x15\x63lientToolCallChanged\x1a\xcc\x03\n\x08Snapshot\x12<\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x18.bedrock.v1.ConversationR\x0c\x63onversation\x12/\n\x08messages\x18\x02 \x03(\x0b\x32\x13.bedrock.v1.MessageR\x08messages\x12\x35\n\x07partial\x18\x03 \x03(\x0b\x32\x1b.bedrock.v1.Event.TextDeltaR\x07partial\x12H\n\x11pending_approvals\x18\x04 \x03(\x0b\x32\x1b.bedrock.v1.PendingApprovalR\x10pendingApprovals\x12)\n\x05queue\x18\x05 \x03(\x0b\x32\x13.bedrock.v1.MessageR\x05queue\x12\x41\n\nsub_agents\x18\x06 \x01(\x0b\x32\".bedrock.v1.Event.SubAgentsChangedR\tsubAgents\x12\x62\n\x19pending_client_tool_calls\x18\x07 \x03(\x0b\x32\'.bedrock.v1.Event.ClientToolCallChangedR\x16pendingClientToolCalls\x1a/\n\x08\x43\x61ughtUp\x12#\n\rhead_revision\x18\x01 \x01(\x03R\x0cheadRevision\x1a\x30\n\tHeartbeat\x12#\n\rhead_revision\x18\x01 \x01(\x03R\x0cheadRevision\x1a\t\n\x07\x44\x65leted\x1ax\n\x0cStateChanged\x12\x33\n\x05state\x18\x01 \x01(\x0b\x32\x1d.bedrock.v1.ConversationStateR\x05state\x12\x33\n\x08\x66sm_path\x18\x02 \x03(\x0e\x32\x18.bedrock.v1.ContextStateR\x07\x66smPath\x1a\xc4\x01\n\nRunStopped\x12\x42\n\rrequest_cycle\x18\x01 \x01(\tB\x1d\xfa\x41\x1a\n\x18\x62\x65\x64rock.dev/RequestCycleR\x0crequestCycle\x12.\n\x06reason\x18\x02 \x01(\x0e\x32\x16.bedrock.v1.StopReasonR\x06reason\x12\x16\n\x06\x64\x65tail\x18\x03 \x01(\tR\x06\x64\x65tail\x12*\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.bedrock.v1.RunErrorR\x05\x65rror\x1a\x98\x01\n\x0f\x41pprovalChanged\x12\x37\n\x08\x61pproval\x18\x01 \x01(\x0b\x32\x1b.bedrock.v1.PendingApprovalR\x08\x61pproval\x12\x38\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x1c.bedrock.v1.ApprovalDecisionR\x08\x64\x65\x63ision\x12\x12\n\x04note\x18\x03 \x01(\tR\x04note\x1a\xb8\x02\n\x15\x43lientToolCallChanged\x12(\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.bedrock.v1.ToolCallR\x04\x63\x61ll\x12\x46\n\x06status\x18\x02 \x01(\x0e\x32..bedrock.v1.Event.ClientToolCallChanged.StatusR\x06status\x12\x36\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x08\x64\x65\x61\x64line\"u\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_PENDING\x10\x01\x12\x13\n\x0fSTATUS_ANSWERED\x10\x02\x12\x14\n\x10STATUS_TIMED_OUT\x10\x03\x12\x14\n\x10STATUS_WITHDRAWN\x10\x04\x1a\x83\x02\n\x08Retrying\x12&\n\x0ellm_request_id\x18\x01 \x01(\tH\x00R\x0cllmRequestId\x12 \n\x0btool_use_id\x18\x02 \x01(\tH\x00R\ttoolUseId\x12\x18\n\x07\x61ttempt\x18\x03 \x01(\x05R\x07\x61ttempt\x12!\n\x0cmax_attempts\x18\x04 \x01(\x05R\x0bmaxAttempts\x12\x39\n\nretry_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tretryTime\x12*\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.bedrock.v1.RunErrorR\x05\x65rrorB\t\n\x07subject\x1aQ\n\x0fStreamDiscarded\x12$\n\x0ellm_request_id\x18\x01 \x01(\tR\x0cllmRequestId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05R\x07\x61ttempt\x1a\xa0\x03\n\x10SubAgentsChanged\x12.\n\x07pending\x18\x01 \x03(\x0b\x32\x14.bedrock.v1.SubAgentR\x07pending\x12\x43\n\x07reports\x18\x02 \x03(\x0b\x32).bedrock.v1.Event.SubAgentsChanged.ReportR\x07reports\x1a\x96\x02\n\x06Report\x12\x41\n\x0c\x63onversation\x18\x01 \x01(\tB\x1d\xfa\x41\x1a\n\x18\x62\x65\x64rock.dev/ConversationR\x0c\x63onversation\x12\x12\n\x04task\x18\x02 \x01(\tR\x04task\x12\x1d\n\ntask_index\x18\x03 \x01(\x05R\ttaskIndex\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x15.bedrock.v1.StateKindR\x05state\x12\x16\n\x06result\x18\x05 \x01(\tR\x06result\x12*\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x14.bedrock.v1.RunErrorR\x05\x65rror\x12%\n\x0epartial_result\x18\x07 \x01(\tR\rpartialResult\x1a\x93\x01\n\x0eToolTreeReaped\x12\x1e\n\x0btool_use_id\x18\x01 \x01(\tR\ttoolUseId\x12\x12\n\x04pids\x18\x02 \x03(\x05R\x04pids\x12\x35\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationR\x08\x64uration\x12\x16\n\x06leaked\x18\x04 \x01(\x08R\x06leaked\x1a\x95\x01\n\tTextDelta\x12$\n\x0ellm_request_id\x18\x01 \x01(\tR\x0cllmRequestId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05R\x07\x61ttempt\x12\x16\n\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x12\n\x04text\x18\x04 \x01(\tR\x04text\x12\x1c\n\treasoning\x18\x05 \x01(\x08R\treasoning\x1aw\n\x0fToolOutputDelta\x12\x1e\n\x0btool_use_id\x18\x01 \x01(\tR\ttoolUseId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\x05R\x07\x61ttempt\x12\x16\n\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x12\n\x04text\x18\x04 \x01(\tR\x04textB\x07\n\x05\x65ventBb\n\x0e\x64\x65v.bedrock.v1B\nEventProtoP\x01Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\xaa\x02\nBedrock.V1\xea\x02\x0b\x42\x65\x64rock::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,38 +37,42 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bedrock.v1.event_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016dev.bedrock.v1B\nEventProtoP\001Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\252\002\nBedrock.V1\352\002\013Bedrock::V1'
-  _globals['_EVENT']._serialized_start=160
-  _globals['_EVENT']._serialized_end=3213
-  _globals['_EVENT_SNAPSHOT']._serialized_start=1236
-  _globals['_EVENT_SNAPSHOT']._serialized_end=1603
-  _globals['_EVENT_CAUGHTUP']._serialized_start=1605
-  _globals['_EVENT_CAUGHTUP']._serialized_end=1638
-  _globals['_EVENT_HEARTBEAT']._serialized_start=1640
-  _globals['_EVENT_HEARTBEAT']._serialized_end=1674
-  _globals['_EVENT_DELETED']._serialized_start=1676
-  _globals['_EVENT_DELETED']._serialized_end=1685
-  _globals['_EVENT_STATECHANGED']._serialized_start=1687
-  _globals['_EVENT_STATECHANGED']._serialized_end=1791
-  _globals['_EVENT_RUNSTOPPED']._serialized_start=1794
-  _globals['_EVENT_RUNSTOPPED']._serialized_end=1922
-  _globals['_EVENT_APPROVALCHANGED']._serialized_start=1924
-  _globals['_EVENT_APPROVALCHANGED']._serialized_end=2050
-  _globals['_EVENT_CLIENTTOOLCALLCHANGED']._serialized_start=2053
-  _globals['_EVENT_CLIENTTOOLCALLCHANGED']._serialized_end=2341
-  _globals['_EVENT_CLIENTTOOLCALLCHANGED_STATUS']._serialized_start=2224
-  _globals['_EVENT_CLIENTTOOLCALLCHANGED_STATUS']._serialized_end=2341
-  _globals['_EVENT_RETRYING']._serialized_start=2344
-  _globals['_EVENT_RETRYING']._serialized_end=2538
-  _globals['_EVENT_STREAMDISCARDED']._serialized_start=2540
-  _globals['_EVENT_STREAMDISCARDED']._serialized_end=2598
-  _globals['_EVENT_SUBAGENTSCHANGED']._serialized_start=2601
-  _globals['_EVENT_SUBAGENTSCHANGED']._serialized_end=2900
-  _globals['_EVENT_SUBAGENTSCHANGED_REPORT']._serialized_start=2721
-  _globals['_EVENT_SUBAGENTSCHANGED_REPORT']._serialized_end=2900
-  _globals['_EVENT_TOOLTREEREAPED']._serialized_start=2902
-  _globals['_EVENT_TOOLTREEREAPED']._serialized_end=3014
-  _globals['_EVENT_TEXTDELTA']._serialized_start=3016
-  _globals['_EVENT_TEXTDELTA']._serialized_end=3117
-  _globals['_EVENT_TOOLOUTPUTDELTA']._serialized_start=3119
-  _globals['_EVENT_TOOLOUTPUTDELTA']._serialized_end=3204
+  _globals['_EVENT_RUNSTOPPED'].fields_by_name['request_cycle']._loaded_options = None
+  _globals['_EVENT_RUNSTOPPED'].fields_by_name['request_cycle']._serialized_options = b'\372A\032\n\030bedrock.dev/RequestCycle'
+  _globals['_EVENT_SUBAGENTSCHANGED_REPORT'].fields_by_name['conversation']._loaded_options = None
+  _globals['_EVENT_SUBAGENTSCHANGED_REPORT'].fields_by_name['conversation']._serialized_options = b'\372A\032\n\030bedrock.dev/Conversation'
+  _globals['_EVENT']._serialized_start=187
+  _globals['_EVENT']._serialized_end=4096
+  _globals['_EVENT_SNAPSHOT']._serialized_start=1539
+  _globals['_EVENT_SNAPSHOT']._serialized_end=1999
+  _globals['_EVENT_CAUGHTUP']._serialized_start=2001
+  _globals['_EVENT_CAUGHTUP']._serialized_end=2048
+  _globals['_EVENT_HEARTBEAT']._serialized_start=2050
+  _globals['_EVENT_HEARTBEAT']._serialized_end=2098
+  _globals['_EVENT_DELETED']._serialized_start=2100
+  _globals['_EVENT_DELETED']._serialized_end=2109
+  _globals['_EVENT_STATECHANGED']._serialized_start=2111
+  _globals['_EVENT_STATECHANGED']._serialized_end=2231
+  _globals['_EVENT_RUNSTOPPED']._serialized_start=2234
+  _globals['_EVENT_RUNSTOPPED']._serialized_end=2430
+  _globals['_EVENT_APPROVALCHANGED']._serialized_start=2433
+  _globals['_EVENT_APPROVALCHANGED']._serialized_end=2585
+  _globals['_EVENT_CLIENTTOOLCALLCHANGED']._serialized_start=2588
+  _globals['_EVENT_CLIENTTOOLCALLCHANGED']._serialized_end=2900
+  _globals['_EVENT_CLIENTTOOLCALLCHANGED_STATUS']._serialized_start=2783
+  _globals['_EVENT_CLIENTTOOLCALLCHANGED_STATUS']._serialized_end=2900
+  _globals['_EVENT_RETRYING']._serialized_start=2903
+  _globals['_EVENT_RETRYING']._serialized_end=3162
+  _globals['_EVENT_STREAMDISCARDED']._serialized_start=3164
+  _globals['_EVENT_STREAMDISCARDED']._serialized_end=3245
+  _globals['_EVENT_SUBAGENTSCHANGED']._serialized_start=3248
+  _globals['_EVENT_SUBAGENTSCHANGED']._serialized_end=3664
+  _globals['_EVENT_SUBAGENTSCHANGED_REPORT']._serialized_start=3386
+  _globals['_EVENT_SUBAGENTSCHANGED_REPORT']._serialized_end=3664
+  _globals['_EVENT_TOOLTREEREAPED']._serialized_start=3667
+  _globals['_EVENT_TOOLTREEREAPED']._serialized_end=3814
+  _globals['_EVENT_TEXTDELTA']._serialized_start=3817
+  _globals['_EVENT_TEXTDELTA']._serialized_end=3966
+  _globals['_EVENT_TOOLOUTPUTDELTA']._serialized_start=3968
+  _globals['_EVENT_TOOLOUTPUTDELTA']._serialized_end=4087
 # @@protoc_insertion_point(module_scope)

@@ -1,0 +1,241 @@
+"""The contract as a reviewer of Google's API improvement proposals (https://aip.dev) would read it.
+
+Each test names the proposal. What is annotated is read from the descriptors, what is promised from the comments: a new
+message, field or call is judged as soon as it is in protos/.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from google.api import field_behavior_pb2, field_info_pb2, resource_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+
+from tests.generate.contract import Message, read_contract
+from tests.unit.test_contract import FILES, all_messages, all_methods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOMAIN = "bedrock.dev"
+PACKAGE = "bedrock.v1."
+PATTERN = re.compile(r"[a-z][A-Za-z]*/\{\w+\}(?:/[a-z][A-Za-z]*/\{\w+\})*")
+_Behavior = field_behavior_pb2.FieldBehavior
+
+
+class Resource(NamedTuple):
+    """A kind of resource."""
+
+    type: str
+    message: str
+    """The message that shows one."""
+
+
+@cache
+def comments() -> dict[str, str]:
+    """The comment of every field, by its full name without the package."""
+
+    def nested(messages: tuple[Message, ...]) -> Iterator[Message]:
+        for message in messages:
+            yield message
+            yield from nested(message.messages)
+
+    return {
+        f"{message.name}.{field.name}": " ".join(field.comment.split())
+        for file in read_contract()
+        for message in nested(file.messages)
+        for field in message.fields
+    }
+
+
+def owner(field: FieldDescriptor) -> Descriptor:
+    """The message that a field is in."""
+    message = field.containing_type
+    assert message is not None
+    return message
+
+
+def comment(field: FieldDescriptor) -> str:
+    return comments()[field.full_name.removeprefix(PACKAGE)]
+
+
+def behaviors(field: FieldDescriptor) -> set[str]:
+    found = field.GetOptions().Extensions[field_behavior_pb2.field_behavior]
+    return {_Behavior.Name(value) for value in found}
+
+
+def reference(field: FieldDescriptor) -> str:
+    """The type that a field refers to, or whose parent it refers to; empty if there is none."""
+    found = field.GetOptions().Extensions[resource_pb2.resource_reference]
+    return str(found.type or found.child_type)
+
+
+def resource_of(message: Descriptor) -> resource_pb2.ResourceDescriptor | None:
+    options = message.GetOptions()
+    return options.Extensions[resource_pb2.resource] if options.HasExtension(resource_pb2.resource) else None
+
+
+@cache
+def resources() -> dict[str, Resource]:
+    """Every kind of resource, by its pattern."""
+    found: dict[str, Resource] = {}
+    for message in all_messages():
+        if (resource := resource_of(message)) is not None:
+            for pattern in resource.pattern:
+                found[pattern] = Resource(resource.type, message.name)
+    for file in FILES:
+        for resource in file.GetOptions().Extensions[resource_pb2.resource_definition]:
+            for pattern in resource.pattern:
+                found[pattern] = Resource(resource.type, "")
+    return found
+
+
+def fields_of(messages: Iterator[Descriptor]) -> list[FieldDescriptor]:
+    return [field for message in messages if not message.GetOptions().map_entry for field in message.fields]
+
+
+FIELDS = fields_of(all_messages())
+METHODS = tuple(all_methods())
+by_name = pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.full_name.removeprefix(PACKAGE))
+by_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+
+
+def sent_by_clients() -> set[str]:
+    """The names of messages that stand in a request, as far as clients write them: not what only the server sets."""
+    found: set[str] = set()
+
+    def visit(message: Descriptor) -> None:
+        if message.full_name in found or not message.full_name.startswith(PACKAGE):
+            return
+        found.add(message.full_name)
+        for field in message.fields:
+            if field.message_type is not None and "OUTPUT_ONLY" not in behaviors(field):
+                visit(field.message_type)
+
+    for method in METHODS:
+        visit(method.input_type)
+    return found
+
+
+# --- resources (AIP-122, 123) -----------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_resource_is_declared_once_and_well() -> None:
+    declared = [resource for message in all_messages() if (resource := resource_of(message)) is not None]
+    assert len({resource.type for resource in declared}) == len(declared)
+    for resource in declared:
+        domain, _, kind = resource.type.partition("/")
+        assert domain == DOMAIN
+        assert resource.singular == kind[0].lower() + kind[1:]
+        for pattern in resource.pattern:
+            *_, collection, variable = pattern.split("/")
+            assert collection == resource.plural
+            assert (
+                variable == "{" + re.sub(r"[A-Z]", lambda upper: "_" + upper.group().lower(), resource.singular) + "}"
+            )
+
+
+def test_a_message_is_a_resource_if_its_name_has_a_pattern() -> None:
+    for message in all_messages():
+        name = message.fields_by_name.get("name")
+        if name is None or message.name.endswith("Request") or not PATTERN.search(comment(name)):
+            continue
+        resource = resource_of(message)
+        assert resource is not None, f"{message.name} needs (google.api.resource)"
+        assert set(PATTERN.findall(comment(name))) & set(resource.pattern), message.name
+        assert "IDENTIFIER" in behaviors(name)
+
+
+@by_name
+def test_every_field_that_holds_a_name_says_of_what(field: FieldDescriptor) -> None:
+    if field.type != FieldDescriptor.TYPE_STRING or "IDENTIFIER" in behaviors(field):
+        return
+    named = [pattern for pattern in PATTERN.findall(comment(field)) if pattern in resources()]
+    assert set(PATTERN.findall(comment(field))) <= {*resources(), "conversations/{slug}"}
+    referring = reference(field)
+    if named:
+        assert referring, f"{field.full_name} needs (google.api.resource_reference)"
+    known = {resource.type for resource in resources().values()}
+    assert not referring or referring in known
+    options = field.GetOptions().Extensions[resource_pb2.resource_reference]
+    if named and options.type:
+        assert options.type in {resources()[pattern].type for pattern in named}
+
+
+# --- behaviour of fields (AIP-203) ------------------------------------------------------------------------------------
+
+
+@by_name
+def test_every_field_that_clients_send_says_whether_they_must(field: FieldDescriptor) -> None:
+    message = owner(field)
+    if message.full_name not in sent_by_clients() and resource_of(message) is None:
+        return
+    found = behaviors(field)
+    assert len(found & {"REQUIRED", "OPTIONAL", "OUTPUT_ONLY", "IDENTIFIER"}) == 1, (
+        f"{field.full_name} needs one (google.api.field_behavior) of REQUIRED, OPTIONAL, OUTPUT_ONLY, IDENTIFIER"
+    )
+    assert not ("OUTPUT_ONLY" in found and found & {"IMMUTABLE", "INPUT_ONLY"})
+
+
+@by_name
+def test_what_is_required_is_said_in_words_too(field: FieldDescriptor) -> None:
+    if owner(field).name.endswith("Request"):
+        assert ("REQUIRED" in behaviors(field)) == bool(re.search(r"\bRequired\b", comment(field))), comment(field)
+
+
+def test_requests_of_one_field_that_identifies_require_it() -> None:
+    for method in METHODS:
+        for field in method.input_type.fields:
+            if field.name == "name":
+                assert "REQUIRED" in behaviors(field), field.full_name
+
+
+# --- standard methods (AIP-131 to 135, 155, 154, 158) -----------------------------------------------------------------
+
+
+@by_method
+def test_creating_and_updating_take_the_resource(method: MethodDescriptor) -> None:
+    fields = method.input_type.fields_by_name
+    for verb in ("Create", "Update"):
+        kind = method.name.removeprefix(verb)
+        if kind == method.name or kind not in {each.message for each in resources().values()}:
+            continue
+        (resource,) = [field for field in fields.values() if field.message_type and field.message_type.name == kind]
+        assert "REQUIRED" in behaviors(resource)
+        assert ("update_mask" in fields) == (verb == "Update")
+        assert ("request_id" in fields) == (verb == "Create")
+
+
+@by_name
+def test_request_ids_are_uuids(field: FieldDescriptor) -> None:
+    if field.name == "request_id" and owner(field).name.endswith("Request"):
+        found = field.GetOptions().Extensions[field_info_pb2.field_info].format
+        assert found == field_info_pb2.FieldInfo.UUID4
+
+
+# --- names (AIP-140, 141, 142, 191) -----------------------------------------------------------------------------------
+
+
+@by_name
+def test_times_and_lengths_of_time_are_named_so(field: FieldDescriptor) -> None:
+    kind = field.message_type.full_name if field.message_type is not None else ""
+    if kind == "google.protobuf.Timestamp":
+        assert field.name.endswith("_time") or field.name in ("time", "deadline")
+    elif field.name.endswith("_time"):
+        pytest.fail(f"{field.full_name} is no Timestamp")
+
+
+def test_generated_code_has_packages_that_can_be_imported() -> None:
+    for file in FILES:
+        options = file.GetOptions()
+        path, _, package = options.go_package.partition(";")
+        assert "." in path.partition("/")[0]
+        assert package == "bedrockv1"
+        assert options.java_package == "dev.bedrock.v1"
+        assert options.java_multiple_files
+        assert options.java_outer_classname.endswith("Proto")
+        assert options.ruby_package == "Bedrock::V1"
+        assert options.csharp_namespace == "Bedrock.V1"
