@@ -129,7 +129,7 @@ def wire(config: Config) -> Generator[Wiring]:
             clock=clock,
             ids=RandomIds(),
             faults=NoFaultPoints(),
-            workspace=LocalWorkspace(lambda: sandbox.protected),
+            workspace=LocalWorkspace(lambda: (*sandbox.protected, *sandbox.unreadable)),
             timers=timers,
             threads=threads,
             images=SandboxedImages(store, sandbox),
@@ -178,7 +178,15 @@ def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads:
         groups = ControlGroups()
         report = with_limits(probe(config.sandbox), groups.controllers)
         protected = [str(path) for path in own if path is not None]
-        sandbox = ToolHostSandbox(report, protected=protected, groups=groups, cpus=cpus, threads=threads)
+        sandbox = ToolHostSandbox(
+            report,
+            protected=protected,
+            workspace_protected=config.workspace_protected,
+            deny_read=config.deny_read,
+            groups=groups,
+            cpus=cpus,
+            threads=threads,
+        )
     except (SandboxUnavailableError, OSError) as error:
         raise CannotStartError(str(error)) from None
     return sandbox
@@ -187,6 +195,8 @@ def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads:
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
     """Log the sandbox report once the server runs; if it cannot start, only the reason is logged."""
     log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
+    if report.restriction_available and not report.workspace_available:
+        log.warning("the workspace mode is not available: %s", report.workspace_reason)
     if not report.hides_protected:
         log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
         return

@@ -40,6 +40,17 @@ USAGE = 2
     type=click.Choice(SANDBOXES),
     help="What restricts tools; the server does not start if the machine cannot enforce it. [auto]",
 )
+@click.option(
+    "--workspace-protected",
+    type=str,
+    help="Names that tools in workspace mode cannot change beside .git, with commas between them. "
+    "[.envrc,.vscode,.idea,node_modules/.bin]",
+)
+@click.option(
+    "--deny-read",
+    type=str,
+    help="Files and directories that tools cannot read, with commas between them; none: no such. [those with keys]",
+)
 @click.option("--cpus", type=str, help="CPUs for the server itself, such as 1 or 0,2-3; tools may use all. [all]")
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
 def serve(file: Path | None, until_eof: bool, **options: Any) -> None:

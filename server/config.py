@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
+from actors.ports.processes import DENY_READ, WORKSPACE_PROTECTED
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_CPUS = 8_192
 """The largest number of CPUs that a Linux kernel supports."""
@@ -84,6 +86,10 @@ class Config:
     sandbox: str = "auto"
     """The sandbox tier that enforces the restricted mode: "auto" for the best available one, or one that must be
     available."""
+    workspace_protected: tuple[str, ...] = WORKSPACE_PROTECTED
+    """Names that tools in workspace mode cannot change, beside .git."""
+    deny_read: tuple[str, ...] = DENY_READ
+    """Files and directories that tools cannot read, in every mode in which the sandbox can keep them from it."""
     cpus: frozenset[int] | None = None
     """The CPUs that the server itself runs on; None: all that it may use. Its tools may use all in any case."""
     file: Path | None = None
@@ -206,6 +212,33 @@ def _sandbox(value: Any) -> str:
     raise ValueError(f"must be one of {', '.join(SANDBOXES)}")
 
 
+def _texts(value: Any) -> tuple[str, ...]:
+    """Return the texts of a list, or of one text with commas between them; "none" is none."""
+    if isinstance(value, str):
+        value = [] if value.lower() == "none" else [part.strip() for part in value.split(",") if part.strip()]
+    if not (isinstance(value, list) and all(isinstance(each, str) and each for each in value)):
+        raise ValueError("must be a list of texts, or one text with commas between them")
+    return tuple(value)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    names = _texts(value)
+    for name in names:
+        if any(part in {"", ".", ".."} for part in name.split("/")):
+            raise ValueError(
+                f"{name!r} is not a name, nor several with slashes between them, such as node_modules/.bin"
+            )
+    return names
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    paths = _texts(value)
+    for path in paths:
+        if not path.startswith(("/", "~")):
+            raise ValueError(f"{path!r} must be absolute, or begin with ~")
+    return paths
+
+
 def _cpus(value: Any) -> frozenset[int] | None:
     """Return the CPUs of a list as taskset takes it, such as 1 or 0,2-3; None for all."""
     if str(value).lower() == "all":
@@ -236,6 +269,8 @@ SETTINGS: dict[str, Parser] = {
     "tls_certificate": _path,
     "tls_key": _path,
     "sandbox": _sandbox,
+    "workspace_protected": _names,
+    "deny_read": _paths,
     "cpus": _cpus,
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables `providers`

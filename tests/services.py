@@ -20,6 +20,9 @@ class NoSandbox:
     report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
     protected: tuple[str, ...] = ()
 
+    def workspace_refusal(self, directory: str) -> str:
+        return "" if self.report.workspace_available else f"tests run no processes in {directory}"
+
     def start(self, launch: object, on_output: object) -> Any:
         raise AssertionError("no process is started here")
 

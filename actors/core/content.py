@@ -158,6 +158,7 @@ class SystemKind(StrEnum):
     SUMMARY_FALLBACK = "summary_fallback"
     SUB_AGENT_RESULTS = "sub_agent_results"
     INTERRUPTED = "interrupted"
+    MODE_WORKSPACE = "mode_workspace"
 
 
 class Usage(Struct, frozen=True, gc=False):

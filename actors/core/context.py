@@ -11,12 +11,17 @@ class Mode(StrEnum):
     """The mode: what tools may do (REQ-BED-014)."""
 
     RESTRICTED = "restricted"
+    WORKSPACE = "workspace"
     UNRESTRICTED = "unrestricted"
+
+
+BY_WIDTH = (Mode.RESTRICTED, Mode.WORKSPACE, Mode.UNRESTRICTED)
+"""All modes: each gives tools more rights than the one before."""
 
 
 def wider(mode: Mode, than: Mode) -> bool:
     """Whether `mode` gives tools more rights than the other one."""
-    return mode is Mode.UNRESTRICTED and than is Mode.RESTRICTED
+    return BY_WIDTH.index(mode) > BY_WIDTH.index(than)
 
 
 class Rules(IntEnum):
@@ -107,6 +112,8 @@ class ConvContext(Struct, frozen=True):
     is_sub_agent: bool = False
     mode: Mode = Mode.UNRESTRICTED
     restriction_available: bool = False
+    workspace_available: bool = False
+    """Whether the workspace mode can be kept in this conversation's directory."""
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     always_approved: tuple[str, ...] = ()
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS

@@ -9,6 +9,16 @@ from msgspec import Struct
 
 from actors.core.context import Mode
 
+WORKSPACE_PROTECTED = (".envrc", ".vscode", ".idea", "node_modules/.bin")
+"""Names of what people and programs run later without a look, which stay as they are in workspace mode, beside `.git`:
+the default of the setting."""
+
+DENY_READ = (
+    "~/.ssh", "~/.aws", "~/.azure", "~/.config/gcloud", "~/.config/gh", "~/.docker/config.json", "~/.git-credentials",
+    "~/.gnupg", "~/.kube", "~/.local/share/keyrings", "~/.netrc", "~/.password-store", "~/.pypirc",
+)  # fmt: skip
+"""Where keys of people are kept, which no tool reads: the default of the setting."""
+
 
 class ProcessLimits(Struct, frozen=True):
     """Resource limits of one tool call; 0: no limit."""
@@ -43,7 +53,7 @@ class Launch(Struct, frozen=True):
     """The complete environment; only BEDROCK_CALL, the number of the call, is added.
 
     In restricted mode HOME and TMPDIR become a private directory of the call. The program can write nowhere else, and
-    the directory is removed at the end of the call.
+    the directory is removed at the end of the call. In workspace mode it can also write beneath `cwd`.
     """
     mode: Mode
     limits: ProcessLimits = ProcessLimits()
@@ -127,6 +137,10 @@ class SandboxReport(Struct, frozen=True):
     """Whether the kernel limits the number of processes of a call; otherwise its tool host counts them."""
     kernel_bounds_memory: bool = False
     """Whether the kernel limits the memory of all processes of a call together."""
+    workspace_available: bool = False
+    """Whether the workspace mode can be enforced, in directories that `Sandbox.workspace_refusal` does not refuse."""
+    workspace_reason: str = ""
+    """Why it cannot be, as text for people."""
 
     @property
     def restriction_available(self) -> bool:
@@ -145,6 +159,10 @@ class Sandbox(Protocol):
     @property
     def protected(self) -> tuple[str, ...]:
         """Real paths of files and directories that no tool may access: the server's data, keys and settings."""
+        ...
+
+    def workspace_refusal(self, directory: str) -> str:
+        """Return why the workspace mode cannot be enforced in a directory, for people; "" if it can. Any thread."""
         ...
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:

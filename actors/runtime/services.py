@@ -88,6 +88,7 @@ class Services:
             is_sub_agent=not record.user_initiated,
             mode=record.mode,
             restriction_available=self.sandbox.report.restriction_available,
+            workspace_available=self.sandbox.report.workspace_available,
             approval_policy=record.approval_policy,
             always_approved=record.always_approved,
             follow_up_policy=record.follow_up_policy,

@@ -38,18 +38,27 @@ def served_model(services: Services, name: str) -> Model:
     return model
 
 
-def initial_mode(services: Services, wanted: Mode | None) -> Mode:
+def initial_mode(services: Services, wanted: Mode | None, cwd: str) -> Mode:
     """Return the mode of a new conversation: `wanted`, or the narrowest that this machine enforces. Raises Rejected."""
     report = services.sandbox.report
     if wanted is None:
         return Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     if wanted is Mode.RESTRICTED and not report.restriction_available:
-        raise mode_unavailable(services)
+        raise mode_unavailable(services, wanted, cwd)
+    check_workspace(services, wanted, cwd)
     return wanted
 
 
-def mode_unavailable(services: Services) -> Rejected:
-    """Return the refusal of restricted mode: this machine cannot enforce it, or is configured not to offer it."""
+def check_workspace(services: Services, mode: Mode, cwd: str) -> None:
+    """Raise Rejected if `mode` is the workspace mode and it cannot be enforced in this directory."""
+    if mode is Mode.WORKSPACE and services.sandbox.workspace_refusal(cwd):
+        raise mode_unavailable(services, mode, cwd)
+
+
+def mode_unavailable(services: Services, mode: Mode, cwd: str) -> Rejected:
+    """Return the refusal of a mode: this machine cannot enforce it there, or is configured not to offer it."""
     report = services.sandbox.report
-    text = "restricted mode is not offered here" if report.by_setting else "restricted mode cannot be kept here"
-    return Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {report.reason}")
+    reason = services.sandbox.workspace_refusal(cwd) if mode is Mode.WORKSPACE else report.reason
+    offered = report.restriction_available or not report.by_setting
+    text = f"{mode.value} mode cannot be kept here" if offered else f"{mode.value} mode is not offered here"
+    return Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {reason}")

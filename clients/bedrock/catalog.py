@@ -108,6 +108,10 @@ class Sandbox(Wrapper[v1.GetServerInfoResponse.Sandbox]):
     """Whether the kernel bounds the number of processes of a tool; else the server counts them."""
     kernel_bounds_memory: bool
     """Whether the kernel bounds the memory of all processes of a tool; else the server measures it."""
+    workspace_available: bool
+    """Whether conversations can be in the workspace mode, in directories that can be a workspace."""
+    workspace_reason: str
+    """Why they cannot, and what an operator can do about it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,7 @@ class ContinuationInProgress(FailedPrecondition):
 class ModeUnavailable(FailedPrecondition):
     """The server cannot enforce this mode, or a setting disables it."""
 
-    hint = "Ask for the unrestricted mode. `bedrock doctor` says more about the sandbox."
+    hint = "Ask for another mode. `bedrock doctor` says more about the sandbox."
 
 
 class NotAwaitingApproval(FailedPrecondition):

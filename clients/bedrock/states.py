@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
 from bedrock.messages import ToolCall
-from bedrock.types import ErrorKind, RequestPhase, StateKind
+from bedrock.types import ErrorKind, Mode, RequestPhase, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,17 +44,19 @@ class RunError(Wrapper[v1.RunError]):
 
 @dataclass(frozen=True, slots=True)
 class ModeUpgrade(Wrapper[v1.PendingApproval.ModeUpgrade]):
-    """A request of the agent for the unrestricted mode."""
+    """A request of the agent for a wider mode."""
 
     tool_use_id: str
     """The tool call by which the agent asks."""
     reason: str
     """The agent's reason, in its own words; it may be false."""
+    mode: Mode
+    """The mode that it asks for: "workspace" or "unrestricted". An approval grants no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval(Wrapper[v1.PendingApproval]):
-    """A request for a person's approval: of a tool call, or of the change to the unrestricted mode.
+    """A request for a person's approval: of a tool call, or of the change to a wider mode.
 
     One of `tool_call` and `mode_upgrade` is set; `tool`, `input` and `tool_use_id` describe either of them.
     """
@@ -64,7 +66,7 @@ class Approval(Wrapper[v1.PendingApproval]):
     tool_call: ToolCall | None
     """The call that needs approval."""
     mode_upgrade: ModeUpgrade | None
-    """The request for the unrestricted mode."""
+    """The request for a wider mode."""
     create_time: datetime | None
     """When the approval was requested; None in an event that reports only the decision."""
 
@@ -75,7 +77,7 @@ class Approval(Wrapper[v1.PendingApproval]):
 
     @property
     def tool(self) -> str:
-        """The tool that is to run; "request_mode_upgrade" if the agent asks for the unrestricted mode."""
+        """The tool that is to run; "request_mode_upgrade" if the agent asks for a wider mode."""
         if self.mode_upgrade is not None:
             return "request_mode_upgrade"
         return "" if self.tool_call is None else self.tool_call.tool

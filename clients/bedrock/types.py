@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Mode = Literal["restricted", "unrestricted"]
+Mode = Literal["restricted", "workspace", "unrestricted"]
 ApprovalPolicy = Literal["auto", "ask_writes", "ask_all"]
 FollowUpPolicy = Literal["always", "completed_only"]
 Delivery = Literal["direct", "steer", "follow_up"]
@@ -61,6 +61,7 @@ ErrorKind = Literal[
 ]
 SystemMessageKind = Literal[
     "mode_restricted",
+    "mode_workspace",
     "mode_unrestricted",
     "round_cap",
     "budget",

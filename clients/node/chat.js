@@ -70,12 +70,17 @@ function describe({ tool, input, rawInput }) {
   return [tool, rawInput, ...values].filter(Boolean).join(' ');
 }
 
+/** MODE_WORKSPACE as people write it. */
+function modeName(mode) {
+  return mode.replace('MODE_', '').toLowerCase();
+}
+
 /** Put a question to the person; it is settled when it has a decision. */
 async function ask({ approval, decision }) {
   question = decision === 'APPROVAL_DECISION_UNSPECIFIED' ? approval : null;
   if (!question) return;
   const { toolCall, modeUpgrade } = approval;
-  process.stderr.write(`? ${toolCall ? describe(toolCall) : `unrestricted mode: ${modeUpgrade.reason}`} [y/n]\n`);
+  process.stderr.write(`? ${toolCall ? describe(toolCall) : `${modeName(modeUpgrade.mode)} mode: ${modeUpgrade.reason}`} [y/n]\n`);
   if (options.yes) await answer('y');
   else if (inputEnded) giveUp();
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
-from actors.core.context import Limits, Mode, ToolGroup
+from actors.core.context import BY_WIDTH, Limits, Mode, ToolGroup
 from actors.ports import (
     MAX_MODEL_RESPONSE_BYTES,
     CancelToken,
@@ -124,7 +124,7 @@ def tools(toolbox: Toolbox) -> list[v1.Tool]:
 
 def _tool(spec: ToolSpec, for_people: bool, for_agents: bool) -> v1.Tool:
     traits = spec.traits
-    modes = [Mode.UNRESTRICTED] if traits.group is ToolGroup.WRITE else [Mode.RESTRICTED, Mode.UNRESTRICTED]
+    modes = [mode for mode in BY_WIDTH if traits.group is not ToolGroup.WRITE or mode is not Mode.RESTRICTED]
     audience = v1.Tool.AUDIENCE_TOP_LEVEL if for_people else v1.Tool.AUDIENCE_SUB_AGENT
     return v1.Tool(
         name=names.tool(spec.name),
@@ -149,6 +149,8 @@ def _sandbox(report: SandboxReport) -> v1.GetServerInfoResponse.Sandbox:
         by_setting=report.by_setting,
         kernel_bounds_processes=report.kernel_bounds_processes,
         kernel_bounds_memory=report.kernel_bounds_memory,
+        workspace_available=report.workspace_available,
+        workspace_reason=report.workspace_reason,
     )
 
 

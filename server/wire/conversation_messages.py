@@ -11,7 +11,7 @@ from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
 from actors.core.notifications import CallStatus, ClientToolCall
 from actors.core.states import ApprovalKind, ContextExhausted, State
-from actors.core.steps.approvals import approval_kind
+from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
 from server.contract import resource_names as names
@@ -181,7 +181,9 @@ def pending_approval(
     question = v1.PendingApproval(name=names.approval(conversation_id, call.id), create_time=timestamp(since))
     if kind is ApprovalKind.MODE_UPGRADE:
         question.mode_upgrade.CopyFrom(
-            v1.PendingApproval.ModeUpgrade(tool_use_id=call.id, reason=_reason_in(call.input))
+            v1.PendingApproval.ModeUpgrade(
+                tool_use_id=call.id, reason=_reason_in(call.input), mode=MODE[requested_mode(call)]
+            )
         )
     else:
         question.tool_call.CopyFrom(tool_call(conversion, call))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from bedrock import Client, v1
 from bedrock.errors import ModeUnavailable
 
 from actors.adapters.sandbox.probe import probe
-from actors.adapters.tools.request_mode_upgrade import ASK, GRANTED, HOW_TO_ASK
+from actors.adapters.tools.request_mode_upgrade import ASK, GRANTED, GRANTED_WORKSPACE, HOW_TO_ASK
 from tests.e2e.chat import Chat, question
 from tests.e2e.fake_provider import FakeProvider, calls, says
 from tests.e2e.patience import only, within
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.watcher import Watcher
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REPORT = probe()
 UPGRADE = ("request_mode_upgrade", {"reason": "to write the file"})
@@ -91,6 +88,41 @@ def test_an_agent_asks_is_allowed_and_does_it(open_chat: OpenChat, watch: Watch,
     third = chat.part.exchanges[2]
     assert [block["type"] for block in third.body["messages"][-1]["content"]] == ["tool_result", "tool_result", "text"]
     assert "now unrestricted" in third.question
+    chat.assert_valid()
+
+
+def test_an_agent_asks_for_the_workspace_mode_edits_and_gets_no_further(
+    open_chat: OpenChat, watch: Watch, tmp_path: Path
+) -> None:
+    """Its directory is where the chat works; what is protected there, and what is outside, stays as it is."""
+    if not REPORT.workspace_available:
+        pytest.skip(f"this machine can keep no workspace mode: {REPORT.workspace_reason}")
+    asks = ("request_mode_upgrade", {"reason": "to edit", "mode": "workspace"})
+    patch = ("patch", {"path": "made.txt", "patches": [{"operation": "overwrite", "newText": "patched"}]})
+    more = ("bash", {"cmd": "mkdir .git; echo x > .envrc; echo x > ../out; echo on > run.txt && cat made.txt"})
+    chat = open_chat(calls(asks), calls(patch, more), says("Done."))
+    work = Path(chat.conversation.get().working_directory)
+    run = chat.send("Edit it.")
+    asked = question(run)
+    assert asked.mode_upgrade is not None
+    assert (asked.mode_upgrade.mode, asked.mode_upgrade.reason) == ("workspace", "to edit")
+    late = watch(chat.name)
+    assert only(late.events[0].snapshot.pending_approvals).mode_upgrade.mode == v1.MODE_WORKSPACE
+    chat.conversation.approve(asked)
+    assert within(run.answer) == "Done."
+    assert chat.conversation.get().mode == "workspace"
+    assert (work / "made.txt").read_text() == "patched"
+    assert (work / "run.txt").read_text() == "on\n"
+    assert not {".git", ".envrc"} & {path.name for path in work.iterdir()}
+    assert not (work.parent / "out").exists()
+    granted, patched, shell = outputs(chat)
+    assert granted == GRANTED_WORKSPACE
+    assert "patched" in shell
+    assert "applied" in patched
+    kinds = [message.system_kind for message in chat.conversation.messages()]
+    assert "mode_workspace" in kinds
+    with pytest.raises(ModeUnavailable, match="belongs to the system"):
+        chat.client.create("/", model=chat.conversation.get().model, mode="workspace")
     chat.assert_valid()
 
 

@@ -15,8 +15,10 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 T: dict[str, Any] = {}
@@ -172,6 +174,12 @@ def change_mode() -> None:
 @attack
 def change_mode_through_file() -> None:
     os.fchmod(os.open(outside("victim"), os.O_RDONLY), 0o600)
+
+
+@attack
+def change_mode_of_stdin() -> None:
+    """To what it is anyway: it is the machine's /dev/null."""
+    os.fchmod(0, 0o666)
 
 
 @attack
@@ -874,6 +882,400 @@ def fill_system_v_memory() -> None:
         libc.shmctl(number, 0, None)
 
 
+# --- beneath a workspace ------------------------------------------------------------------------------------------
+
+after("what a workspace protects")
+
+RENAME_EXCHANGE = 2
+RACES = 3000
+FS_IOC_SETFLAGS, FS_NODUMP, FICLONE = 0x40086602, 0x40, 0x40049409
+
+PROTECTED = {
+    "git_config": ".git/config",
+    "git_hook": ".git/hooks/pre-commit",
+    "nested_git": "nested/.git/config",
+    "upper_case_git": "upper/.GIT/config",
+    "git_file": "worktree/.git",
+    "bare": "bare.git/config",
+    "envrc": ".envrc",
+    "vscode": ".vscode/tasks.json",
+    "idea": "nested/.idea/workspace.xml",
+    "program": "node_modules/.bin/tool",
+    "hard_link_out": "hard-out",
+    "hard_link_git": "hard-git",
+    "link_to_git": "git-link/config",
+    "own_data": "own/data/token",
+}
+"""Files that stay as they are, by a name for them."""
+
+FOLDERS = (
+    ".git/hooks", ".git/objects", ".git/refs/heads", "nested/.git", "nested/.idea", "upper/.GIT", "worktree",
+    "bare.git/objects", "bare.git/refs", ".vscode", "node_modules/.bin", "own/data", "kit/objects", "kit/refs",
+    "empty", "tools/.bin", "moved/sub/.git", "free",
+)  # fmt: skip
+
+
+def lay_out(folder: str, outside: str) -> None:
+    """Fill one copy; `outside`: a file that one of the hard links is of."""
+    for name in FOLDERS:
+        os.makedirs(f"{folder}/{name}")
+    for name in (*PROTECTED.values(), ".git/HEAD", "bare.git/HEAD", "moved/sub/.git/config", "free/file", "free/HEAD"):
+        if not name.startswith(("hard-", "git-link")):
+            with open(f"{folder}/{name}", "w") as file:
+                file.write("content")
+    os.link(outside, f"{folder}/hard-out")
+    os.link(f"{folder}/.git/config", f"{folder}/hard-git")
+    os.symlink(".git", f"{folder}/git-link")
+    os.symlink(os.path.dirname(outside), f"{folder}/dir-out")
+    os.symlink(outside, f"{folder}/file-out")
+    os.symlink(f"{outside}-new", f"{folder}/dangling-out")
+    os.symlink("free/.envrc", f"{folder}/dangling")
+
+
+def at(copy: str, name: str) -> str:
+    return os.path.join(T["workspace"], copy, name)
+
+
+def exchange(one: str, other: str) -> None:
+    number = ctypes.c_long(316 if X86 else 276)
+    call(libc.syscall(number, -100, one.encode(), -100, other.encode(), RENAME_EXCHANGE))
+
+
+def changed(path: str, change: Callable[[], object]) -> None:
+    """Raise OSError if the file is as it was, whatever the change claims."""
+    before = os.stat(path)
+    change()
+    after = os.stat(path)
+    if (before.st_ctime_ns, before.st_ino) == (after.st_ctime_ns, after.st_ino):
+        raise OSError(errno.EPERM, "without effect")
+
+
+def write_to(path: str) -> None:
+    os.write(os.open(path, os.O_WRONLY), b"x")
+
+
+def map_shared(path: str) -> None:
+    with open(path, "r+b") as file:
+        mmap.mmap(file.fileno(), 0)[0:1] = b"x"
+
+
+def replace(path: str) -> None:
+    os.rename(make(f"{os.path.dirname(os.path.dirname(path))}/mine-{os.getpid()}"), path)
+
+
+OPERATIONS: dict[str, Callable[[str], object]] = {
+    "write": write_to,
+    "append": lambda path: os.write(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), b"x"),
+    "truncate": lambda path: changed(path, lambda: os.truncate(path, 1)),
+    "truncate_reading": lambda path: changed(path, lambda: os.open(path, os.O_RDONLY | os.O_TRUNC)),
+    "map": map_shared,
+    "change_mode": lambda path: changed(path, lambda: os.chmod(path, 0o755)),
+    "change_times": lambda path: changed(path, lambda: os.utime(path, (1, 1))),
+    "reopen": lambda path: os.open(f"/proc/self/fd/{os.open(path, os.O_RDONLY)}", os.O_RDWR),
+    "change_mode_open": lambda path: changed(path, lambda: os.fchmod(os.open(path, os.O_RDONLY), 0o700)),
+}
+"""What is tried with each of PROTECTED, by name."""
+
+OF_NAMES: dict[str, Callable[[str], object]] = {
+    "remove": os.unlink,
+    "move_away": lambda path: os.rename(path, f"{path}-moved"),
+    "replace": replace,
+    "exchange": lambda path: exchange(make(f"{path}-mine"), path),
+}
+"""Likewise, but only with those whose name is protected: another name of a file can go."""
+
+NAMED = tuple(name for name in PROTECTED if not name.startswith(("hard_link", "link_to")))
+
+
+def races(attempt: Callable[[], object], meanwhile: Callable[[], object], done: Callable[[], bool]) -> None:
+    """Repeat an attempt while a thread does something else; raise OSError if it never worked."""
+    ended = False
+
+    def go_on() -> None:
+        while not ended:
+            try:
+                meanwhile()
+            except OSError:
+                time.sleep(0)
+
+    threading.Thread(target=go_on, daemon=True).start()
+    until = time.monotonic() + 3
+    try:
+        for _ in range(RACES):
+            with suppress(OSError):
+                attempt()
+            if done():
+                return
+            if time.monotonic() > until:
+                break
+    finally:
+        ended = True
+    raise OSError(errno.EPERM, "never")
+
+
+def others() -> dict[str, Callable[[], object]]:
+    return {
+        **{f"make_{key}": make_new(path) for key, path in new_names().items()},
+        "make_repository": lambda: make(at("special", "kit/HEAD")),
+        "move_into_repository": lambda: os.rename(at("special", "free/HEAD"), at("kit2", "kit/HEAD")),
+        "link_into_repository": lambda: os.symlink("x", at("kit3", "kit/HEAD")),
+        "move_what_contains_git": lambda: os.rename(at("special", "moved"), at("special", "moved2")),
+        "move_git": lambda: os.rename(at("moves", ".git"), at("moves", "git")),
+        "move_above_programs": lambda: os.rename(at("special", "tools"), at("free", "free/node_modules")),
+        "move_above_own_data": lambda: os.rename(at("special", "own"), at("special", "own2")),
+        "close_above_own_data": lambda: os.chmod(at("kit2", "own"), 0o700 | 0o7),
+        "follow_file_out": lambda: write_to(at("special", "file-out")),
+        "follow_directory_out": lambda: make(at("special", f"dir-out/made-{os.getpid()}")),
+        "follow_dangling_out": lambda: make(at("special", "dangling-out")),
+        "follow_dangling_to_name": lambda: make(at("special", "dangling")),
+        "above_itself": lambda: make(os.path.join(T["workspace"], f"../made-{os.getpid()}")),
+        "move_out": move_out,
+        "move_in": lambda: os.rename(f"{T['outside']}/movable-workspace", at("special", "in")),
+        "move_itself": lambda: os.rename(T["workspace_2"], T["workspace_2"] + "-moved"),
+        "remove_itself": lambda: os.rmdir(T["workspace_3"]),
+        "link_git": lambda: link_git(".git/HEAD", "alias"),
+        "link_out": lambda: link_git("free/file", f"{T['outside']}/linked-{os.getpid()}"),
+        "set_user_id": set_user_id,
+        "make_fifo_in_git": lambda: os.mkfifo(at("special", ".git/fifo")),
+        "listen_in_workspace": listen,
+        "from_inside_git": from_inside_git,
+        "beneath_open_git": beneath_open,
+        "unnamed_file_into_git": unnamed_into,
+        "clone_into_git": clone_into,
+        "flags_of_git": set_flags,
+        "copy_range_into_git": copy_range,
+        "openat2_git": openat2,
+        "change_path_while_opening": change_path,
+        "turn_link_while_writing": turn_link,
+        "swap_directory_while_writing": swap_directory,
+        "name_after_repository_while_moving": complete_while_moving,
+    }  # fmt: skip
+
+
+def new_names() -> dict[str, str]:
+    return {
+        "git": "empty/.git",
+        "git_upper_case": "empty/.GiT",
+        "git_invisible": "empty/.g\u200cit",
+        "git_full_width": "empty/.\uff47it",
+        "git_in_circle": "free/.\u24bcit",
+        "envrc": "empty/.envrc",
+        "vscode": "empty/.vscode",
+        "idea": "free/.idea",
+        "programs": "node_modules/pkg/node_modules/.bin",
+    }
+
+
+def make_new(name: str) -> Callable[[], object]:
+    def attempt() -> None:
+        path = at("special", name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path)
+
+    return attempt
+
+
+def move_out() -> None:
+    os.rename(make(at("special", "mine")), f"{T['outside']}/moved-{os.getpid()}")
+
+
+def link_git(name: str, other: str) -> None:
+    alias = at("special", other)
+    os.link(at("special", name), alias)
+    write_to(alias)
+
+
+def set_user_id() -> None:
+    path = make(at("special", "mine-too"))
+    os.chmod(path, 0o4755)
+    if not os.stat(path).st_mode & 0o4000:
+        raise OSError(errno.EPERM, "without effect")
+
+
+def listen() -> None:
+    socket.socket(socket.AF_UNIX).bind(at("special", "s"))
+
+
+def from_inside_git() -> None:
+    os.chdir(at("special", ".git"))
+    write_to("config")
+
+
+def beneath_open() -> None:
+    folder = os.open(at("special", ".git"), os.O_RDONLY)
+    os.open("config", os.O_WRONLY, dir_fd=folder)
+
+
+def unnamed_into() -> None:
+    file = os.open(at("special", ".git"), os.O_WRONLY | os.O_TMPFILE)
+    made = at("special", ".git/made").encode()
+    call(libc.linkat(-100, f"/proc/self/fd/{file}".encode(), -100, made, 0x400))  # AT_SYMLINK_FOLLOW
+
+
+def clone_into() -> None:
+    """Copy through a file that is open for reading only: what needs no right to open is asked of the kernel."""
+    source = os.open(at("special", "free/file"), os.O_RDONLY)
+    try:
+        fcntl.ioctl(os.open(at("special", ".git/config"), os.O_RDWR), FICLONE, source)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY}:
+            raise
+
+
+def set_flags() -> None:
+    file = os.open(at("special", ".git/config"), os.O_RDONLY)
+    fcntl.ioctl(file, FS_IOC_SETFLAGS, struct.pack("l", FS_NODUMP))
+
+
+def copy_range() -> None:
+    source = os.open(at("special", "free/file"), os.O_RDONLY)
+    os.copy_file_range(source, os.open(at("special", ".git/config"), os.O_WRONLY), 4)
+
+
+def openat2() -> None:
+    how = struct.pack("QQQ", os.O_WRONLY, 0, 0)
+    path = at("special", ".git/config").encode()
+    call(libc.syscall(ctypes.c_long(437), -100, path, how, ctypes.c_size_t(24)))
+
+
+def change_path() -> None:
+    """Change the path in memory while the system call is judged."""
+    fine, wanted = (at("races", name).encode() for name in ("free/file-1", ".git/hooks/x"))
+    path = ctypes.create_string_buffer(max(len(fine), len(wanted)) + 1)
+    values = [fine, wanted]
+
+    def flip() -> None:
+        values.reverse()
+        path.value = values[0]
+
+    def attempt() -> None:
+        file = libc.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+        if file >= 0:
+            os.close(file)
+
+    races(attempt, flip, lambda: os.path.exists(wanted))
+
+
+def turn_link() -> None:
+    """Turn a link between a directory and .git while a file beneath it is made."""
+    link, other = at("races", "turned"), at("races", "turning")
+    goals = [at("races", "free"), at("races", ".git")]
+
+    def turn() -> None:
+        goals.reverse()
+        os.symlink(goals[0], other)
+        os.rename(other, link)
+
+    def attempt() -> None:
+        os.close(os.open(f"{link}/turned-made", os.O_CREAT | os.O_WRONLY, 0o600))
+
+    races(attempt, turn, lambda: os.path.exists(at("races", ".git/turned-made")))
+
+
+def swap_directory() -> None:
+    """Exchange a directory and a link out of the workspace while a file beneath it is made."""
+    folder, link = at("races", "swapped"), at("races", "swap")
+    os.mkdir(folder)
+    os.symlink(T["outside"], link)
+    made = f"swapped-{os.getpid()}"
+
+    def attempt() -> None:
+        os.close(os.open(f"{folder}/{made}", os.O_CREAT | os.O_WRONLY, 0o600))
+
+    races(attempt, lambda: exchange(folder, link), lambda: os.path.exists(f"{T['outside']}/{made}"))
+
+
+def complete_while_moving() -> None:
+    """Move a directory to a name that only a thread makes a protected one with what it puts in."""
+    source, target = at("races", "pkg"), at("races", "empty/node_modules")
+    os.mkdir(source)
+
+    def fill() -> None:
+        os.mkdir(f"{source}/.bin")
+
+    def attempt() -> None:
+        os.rename(source, target)
+
+    def back() -> bool:
+        if os.path.exists(f"{target}/.bin"):
+            return True
+        if os.path.exists(target):
+            os.rename(target, source)
+        if os.path.exists(f"{source}/.bin"):
+            os.rmdir(f"{source}/.bin")
+        return False
+
+    races(attempt, fill, back)
+
+
+def on_target(operation: Callable[[str], object], copy: str, name: str) -> Callable[[], object]:
+    return lambda: operation(at(copy, PROTECTED[name]))
+
+
+for verb, operation in OPERATIONS.items():
+    for named in PROTECTED:
+        add(f"workspace_{verb}_{named}", on_target(operation, verb, named))
+for verb, operation in OF_NAMES.items():
+    for named in NAMED:
+        add(f"workspace_{verb}_{named}", on_target(operation, verb, named))
+for named, attempt in others().items():
+    add(f"workspace_{named}", attempt)
+
+COPIES = (*OPERATIONS, *OF_NAMES, "special", "moves", "free", "races", "kit2", "kit3", "uses")
+"""The copies that `lay_out` fills."""
+
+WORKSPACE_USES: dict[str, Callable[[], object]] = {}
+"""What works beneath a workspace, and nowhere else."""
+
+
+def workspace_use(function: Callable[[], object]) -> Callable[[], object]:
+    WORKSPACE_USES[function.__name__] = function
+    return function
+
+
+@workspace_use
+def edit_in_workspace() -> None:
+    path = make(at("uses", "file"))
+    with open(path, "r+") as file:
+        file.write("text")
+        file.truncate(2)
+    os.rename(path, at("uses", "other"))
+    os.unlink(at("uses", "other"))
+
+
+@workspace_use
+def make_directories_in_workspace() -> None:
+    os.makedirs(at("uses", "a/b"))
+    os.symlink("b", at("uses", "a/link"))
+    os.rename(at("uses", "a"), at("uses", "c"))
+    make(at("uses", "c/link/file"))
+    os.unlink(at("uses", "c/b/file"))
+    os.unlink(at("uses", "c/link"))
+    os.rmdir(at("uses", "c/b"))
+    os.rmdir(at("uses", "c"))
+
+
+@workspace_use
+def change_what_is_known_of_files_in_workspace() -> None:
+    path = make(at("uses", "mode"))
+    os.chmod(path, 0o700)
+    os.utime(path, (1, 1))
+    os.utime(os.open(path, os.O_RDWR))
+    os.fchmod(os.open(path, os.O_WRONLY), 0o600)
+    os.truncate(path, 100)
+    os.unlink(path)
+    os.chmod(at("uses", "free"), 0o755)
+
+
+@workspace_use
+def lock_and_map_in_workspace() -> None:
+    file = os.open(at("uses", "mapped"), os.O_CREAT | os.O_RDWR)
+    os.ftruncate(file, 100)
+    mmap.mmap(file, 100)[0:1] = b"x"
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    os.unlink(at("uses", "mapped"))
+
+
 # --- what must go on working --------------------------------------------------------------------------------------
 
 
@@ -983,5 +1385,5 @@ if __name__ == "__main__":
     if sys.argv[2:]:
         STORMS[sys.argv[2]]()
     else:
-        found = {name: outcome(function) for name, function in (ATTACKS | USES).items()}
+        found = {name: outcome(function) for name, function in (ATTACKS | USES | WORKSPACE_USES).items()}
         sys.stdout.write(json.dumps(found))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.probe import landlock_abi
-from tests.fault.attacks import ATTACKS, STORMS, USES
+from tests.fault.attacks import ATTACKS, STORMS, USES, WORKSPACE_USES
 
 ROOT = Path(__file__).parents[2]
 SECURITY = ROOT / "docs" / "security.md"
@@ -32,7 +32,7 @@ CLOSED_OUTSIDE = {
     "change_flags", "set_attribute", "move_pages", "write_terminal", "tcp_fast_open", "make_user_namespace",
     "make_user_namespace_by_clone", "make_user_namespace_by_clone3", "trace_process", "seize_process", "read_memory",
     "open_memory", "take_file_of_process", "unix_datagram_from_raw_pair", "take_delegation", "signal_init_by_group",
-    "signal_tool_host_by_group",
+    "signal_tool_host_by_group", "change_mode_of_stdin",
 }  # fmt: skip
 """What a kernel, its settings or the lack of rights may refuse without any sandbox."""
 
@@ -50,7 +50,7 @@ def measure(user: str, cases: tuple[str, ...]) -> Outcomes:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     if done.returncode:
@@ -64,7 +64,9 @@ def cases(tiers: str, versions: tuple[int, ...]) -> tuple[str, ...]:
     newest = min(landlock_abi(), toolhost.LANDLOCK_ABI)
     known = sorted({min(version, newest) for version in versions} - {0}, reverse=True)
     possible = [tier for tier in tiers if tier == "B" or namespaces_possible()]
-    return ("none", *(f"{tier}{version}" for tier in possible for version in known))
+    restricted = [f"{tier}{version}" for tier in possible for version in known]
+    workspaces = [f"{case}w" for case in restricted if int(case[1:]) >= toolhost.TRUNCATION_ABI]
+    return ("none", *restricted, *workspaces)
 
 
 def namespaces_possible() -> bool:
@@ -83,10 +85,15 @@ def known_open(tier: str, abi: int) -> set[str]:
     return both if tier == "A" else both | _listed("What tier B leaves open", abi)
 
 
-def known_broken(tier: str, abi: int) -> set[str]:
+def known_broken(tier: str, abi: int, workspace: bool) -> set[str]:
     """What should work, and does not."""
-    return set() if tier == "A" and abi > 1 else _listed("What tier B costs", abi) if tier == "B" else {MOVING}
+    if tier == "B":
+        return _listed("What tier B costs", abi) - ({CHANGING} if workspace else set())
+    return set() if abi > 1 else {MOVING}
 
+
+CHANGING = "change_mode_of_private_file"
+"""Is done by the broker of a workspace."""
 
 MOVING = "move_private_file"
 """Needs version 2 of Landlock in both tiers."""
@@ -104,17 +111,22 @@ def surprises(case: str, outcome: Mapping[str, str]) -> list[str]:
     if case == "none":
         return [
             f"{name} does not even work without a sandbox: {outcome[name]}"
-            for name in (ATTACKS.keys() | USES.keys() | (STORMS.keys() & outcome.keys())) - CLOSED_OUTSIDE
+            for name in (ATTACKS.keys() | USES.keys() | WORKSPACE_USES.keys() | (STORMS.keys() & outcome.keys()))
+            - CLOSED_OUTSIDE
             if outcome[name] != OPEN and not name.startswith(CLOSED_KINDS)
         ]
-    tier, abi = case[0], int(case[1:])
+    tier, abi = case[0], int(case[1:].rstrip("w"))
     tried = [*ATTACKS, *(STORMS.keys() & outcome.keys())]
     found = {name for name in tried if outcome[name] in {OPEN, "LEAKED"} or "BROKEN" in outcome[name]}
     broken = {name for name in USES if outcome[name] != OPEN}
+    writable = {name for name in WORKSPACE_USES if outcome[name] == OPEN}
+    wanted = set(WORKSPACE_USES) if case.endswith("w") else set[str]()
     told = {
+        "does not work in a workspace": wanted - writable,
+        "works without a workspace": writable - wanted,
         "is open": found - known_open(tier, abi),
         "is said to be open, but is not": known_open(tier, abi) - found,
-        "does not work": broken - known_broken(tier, abi),
-        "is said not to work, but does": known_broken(tier, abi) - broken,
+        "does not work": broken - known_broken(tier, abi, case.endswith("w")),
+        "is said not to work, but does": known_broken(tier, abi, case.endswith("w")) - broken,
     }
     return sorted(f"{name} {what} in {case}" for what, names in told.items() for name in names)

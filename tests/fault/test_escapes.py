@@ -6,7 +6,7 @@ import pytest
 
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.probe import landlock_abi
-from tests.fault.attacks import ATTACKS, USES
+from tests.fault.attacks import ATTACKS, USES, WORKSPACE_USES
 from tests.fault.escapes import (
     SECURITY,
     USERS,
@@ -29,7 +29,7 @@ def outcomes(request: pytest.FixtureRequest) -> Outcomes:
 
 @pytest.mark.parametrize("case", CASES)
 def test_only_what_is_said_to_work_works(outcomes: Outcomes, case: str) -> None:
-    assert outcomes[case].keys() == ATTACKS.keys() | USES.keys()
+    assert outcomes[case].keys() == ATTACKS.keys() | USES.keys() | WORKSPACE_USES.keys()
     assert surprises(case, outcomes[case]) == []
 
 
@@ -40,17 +40,18 @@ def test_every_tier_that_the_kernel_has_the_means_for_was_attacked() -> None:
 
 
 def test_the_table_of_what_was_tried_is_of_these_attacks_and_of_what_is_said_to_be_open() -> None:
-    table = SECURITY.read_text().partition(BEGIN)[2].partition(END)[0]
-    version = int(table.partition("Landlock ")[2].partition(",")[0])
-    head, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line
-    ]
-    assert head[2:] == ["tier A, root", "tier A, user", "tier B, root", "tier B, user"]
+    tables = SECURITY.read_text().partition(BEGIN)[2].partition(END)[0]
+    version = int(tables.partition("Landlock ")[2].partition(",")[0])
     known = {tier: known_open(tier, version) for tier in "AB"}
     told = [
         [what, str(len(names)), *(str(len(known[tier].intersection(names))) for tier in "AABB")]
         for what, names in KINDS.items()
     ]
     everything = {name for names in KINDS.values() for name in names}
-    assert rows == [*told, ["all", str(len(everything)), *(str(len(known[tier])) for tier in "AABB")]]
-    assert len(everything) >= 300
+    told.append(["all", str(len(everything)), *(str(len(known[tier])) for tier in "AABB")])
+    for mode in ("restricted", "workspace"):
+        lines = tables.partition(f"in {mode} mode:\n\n")[2].partition("\n\n")[0].splitlines()
+        head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        assert head[2:] == ["tier A, root", "tier A, user", "tier B, root", "tier B, user"]
+        assert rows == told
+    assert len(everything) >= 500

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import toolhost, write_broker
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, SandboxReport
@@ -55,7 +55,8 @@ def become_nobody() -> None:
         os.mkdir(shown)
         toolhost.mount(os.fsencode(real), os.fsencode(shown), None, toolhost.MS_BIND | toolhost.MS_REC)
     sys.executable = os.path.join("/mnt/python", os.path.relpath(os.path.realpath(sys.executable), sys.base_prefix))
-    toolhost.__file__ = "/mnt/bedrock/actors/adapters/sandbox/toolhost.py"
+    for module in (toolhost, write_broker):
+        module.__file__ = f"/mnt/bedrock/{Path(str(module.__file__)).relative_to(ROOT)}"
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -99,8 +100,24 @@ def _files(folder: Path, found: dict[str, Any], opened: ExitStack) -> None:
     _keep(leader, opened)
     _keep(terminal, opened)
     found["terminal"] = os.ttyname(terminal)
+    _workspace(folder, found, opened)
     found["protected_file"] = str(folder / "protected-file")
     found["protected_directory"] = str(folder / "protected")
+
+
+def _workspace(outside: Path, found: dict[str, Any], opened: ExitStack) -> None:
+    """Directories of the user, of which the first is the workspace of calls in that mode."""
+    workspaces = [
+        Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="bedrock-workspace-", ignore_cleanup_errors=True)))
+        for _ in range(3)
+    ]
+    found["workspace"], found["workspace_2"], found["workspace_3"] = map(str, workspaces)
+    (outside / "movable-workspace").write_text("content")
+    for copy in attacks.COPIES:
+        linked = outside / f"linked-{copy}"
+        linked.write_text("content")
+        attacks.lay_out(str(workspaces[0] / copy), str(linked))
+    found["own"] = [str(workspaces[0] / copy / "own" / "data") for copy in attacks.COPIES]
 
 
 def _keep(file: int, opened: ExitStack) -> None:
@@ -157,19 +174,36 @@ def _victim(opened: ExitStack) -> int:
 
 def attacked(case: str, found: dict[str, Any], storms: bool) -> dict[str, str]:
     """What works from inside of one sandbox."""
-    tier, abi = ("none", 0) if case == "none" else (case[0], int(case[1:]))
-    report = SandboxReport(tier, abi, pid_namespace=tier == "A", hides_protected=False)
-    protected = [found["protected_directory"], found["protected_file"]]
+    tier, abi = ("none", 0) if case == "none" else (case[0], int(case[1:].rstrip("w")))
+    workspace = found["workspace"] if case.endswith("w") else ""
+    report = SandboxReport(
+        tier, abi, pid_namespace=tier == "A", hides_protected=False, workspace_available=bool(workspace)
+    )
+    protected = [found["protected_directory"], found["protected_file"], *found["own"]]
+    if tier == "B" and workspace:
+        _refused_as_workspace(report, found, protected)
+        protected = protected[:2]
     sandbox = ToolHostSandbox(report, protected=protected, pid_namespace=tier == "A")
     try:
         with _other_call(sandbox, tier, found), tempfile.TemporaryDirectory() as scratch:
             told = {**found, "private": scratch if tier == "none" else ""}
-            outcome = _run(sandbox, tier, told)
+            outcome = _run(sandbox, tier, told, workspace)
+            if tier == "B" and workspace:
+                outcome |= {name: "REFUSED" for name in outcome if name.endswith("own_data")}
             if storms:
                 outcome |= {name: _stormed(sandbox, tier, name) for name in attacks.STORMS}
             return outcome
     finally:
         sandbox.close()
+
+
+def _refused_as_workspace(report: SandboxReport, found: dict[str, Any], protected: list[str]) -> None:
+    """Hold that tier B, which cannot mask them, takes no directory with the server's own files for a workspace."""
+    sandbox = ToolHostSandbox(report, protected=protected)
+    refusal = sandbox.workspace_refusal(found["workspace"])
+    sandbox.close()
+    if not refusal:
+        raise RuntimeError("a workspace has files of the server's own")
 
 
 @contextmanager
@@ -196,20 +230,21 @@ def _ignore(output: bytes) -> None:
     """Nobody watches."""
 
 
-def _launch(tier: str, argv: tuple[str, ...]) -> Launch:
-    mode = Mode.UNRESTRICTED if tier == "none" else Mode.RESTRICTED
+def _launch(tier: str, argv: tuple[str, ...], workspace: str = "") -> Launch:
+    """A call; `workspace`: its directory in workspace mode, "" for another mode."""
+    mode = Mode.UNRESTRICTED if tier == "none" else Mode.WORKSPACE if workspace else Mode.RESTRICTED
     limits = ProcessLimits(wall_seconds=SECONDS)
-    return Launch(argv=argv, cwd="/", env={"PATH": os.defpath}, mode=mode, limits=limits)
+    return Launch(argv=argv, cwd=workspace or "/", env={"PATH": os.defpath}, mode=mode, limits=limits)
 
 
-def _run(sandbox: ToolHostSandbox, tier: str, found: dict[str, Any]) -> dict[str, str]:
+def _run(sandbox: ToolHostSandbox, tier: str, found: dict[str, Any], workspace: str) -> dict[str, str]:
     """What works from a program; in a tier, from one that is executed or from one that the tool host runs itself."""
     told = json.dumps(found)
-    outcome = _attack(sandbox, _launch(tier, (sys.executable, "-I", "-S", attacks_path(), told)))
+    outcome = _attack(sandbox, _launch(tier, (sys.executable, "-I", "-S", attacks_path(), told), workspace))
     if tier == "none":
         return outcome
     source = Path(attacks_path()).read_text()
-    forked = _attack(sandbox, msgspec.structs.replace(_launch(tier, (source, told)), python=True))
+    forked = _attack(sandbox, msgspec.structs.replace(_launch(tier, (source, told), workspace), python=True))
     return {name: _weaker(name, said, forked[name]) for name, said in outcome.items()}
 
 

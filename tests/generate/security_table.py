@@ -17,10 +17,17 @@ KINDS = {**CLASSES, "too many processes, too much memory": list(STORMS)}
 
 
 def table(report: dict[str, Any]) -> str:
-    """How many attempts there were, and how many work, by what they are after, by tier and user."""
+    """How many attempts there were, and how many work, by what they are after: for both modes, by tier and user."""
     version = report["landlock_abi"]
+    when = f"Linux {report['kernel']} with Landlock {version}, {report['day']}; how many of the attempts work"
+    restricted = f"{when} in restricted mode:\n\n{of_mode(report, '')}"
+    return f"{restricted}\nAnd in workspace mode:\n\n{of_mode(report, 'w')}"
+
+
+def of_mode(report: dict[str, Any], suffix: str) -> str:
+    """The rows of one mode, whose cases end with `suffix`."""
     columns = {
-        f"tier {tier}, {'root' if user == 'root' else 'user'}": outcomes[f"{tier}{version}"]
+        f"tier {tier}, {'root' if user == 'root' else 'user'}": outcomes[f"{tier}{report['landlock_abi']}{suffix}"]
         for tier in "AB"
         for user, outcomes in report["outcomes"].items()
     }
@@ -31,9 +38,7 @@ def table(report: dict[str, Any]) -> str:
     everything = [name for names in KINDS.values() for name in names]
     rows.append(["all", str(len(everything)), *(worked(outcome, everything) for outcome in columns.values())])
     head = ["what they are after", "attempts", *columns]
-    lines = [head, ["---"] * len(head), *rows]
-    when = f"Linux {report['kernel']} with Landlock {version}, {report['day']}; how many of the attempts work."
-    return f"{when}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in [head, ["---"] * len(head), *rows])
 
 
 def worked(outcome: dict[str, str], names: list[str]) -> str:

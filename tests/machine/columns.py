@@ -59,6 +59,7 @@ PARENT = ConvContext(
     WINDOW,
     mode=Mode.RESTRICTED,
     restriction_available=True,
+    workspace_available=True,
     tools=TOOLS,
     limits=Limits(),
 )

@@ -219,6 +219,8 @@ def _system(message: Message) -> str:
             return "interrupted"
         case SystemKind.MODE_RESTRICTED:
             return "mode restricted"
+        case SystemKind.MODE_WORKSPACE:
+            return "mode workspace"
         case SystemKind.MODE_UNRESTRICTED:
             return "mode unrestricted"
         case SystemKind.ROUND_CAP:

@@ -107,8 +107,9 @@ def a_context(tape: Tape, conversation_id: str = "c", *, sub_agent: bool = False
         "demo",
         tape.pick((WINDOW, WINDOW, WINDOW, 0)),
         is_sub_agent=sub_agent,
-        mode=tape.pick((Mode.UNRESTRICTED, Mode.RESTRICTED)),
+        mode=tape.pick((Mode.UNRESTRICTED, Mode.RESTRICTED, Mode.WORKSPACE)),
         restriction_available=True,
+        workspace_available=True,
         approval_policy=tape.pick((ApprovalPolicy.AUTO, *ApprovalPolicy)),
         follow_up_policy=tape.pick((FollowUpPolicy.ALWAYS, FollowUpPolicy.COMPLETED_ONLY)),
         budget=a_budget(tape),
@@ -163,8 +164,9 @@ def some_calls_of(context: ConvContext, tag: str, tape: Tape) -> tuple[ToolUse, 
     one_id = tape.one_in(8)  # a model that repeats itself, past an adapter that does not see it
     chosen = tuple(tape.pick(names) for _ in range(count))
     bad = BAD_INPUT if tape.one_in(8) else ""
+    given = tape.pick(('{"x":1}', '{"mode":"workspace"}', '{"mode":"unrestricted"}', '{"mode":"wide'))
     return tuple(
-        ToolUse(f"t-{tag}-{0 if one_id else index}", name, '{"x":1}', bad if name in CLIENT_TOOLS else "")
+        ToolUse(f"t-{tag}-{0 if one_id else index}", name, given, bad if name in CLIENT_TOOLS else "")
         for index, name in enumerate(chosen)
     )
 
@@ -422,7 +424,7 @@ def setting(world: World, tape: Tape) -> None:
         case "mode":
             running = world.state.current_tool_id if isinstance(world.state, ToolExecuting) else "t-none"
             stop = tape.pick(((), (running,)))
-            world.apply(SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED)), stop))
+            world.apply(SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED, Mode.WORKSPACE)), stop))
         case "budget":
             world.context = replace(world.context, budget=a_budget(tape))
         case "model":

@@ -4,7 +4,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.core.content import MessageType, ToolSuccess, ToolUse
-from actors.core.context import ConvContext, Mode
+from actors.core.context import ConvContext, Mode, wider
 from actors.core.effects import (
     AwaitToolResult,
     Effect,
@@ -231,6 +231,9 @@ def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[E
                 named = call and call.name == "request_mode_upgrade"
                 check("C15 only an approved upgrade gives rights", upgrade and named, event)
                 check("C32 sub-agents get no rights", not context.is_sub_agent, event)
+                asked = Mode.WORKSPACE if call and call.input == '{"mode":"workspace"}' else Mode.UNRESTRICTED
+                check("C15 it gives the rights that were asked for", effect.mode is asked, effect, call)
+                check("C15 it takes no rights away", wider(effect.mode, context.mode), effect, context.mode)
             case _:
                 pass
 

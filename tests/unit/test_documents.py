@@ -111,6 +111,8 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
         built_in = defaults[setting]
         if isinstance(built_in, Listen):
             built_in = built_in.target
+        if isinstance(built_in, tuple):
+            built_in = ",".join(built_in)
         if built_in not in ("", None) and setting != "data_dir":
             assert default == f"`{built_in}`"
         else:

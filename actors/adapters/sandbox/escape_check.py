@@ -1,5 +1,7 @@
 """Try to break out of the sandbox that this program runs in: MODE PROTECTED_FILE OUTSIDE_FILE.
 
+In workspace mode the current directory is the workspace, and changing it must work.
+
 Prints what succeeded, or KEPT if nothing did. The probe runs it, as a program of its own that imports only the standard
 library, so that a sandbox is offered only where it holds.
 """
@@ -20,7 +22,7 @@ def check(mode: str, secret: str, outside: str) -> None:
     """Make every attempt and write to stdout what succeeded."""
     tries: list[tuple[str, Callable[[], object]]]
     tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
-    if mode == "restricted":
+    if mode != "unrestricted":
         libc = ctypes.CDLL(None, use_errno=True)
         inside = os.path.join(os.environ["TMPDIR"], "inside")
         folder = os.path.dirname(outside)
@@ -31,6 +33,16 @@ def check(mode: str, secret: str, outside: str) -> None:
             ("the network can be reached", lambda: checked(libc.socket(2, 1, 0))),
             ("namespaces can be made", lambda: checked(libc.unshare(CLONE_NEWUSER))),
         ]
+    if mode == "workspace":
+        os.mkdir("made")
+        os.close(os.open("made/file", os.O_CREAT | os.O_WRONLY))
+        os.rename("made/file", "made/moved")
+        os.chmod("made/moved", 0o700)
+        tries += [
+            ("protected names can be made", lambda: os.mkdir("made/.git")),
+            ("links can be followed out of it", lambda: os.open("link", os.O_CREAT | os.O_WRONLY)),
+        ]
+        os.symlink(outside, "link")
     found = [what for what, attempt in tries if succeeds(attempt)]
     os.write(1, "; ".join(found).encode() or KEPT)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import toolhost, write_broker
 from actors.adapters.sandbox.host_process import HostProcess
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 SEND_SECONDS = 10.0
 """Seconds in which the fork server must accept a request; otherwise it is replaced."""
 
-START = "import marshal, posix; exec(marshal.loads(posix.pread({}, 1 << 24, 0)))"
+START = (
+    "import marshal, posix, sys; broker, host = marshal.loads(posix.pread({}, 1 << 24, 0)); "
+    "sys.modules['write_broker'] = made = type(sys)('write_broker'); exec(broker, made.__dict__); exec(host)"
+)
 """The code that the fork server's interpreter runs; formatted with the descriptor of the compiled program."""
 
 
@@ -141,16 +144,15 @@ def start_interpreter(role: str, inherited: list[int]) -> subprocess.Popen[bytes
     It inherits neither the server's environment nor its files, except those in `inherited`, whose numbers are its
     arguments.
     """
-    program = _program()
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", START.format(program), role, *map(str, inherited)],
+        [sys.executable, "-I", "-S", "-c", START.format(_program()), role, *map(str, inherited)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
         start_new_session=True,
-        pass_fds=[program, *inherited],
+        pass_fds=[_program(), *inherited],
     )
 
 
@@ -162,13 +164,15 @@ def _program() -> int:
 
 
 def compiled(source: bytes, name: str) -> int:
-    """Compile a program into a sealed file in memory, and return its descriptor.
+    """Compile a tool host, with its broker, into a sealed file in memory, and return its descriptor.
 
     Compiling takes longer than starting the interpreter, and not every machine allows storing compiled files.
     """
-    code = compile(source, name, "exec", dont_inherit=True, optimize=2)
+    broker = Path(str(write_broker.__file__))
+    sources = ((broker.read_bytes(), broker.name), (source, name))
+    codes = tuple(compile(text, name, "exec", dont_inherit=True, optimize=2) for text, name in sources)
     file = os.memfd_create("bedrock-toolhost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(file, "wb", closefd=False) as memory:
-        memory.write(marshal.dumps(code))
+        memory.write(marshal.dumps(codes))
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return file

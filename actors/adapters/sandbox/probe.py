@@ -39,7 +39,22 @@ def probe(setting: str = "auto") -> SandboxReport:
     if setting == "none":
         reason = "the setting sandbox = none switches it off; auto offers what can be kept"
         return replace(nothing, reason=reason, by_setting=True)
-    return _best(nothing) if setting == "auto" else _forced(nothing, setting)
+    return _with_workspace(_best(nothing) if setting == "auto" else _forced(nothing, setting))
+
+
+def _with_workspace(report: SandboxReport) -> SandboxReport:
+    """Return the report with whether the workspace mode can be enforced: tried, too."""
+    if not report.restriction_available:
+        return replace(report, workspace_reason=report.reason)
+    if report.landlock_abi < toolhost.TRUNCATION_ABI:
+        reason = f"Landlock ABI {report.landlock_abi} does not restrict the truncation of files: it takes Linux 6.2"
+        return replace(report, workspace_reason=reason)
+    offered = replace(report, workspace_available=True)
+    failure = why_not(offered, Mode.WORKSPACE)
+    if not failure:
+        return offered
+    reason = f"the system calls of tools cannot be handed to a broker ({failure}): it takes Linux 5.14 or newer"
+    return replace(report, workspace_reason=reason)
 
 
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
@@ -127,25 +142,31 @@ def _advice_on_signals(abi: int) -> str:
     return f"; Landlock ABI {abi} does not stop signals to other processes of the same user, Linux 6.12 does"
 
 
-def why_not(report: SandboxReport) -> str:
-    """Run a program that tries to break out of the restrictions in `report`; return what it could do, "" if nothing."""
+def why_not(report: SandboxReport, mode: Mode | None = None) -> str:
+    """Run a program that tries to break out of the restrictions in `report`; return what it could do, "" if nothing.
+
+    `mode`: its mode, the narrowest that the report offers if it is None.
+    """
+    narrowest = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     try:
         with tempfile.TemporaryDirectory(prefix="bedrock-probe-") as folder:
             secret = Path(folder, "protected", "secret")
             secret.parent.mkdir()
             secret.write_text("secret")
-            return _tried(report, secret, Path(folder, "outside"))
+            Path(folder, "workspace").mkdir()
+            return _tried(report, mode or narrowest, secret)
     except (SandboxUnavailableError, ProcessStartError, OSError) as error:
         return str(error)
 
 
-def _tried(report: SandboxReport, secret: Path, outside: Path) -> str:
-    mode = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
+def _tried(report: SandboxReport, mode: Mode, secret: Path) -> str:
+    folder = secret.parents[1]
+    outside = folder / "outside"
     program = (sys.executable, "-I", "-S", str(escape_check.__file__), mode.value, str(secret), str(outside))
     sandbox = ToolHostSandbox(report, protected=[str(secret.parent)])
     try:
         limits = ProcessLimits(wall_seconds=PROBE_SECONDS)
-        launch = Launch(argv=program, cwd="/", env={}, mode=mode, limits=limits)
+        launch = Launch(argv=program, cwd=str(folder / "workspace"), env={}, mode=mode, limits=limits)
         end = sandbox.start(launch, lambda _: None).wait()
     finally:
         sandbox.close()

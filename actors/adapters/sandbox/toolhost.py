@@ -41,7 +41,8 @@ when that socket does. FAILED "host errno" is its report that it could not fork.
 Launch: argv [bytes], python bool (argv[0] is source to run, not a program to exec), cwd bytes, env {bytes: bytes},
 limits {name: number, 0 none}, namespace bool, mark number or 0, groups [(path bytes, controllers text, unified bool,
 [(file text, content text)])], hide [path bytes], restrict None or {tier "A" or "B", abi number, private path bytes,
-protected [path bytes]}.
+protected [path bytes], workspace None or {root path bytes, names [path bytes], denied [path bytes], private path
+bytes}}.
 
 Limits. The host enforces the time limit. The kernel limits each single process (rlimits). The number of processes, and
 their total memory, are limited by the kernel if the call has control groups (the number of processes also by a
@@ -52,19 +53,23 @@ by processes of the call itself, so none remains after the call, and in this ord
 the next one takes away:
 
     host   user and PID namespace; in tier A for root, too: init's capabilities then reach nothing outside
-    init   mount namespace, own /proc, pid_max; tier A: also network, IPC and host name namespaces, every mount
-           read-only, private tmpfs over the private directory and /dev/shm; masks over what is hidden
+    init   mount namespace, own /proc, pid_max; tier A: also network, IPC and host name namespaces, masks over what is
+           hidden, every mount read-only, private tmpfs over the private directory and /dev/shm
     main   capabilities dropped permanently, no_new_privs, Landlock, seccomp, exec
 
 Tier A needs all of it, tier B only what main does. Masks hide directories; a file in a directory that is shared with
 others gets no Landlock rule either, so that a file which replaces it stays inaccessible. In B nothing is masked, and no
 protected path has a rule. Mounts are bound to init's namespace and end with it; none propagates outwards.
+
+With a workspace, init is also the broker of main's changes beneath it, see write_broker.py, and has no capabilities
+then either; in tier A it has the only place where the workspace is writable: a copy of its mounts that has no path.
 """
 
 # ruff: noqa: SIM105 -- contextlib is one more import at every tool call
 
 import ctypes
 import errno
+import fcntl
 import gc
 import marshal
 import os
@@ -79,9 +84,18 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
     from typing import Any, NoReturn
+
+    from actors.adapters.sandbox import write_broker
 else:
     import _signal as signal
     import _socket as socket
+
+    if __name__ == "__main__":
+        if "write_broker" not in sys.modules:  # not started by fork_server.py, but from its file
+            sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+        import write_broker
+    else:
+        from actors.adapters.sandbox import write_broker
 
 PROGRAM, PYTHON = b"f", b"p"
 KILL, SIGNAL = b"K", b"N"
@@ -130,7 +144,7 @@ CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x0200000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 0x1000, 0x4000, 1 << 18, 1 << 19
-AT_FDCWD, AT_RECURSIVE = -100, 0x8000
+AT_FDCWD, AT_RECURSIVE, OPEN_TREE_CLONE = -100, 0x8000, 1
 MOUNT_ATTR_RDONLY = 1
 LIMITS = {
     "cpu_seconds": resource.RLIMIT_CPU,
@@ -154,6 +168,7 @@ limited."""
 
 CLONE_PARENT = 0x00008000
 CLONE_INTO_CGROUP, NR_CLONE3 = 1 << 33, 435
+NR_OPEN_TREE = 428
 NR_MOUNT_SETATTR, NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 442, 444, 445, 446
 """System calls that are newer than 2019 have the same number on every architecture."""
 
@@ -644,7 +659,10 @@ def write_file(path: str, text: str) -> None:
 
 
 def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
-    """Set up the mounts of init and all its descendants. Raises OSError if that is required but impossible."""
+    """Set up the mounts of init and all its descendants. Raises OSError if that is required but impossible.
+
+    In tier A a workspace gets `place`, a descriptor of where it is writable.
+    """
     restriction, hidden = launch["restrict"], launch["hide"]
     closed = restriction["private"] if restriction is not None and restriction["tier"] == "A" else None
     if not namespace:
@@ -659,10 +677,13 @@ def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
             raise
         return  # the outer /proc stays visible
     limit_pids(int(launch["limits"]["processes"]))
-    if closed:
-        close_mounts(closed)
     for path in hidden:
         mask(path)
+    if closed:
+        workspace = restriction["workspace"]
+        if workspace is not None:
+            workspace["place"] = copied_mounts(workspace["root"])
+        close_mounts(closed)
 
 
 def arrange_mounts_or_why_not(launch: "dict[str, Any]", namespace: bool) -> bytes:
@@ -695,6 +716,11 @@ def close_mounts(private: bytes) -> None:
     mount_memory(private, PRIVATE_BYTES)
     if os.path.isdir(b"/dev/shm"):
         mount_memory(b"/dev/shm", SHARED_BYTES)
+
+
+def copied_mounts(path: bytes) -> int:
+    """Return a descriptor of a copy of the mounts at and below `path` that is nowhere in the file system."""
+    return checked(libc.syscall(NR_OPEN_TREE, AT_FDCWD, path, OPEN_TREE_CLONE | AT_RECURSIVE | os.O_CLOEXEC))
 
 
 def mount_memory(path: bytes, size: int) -> None:
@@ -735,8 +761,12 @@ def limit_pids(processes: int) -> None:
 # --- main: the program ------------------------------------------------------------------------------------------------
 
 
-def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int, host: int) -> "NoReturn":
-    """Turn this process into the program; if that fails, write "stage errno" to `report` and end."""
+def become(launch: "dict[str, Any]", namespace: bool, pipes: "Pipes", host: int, channel: int) -> "NoReturn":
+    """Turn this process into the program; if that fails, write "stage errno" to its pipe and end.
+
+    `channel`: a socket on which the listener of its filter is given to init, or -1.
+    """
+    report = pipes.report_end
     stage = "session"
     try:
         os.setsid()
@@ -746,9 +776,9 @@ def become(launch: "dict[str, Any]", namespace: bool, output: int, report: int, 
         stage = "limits"
         set_limits(launch["limits"], namespace, launch["mark"])
         stage = "files"
-        report = arrange_files(launch["streams"], output, report)
+        report, channel = arrange_files(launch["streams"], pipes, channel)
         stage = "restrict"
-        restrict(launch["restrict"], () if namespace else (os.getppid(), host))
+        restrict(launch["restrict"], () if namespace else (os.getppid(), host), channel)
         stage = "exec"
         if launch["python"]:
             os.close(report)
@@ -794,19 +824,25 @@ def running_threads() -> int:
     return int(contents("/proc/loadavg").split()[3].partition(b"/")[2])
 
 
-def arrange_files(streams: "tuple[int, ...]", output: int, report: int) -> int:
-    """Keep only the three standard streams and `report`; return the new number of `report`.
+def arrange_files(streams: "tuple[int, ...]", pipes: "Pipes", channel: int) -> tuple[int, int]:
+    """Keep only the three standard streams, the pipe for errors and `channel`; return the new numbers of both.
 
-    `streams`: stdin and stdout, as far as they are not those of other programs: the host's /dev/null, and `output`.
+    `streams`: stdin and stdout, as far as they are not those of other programs: /dev/null, and the pipe for output. It
+    is not the host's /dev/null, which is on a mount that can be changed. A `channel` of -1 is none.
     """
+    output, report = pipes.output_end, pipes.report_end
+    if channel >= 0:
+        channel = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 5)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    for number, stream in enumerate(streams):
+    for number, stream in enumerate(streams or (os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC),)):
         os.dup2(stream, number)
     if report != 3:
         os.dup2(report, 3, inheritable=False)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-    return 3
+    if channel >= 0:
+        os.dup2(channel, 4, inheritable=False)
+    os.closerange(4 if channel < 0 else 5, os.sysconf("SC_OPEN_MAX"))
+    return 3, min(channel, 4)
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
@@ -860,22 +896,36 @@ SECUREBITS = 0b11101111
 """NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE on, KEEP_CAPS off, and all of them locked."""
 
 
-def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = ()) -> None:
+def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), channel: int = -1) -> None:
     """Apply a restriction to this process, irreversibly. Raises OSError if it cannot be enforced.
 
     `keepers`: the pids of init and the host if the program shares their PID namespace, else (): it must not be able to
-    kill them.
+    kill them. `channel`: a socket for the listener of a workspace's system calls; closed.
     """
     if section is None:
         return
     if section["tier"] not in {"A", "B"}:
         raise OSError(errno.ENOSYS, "no such restriction")
-    program = filters.get((section["tier"], section["abi"])) if not keepers else None
-    program = program or seccomp_program(os.uname().machine, section["tier"], section["abi"], keepers)
+    brokered = section["workspace"] is not None
+    program = filters.get((section["tier"], section["abi"], brokered)) if not keepers else None
+    program = program or seccomp_program(os.uname().machine, section["tier"], section["abi"], keepers, brokered)
     drop_capabilities()
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     apply_landlock(section)
-    apply_seccomp(program)
+    if brokered:
+        hand_over(write_broker.install(described(program)), channel)
+    else:
+        apply_seccomp(program)
+
+
+def hand_over(listener: int, channel: int) -> None:
+    """Give a listener to init and wait until it serves; neither it nor the channel stays open here. Raises OSError."""
+    sender = socket.socket(fileno=channel)
+    sender.sendmsg([b"l"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, listener.to_bytes(4, sys.byteorder))])
+    os.close(listener)
+    if not sender.recv(1):
+        raise OSError(errno.EPROTO, "nobody serves it")
+    sender.close()
 
 
 def drop_capabilities() -> None:
@@ -920,6 +970,9 @@ FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 LANDLOCK_CREATE_RULESET_VERSION = 1
 LANDLOCK_ABI = 7
 """The newest version of Landlock whose features are used here."""
+
+TRUNCATION_ABI = 3
+"""The first version of Landlock that can restrict the truncation of files."""
 
 SIGNALS_ABI = 6
 """The first version of Landlock that can confine signals to the sandbox."""
@@ -1004,6 +1057,9 @@ ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
 REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x00050000
 """Filter results: the system call fails with this error, or does nothing and reports success."""
 
+UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
+"""Filter results: the system call fails with this error, or waits for what the holder of the listener says."""
+
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 """Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first."""
 
@@ -1030,10 +1086,23 @@ semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
 """Also refused without namespaces: changes of metadata, which Landlock does not restrict, and memory and queues shared
 by name."""
 
+REPORTED = """
+creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
+chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
+"""
+"""System calls that the broker of a workspace is asked about regardless of arguments. Hard links, pipes, sockets and
+devices are not made in a workspace, nor are attributes set by name."""
+
+ATTRIBUTES = "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr"
+"""System calls that fail as on a file system without attributes in a workspace of tier B: programs then do without."""
+
+O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
+
 X86_64 = {
-    "open": 2, "ioctl": 16, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42, "accept": 43,
-    "sendto": 44, "bind": 49, "listen": 50, "socketpair": 53, "clone": 56, "kill": 62, "semget": 64, "semop": 65,
-    "semctl": 66, "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76, "chmod": 90,
+    "open": 2, "ioctl": 16, "access": 21, "shmget": 29, "shmat": 30, "shmctl": 31, "socket": 41, "connect": 42,
+    "accept": 43, "sendto": 44, "bind": 49, "listen": 50, "socketpair": 53, "clone": 56, "kill": 62, "semget": 64,
+    "semop": 65, "semctl": 66, "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "fcntl": 72, "truncate": 76,
+    "rename": 82, "mkdir": 83, "rmdir": 84, "creat": 85, "unlink": 87, "symlink": 88, "chmod": 90,
     "fchmod": 91, "chown": 92, "fchown": 93, "lchown": 94, "ptrace": 101, "syslog": 103, "rt_sigqueueinfo": 129,
     "utime": 132, "setpriority": 141, "sched_setparam": 142, "sched_setscheduler": 144, "vhangup": 153,
     "pivot_root": 155, "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166,
@@ -1042,15 +1111,17 @@ X86_64 = {
     "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200, "sched_setaffinity": 203,
     "semtimedop": 220, "clock_settime": 227, "tgkill": 234, "utimes": 235, "mq_open": 240, "mq_unlink": 241,
     "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251, "migrate_pages": 256,
-    "openat": 257, "fchownat": 260, "futimesat": 261, "fchmodat": 268, "unshare": 272, "move_pages": 279,
+    "openat": 257, "mkdirat": 258, "fchownat": 260, "futimesat": 261, "unlinkat": 263, "renameat": 264,
+    "symlinkat": 266, "fchmodat": 268, "faccessat": 269, "unshare": 272, "move_pages": 279,
     "utimensat": 280, "accept4": 288, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "fanotify_init": 300,
     "prlimit64": 302, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "process_vm_readv": 310,
-    "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "sched_setattr": 314, "kexec_file_load": 320,
-    "bpf": 321, "userfaultfd": 323,
+    "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "sched_setattr": 314, "renameat2": 316,
+    "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
 }  # fmt: skip
 AARCH64 = {
     "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
-    "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "umount2": 39, "mount": 40, "pivot_root": 41, "truncate": 45,
+    "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "mkdirat": 34, "unlinkat": 35,
+    "symlinkat": 36, "renameat": 38, "umount2": 39, "mount": 40, "pivot_root": 41, "truncate": 45, "faccessat": 48,
     "chroot": 51, "fchmod": 52, "fchmodat": 53, "fchownat": 54, "fchown": 55, "openat": 56, "vhangup": 58,
     "quotactl": 60, "utimensat": 88, "acct": 89, "unshare": 97, "kexec_load": 104, "init_module": 105,
     "delete_module": 106, "clock_settime": 112, "syslog": 116, "ptrace": 117, "sched_setparam": 118,
@@ -1063,14 +1134,15 @@ AARCH64 = {
     "migrate_pages": 238, "move_pages": 239, "rt_tgsigqueueinfo": 240, "perf_event_open": 241, "accept4": 242,
     "prlimit64": 261, "fanotify_init": 262, "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268,
     "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "sched_setattr": 274,
-    "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
+    "renameat2": 276, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
 }  # fmt: skip
 NUMBERS = {"x86_64": X86_64, "aarch64": AARCH64}
 EVERYWHERE = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437,
-    "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "process_mrelease": 448,
-    "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467, "file_setattr": 469,
+    "pidfd_getfd": 438, "faccessat2": 439, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443,
+    "process_mrelease": 448, "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467,
+    "file_setattr": 469,
 }  # fmt: skip
 
 NAMESPACE_FLAGS = (
@@ -1104,14 +1176,19 @@ read are allowed: those of file systems change attributes, versions and subvolum
 reading; the others are for devices."""
 
 
-def seccomp_program(machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> bytes:
-    """Return the filter for this architecture. Raises OSError for one whose system calls are not known here."""
+def seccomp_program(
+    machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = (), brokered: bool = False
+) -> bytes:
+    """Return the filter for this architecture. Raises OSError for one whose system calls are not known here.
+
+    `brokered`: init's broker is asked about what changes the file system.
+    """
     table = NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
         raise OSError(errno.ENOSYS, "no system call filter for this architecture")
     numbers = table | EVERYWHERE
     program = header(machine)
-    for name, body in inspected(tier, abi, keepers).items():
+    for name, body in (inspected(tier, abi, keepers) | (reported(tier) if brokered else {})).items():
         if name in numbers:
             program += test(EQUAL, numbers[name], 0, len(body)) + body
     denied = [numbers[name] for name in denied_names(tier, abi) if name in numbers]
@@ -1167,6 +1244,25 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
     if tier == "B" and abi < SIGNALS_ABI and keepers:
         calls |= signals(keepers)
     return calls
+
+
+def reported(tier: str) -> "dict[str, list[bytes]]":
+    """Return the system calls that the broker of a workspace is asked about, with the code that decides."""
+    ask = result(NOTIFY)
+    calls = dict.fromkeys(REPORTED.split(), ask)
+    calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
+    calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then use openat
+    for name, number in (("access", 1), ("faccessat", 2), ("faccessat2", 2)):
+        calls[name] = argument(number) + test(ANY_BIT, os.W_OK, 0, 1) + ask + result(ALLOW)
+    if tier == "B":
+        calls |= dict.fromkeys(ATTRIBUTES.split(), result(UNSUPPORTED))
+    return calls
+
+
+def unless_reading(flags: int) -> "list[bytes]":
+    """Ask the broker about opening unless it is for reading only; `flags`: the number of the argument."""
+    program = argument(flags) + mask_word(os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | O_TMPFILE)
+    return program + test(EQUAL, os.O_RDONLY, 0, 1) + result(ALLOW) + result(NOTIFY)
 
 
 def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
@@ -1249,15 +1345,17 @@ def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
     return operation.to_bytes(2, sys.byteorder) + bytes((yes, no)) + value.to_bytes(4, sys.byteorder)
 
 
-filters: "dict[tuple[str, int], bytes]" = {}
-"""Filters that were built in advance, by tier and version of Landlock: those that protect no process from signals."""
+filters: "dict[tuple[str, int, bool], bytes]" = {}
+"""Filters that were built in advance, by tier, version of Landlock, and whether there is a broker: those that protect
+no process from signals."""
 
 
 def build_filters() -> None:
     """Build the seccomp filters for this kernel's version of Landlock in advance."""
     version = libc.syscall(NR_LANDLOCK_CREATE, None, 0, LANDLOCK_CREATE_RULESET_VERSION)
     for tier in "AB" if os.uname().machine in NUMBERS and version > 0 else "":
-        filters[tier, version] = seccomp_program(os.uname().machine, tier, version)
+        for brokered in (False, True):
+            filters[tier, version, brokered] = seccomp_program(os.uname().machine, tier, version, brokered=brokered)
 
 
 class Program(ctypes.Structure):
@@ -1266,10 +1364,14 @@ class Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
+def described(program: bytes) -> Program:
+    """Return the C struct of a filter."""
+    return Program(len(program) // 8, program)
+
+
 def apply_seccomp(program: bytes) -> None:
     """Install a filter for this process and its descendants. Raises OSError."""
-    described = Program(len(program) // 8, program)
-    checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(described), 0, 0))
+    checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(described(program)), 0, 0))
 
 
 # --- init -------------------------------------------------------------------------------------------------------------
@@ -1307,7 +1409,7 @@ def run_init(call: "Host") -> "NoReturn":
             if refusal:
                 os.write(pipes.report_end, refusal)
             else:
-                attend(fork_main(launch, namespace, pipes), pipes, launch["streams"])
+                begin(launch, namespace, pipes)
         clear_for_host(call.control)
     finally:
         os._exit(0)
@@ -1332,18 +1434,68 @@ def be_first_to_go(behind: int) -> None:
         os.nice(behind)
 
 
-def attend(main: int, pipes: Pipes, streams: "tuple[int, ...]") -> None:
+def begin(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> None:
+    """Start main, and attend to it until the host has ended. Raises OSError if it was not started."""
+    try:
+        broker = make_broker(launch)
+        ours, theirs = (None, None) if broker is None else socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        os.write(pipes.report_end, f"restrict {error.errno}".encode())
+        raise
+    main = fork_main(launch, namespace, pipes, -1 if theirs is None else theirs.fileno())
+    close(pipes.output_end, pipes.report_end, *launch["streams"])
+    if broker is None or ours is None or theirs is None:
+        attend(main, pipes, None)
+        return
+    theirs.close()
+    attend(main, pipes, service_of(broker, ours))
+
+
+def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
+    """Return the broker of a call with a workspace. Raises OSError."""
+    restriction = launch["restrict"]
+    if restriction is None or restriction["workspace"] is None:
+        return None
+    workspace = restriction["workspace"]
+    if restriction["tier"] == "A":
+        writable = workspace["place"], -1
+    else:
+        root, private = (os.open(path, write_broker.DIRECTORY) for path in (workspace["root"], restriction["private"]))
+        writable = root, private
+    broker = write_broker.Broker(workspace, writable, int(launch["limits"]["file_bytes"]))
+    broker.register(NUMBERS[os.uname().machine] | EVERYWHERE)
+    return broker
+
+
+def service_of(broker: "write_broker.Broker", channel: "socket.socket") -> "write_broker.Service | None":
+    """Return what serves main's changes, and drop all capabilities; None if main did not become the program.
+
+    Raises OSError; then main is not executed.
+    """
+    received = received_files(channel.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)[1])
+    if not received:
+        return None
+    drop_capabilities()
+    service = write_broker.Service(broker, received[0], (signal.SIGCHLD, signal.SIGTERM))
+    channel.send(b"g")
+    channel.close()
+    return service
+
+
+def attend(main: int, pipes: Pipes, service: "write_broker.Service | None") -> None:
     """Reap children, and report how `main` ended, until the host has ended. In a namespace this process then ends, too.
 
     Signals for main are sent by its parent, because only the parent knows for certain that the pid is still main's.
     """
-    close(pipes.output_end, pipes.report_end, *streams)
     os.set_blocking(pipes.life, False)
     running = True
     while (numbers := wanted(pipes.life)) is not None:
         for number in numbers if running else b"":
             signal_group(main, number)
-        signal.sigwait({signal.SIGCHLD, signal.SIGTERM})
+        if service is None:
+            signal.sigwait({signal.SIGCHLD, signal.SIGTERM})
+        else:
+            service.wait()
         for pid, status in reap():
             if pid == main:
                 running = False
@@ -1361,7 +1513,7 @@ def clear_for_host(control: int) -> None:
         pass
 
 
-def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
+def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes, channel: int) -> int:
     """Fork the process that becomes the program; return its pid. Raises OSError."""
     host = os.getppid()
     try:
@@ -1371,8 +1523,17 @@ def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> int:
         raise
     if main == 0:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        become(launch, namespace, pipes.output_end, pipes.report_end, host)
+        become(launch, namespace, pipes, host, channel)
     return main
+
+
+def received_files(ancillary: "list[tuple[int, int, bytes]]") -> list[int]:
+    """Return the descriptors that came with a message."""
+    return [
+        int.from_bytes(data[start : start + 4], sys.byteorder)
+        for _, _, data in ancillary
+        for start in range(0, len(data), 4)
+    ]
 
 
 def wanted(life: int) -> bytes | None:
@@ -1680,11 +1841,7 @@ def next_request(requests: "socket.socket") -> "tuple[bytes, list[int]] | None":
         wanted, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(12), socket.MSG_CMSG_CLOEXEC)
     except OSError:
         return None
-    files = [
-        int.from_bytes(data[start : start + 4], sys.byteorder)
-        for _, _, data in ancillary
-        for start in range(0, len(data), 4)
-    ]
+    files = received_files(ancillary)
     return (wanted, files) if files else None
 
 

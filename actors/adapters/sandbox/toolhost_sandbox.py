@@ -14,8 +14,10 @@ from actors.adapters.sandbox.fork_server import ForkServer
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
 from actors.adapters.sandbox.process_tree import ForkUnsupportedError, HostLostError, ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles
+from actors.adapters.sandbox.workspaces import Workspaces
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
+from actors.ports.processes import WORKSPACE_PROTECTED
 from actors.ports.resources import exhausted_resource
 from actors.ports.threads import NewThreads
 
@@ -42,6 +44,10 @@ class ToolHostSandbox:
 
     `cpus`: the CPUs of the programs, if this process itself runs on fewer. `threads`: for the output of each program.
 
+    `deny_read`: paths, also of the home directory (~), that programs cannot read wherever `protected` ones are hidden.
+
+    `workspace_protected`: names that programs in workspace mode cannot change, beside .git.
+
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
     limits that they do not enforce.
     """
@@ -51,6 +57,8 @@ class ToolHostSandbox:
         report: SandboxReport,
         *,
         protected: Iterable[str] = (),
+        workspace_protected: Iterable[str] = WORKSPACE_PROTECTED,
+        deny_read: Iterable[str] = (),
         pid_namespace: bool = True,
         groups: ControlGroups | None = None,
         cpus: Set[int] | None = None,
@@ -59,6 +67,8 @@ class ToolHostSandbox:
         self._threads = threads or NewThreads()
         self._report = report
         self._files = ServerFiles(protected)
+        self._unreadable = tuple(map(os.path.expanduser, deny_read))
+        self._workspaces = Workspaces(workspace_protected)
         self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
         self._private = PrivateDirectories(self._files.real()) if report.restriction_available else None
@@ -82,6 +92,11 @@ class ToolHostSandbox:
         return self._files.real()
 
     @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Return the real paths of what no tool may read, apart from the protected ones."""
+        return tuple(sorted({os.path.realpath(path) for path in self._unreadable}))
+
+    @property
     def exposed(self) -> tuple[str, ...]:
         """Return the protected files in shared directories: unrestricted calls can see files that replace them."""
         return self._files.in_shared_directories()
@@ -92,6 +107,25 @@ class ToolHostSandbox:
         with self._lock:
             return len(self._live)
 
+    def _check_readable(self, directory: str) -> None:
+        """Raise SandboxUnavailableError if programs that start in a directory may not read it."""
+        real = os.path.realpath(directory)
+        for path in self.unreadable:
+            if real == path or _inside(real, path):
+                raise SandboxUnavailableError(f"the working directory lies in {path}, which tools may not read")
+
+    def workspace_refusal(self, directory: str) -> str:
+        """Return why the workspace mode cannot be enforced in a directory, "" if it can."""
+        if not self._report.workspace_available:
+            return self._report.workspace_reason or self._report.reason or "the sandbox does not offer it"
+        hidden = self._to_hide(directory)
+        return self._workspaces.refusal(directory, (*self._files.real(), *hidden), self._unmasked(hidden))
+
+    def _to_hide(self, directory: str) -> tuple[str, ...]:
+        """Return the paths to hide from a call in this directory: none of them is in another one."""
+        found = {*self._files.to_hide(directory), *(path for path in self.unreadable if os.path.lexists(path))}
+        return tuple(sorted(path for path in found if not any(_inside(path, other) for other in found)))
+
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> ProcessTree:
         """Start `launch` and wait until it runs (tool thread, some ten milliseconds).
 
@@ -99,6 +133,10 @@ class ToolHostSandbox:
         """
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
             raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")
+        if launch.mode is not Mode.UNRESTRICTED or self._report.hides_protected:
+            self._check_readable(launch.cwd)
+        if launch.mode is Mode.WORKSPACE and (why := self.workspace_refusal(launch.cwd)):
+            raise SandboxUnavailableError(f"workspace mode cannot be kept here ({why})")
         try:
             return self._begun(launch, on_output)
         except (HostLostError, ForkUnsupportedError):  # the program was not started, so another host can try
@@ -163,11 +201,11 @@ class ToolHostSandbox:
         return tree, description, number
 
     def _private_directory(self, launch: Launch, unowned: ExitStack) -> str:
-        """Return the directory where a restricted program may write, "" for others; `unowned` removes it.
+        """Return the private directory of a program that is not unrestricted, "" for others; `unowned` removes it.
 
         Raises OSError.
         """
-        if launch.mode is not Mode.RESTRICTED or self._private is None:
+        if launch.mode is Mode.UNRESTRICTED or self._private is None:
             return ""
         if self._report.tier == "A":
             return self._private.path
@@ -181,30 +219,40 @@ class ToolHostSandbox:
         groups = [] if self._groups is None else self._groups.describe(launch.limits, in_memory)
         return orphans.CallMarks(orphans.new_number(), tuple(folder for folder, *_ in groups)), groups
 
-    def _restriction(self, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
+    def _restriction(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any]:
         """Describe the restriction of a program. In tier B the private directories of other calls are protected too.
 
         In tier A directories are masked instead, which is quicker than excluding them from the readable paths.
         """
-        if self._report.tier == "B":
-            protected = (*hidden, os.path.dirname(directory))
-        else:
-            protected = tuple(path for path in hidden if not os.path.isdir(path))
+        protected = self._unmasked(hidden)
         return {
             "tier": self._report.tier,
             "abi": self._report.landlock_abi,
             "private": os.fsencode(directory),
             "protected": [os.fsencode(path) for path in protected],
+            "workspace": self._workspace(launch, directory, hidden),
         }
+
+    def _unmasked(self, hidden: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the paths that Landlock keeps restricted programs from; masks do that with the other hidden paths."""
+        if self._report.tier == "B" and self._private is not None:
+            return (*hidden, self._private.path)
+        return tuple(path for path in hidden if not os.path.isdir(path))
+
+    def _workspace(self, launch: Launch, directory: str, hidden: tuple[str, ...]) -> dict[str, Any] | None:
+        """Describe where a program may write beside its private directory, if its mode lets it."""
+        if launch.mode is not Mode.WORKSPACE or self._private is None:
+            return None
+        return self._workspaces.describe(launch.cwd, directory, (*self._files.real(), *hidden, self._private.path))
 
     def _describe(self, launch: Launch, directory: str, trace: orphans.CallMarks, groups: list[Described]) -> bytes:
         """Encode the launch for the tool host."""
         limits = launch.limits
-        restricted = launch.mode is Mode.RESTRICTED
+        restricted = launch.mode is not Mode.UNRESTRICTED
         closed = restricted and self._report.tier == "A"
         namespace = self._report.pid_namespace if closed else self._namespace and not restricted
         hides = closed or (namespace and self._report.hides_protected)
-        hidden = self._files.to_hide(launch.cwd) if hides or restricted else ()
+        hidden = self._to_hide(launch.cwd) if hides or restricted else ()
         env = {**launch.env, orphans.VARIABLE: str(trace.number), **(_at_home_in(directory) if restricted else {})}
         description: dict[str, Any] = {
             "argv": [_bytes(argument) for argument in launch.argv],
@@ -215,7 +263,7 @@ class ToolHostSandbox:
             "mark": trace.number,
             "groups": groups,
             "hide": [os.fsencode(path) for path in hidden] if hides else [],
-            "restrict": self._restriction(directory, hidden) if restricted else None,
+            "restrict": self._restriction(launch, directory, hidden) if restricted else None,
             "limits": {name: getattr(limits, name) for name in limits.__struct_fields__},
         }
         return marshal.dumps(description)
@@ -268,6 +316,10 @@ def _memory_file(content: bytes) -> Generator[BinaryIO]:
 def _at_home_in(directory: str) -> dict[str, str]:
     """Return the environment variables that direct programs to a writable directory."""
     return {"HOME": directory, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path != folder and path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _bytes(text: str) -> bytes:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.program_launch import run_worker
-from actors.adapters.tools.request_mode_upgrade import FOR_AGENT, HOW_TO_ASK
+from actors.adapters.tools.request_mode_upgrade import FOR_AGENT, HOW_TO_ASK, hint_for_error
 from actors.adapters.tools.workers import patch as worker
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.ports import ToolContext, ToolOutput, ToolSpec
@@ -144,7 +144,12 @@ class PatchTool:
             output_bytes=MAX_OUTPUT,
         )
         if output.is_error:
-            return output
+            advice = hint_for_error(context.mode, output.text)
+            return (
+                ToolOutput(f"{output.text} {advice}", is_error=True, display=json.dumps(FOR_AGENT))
+                if advice
+                else output
+            )
         done = json.loads(output.text)
         self._clipboards.store(context.conversation_id, clipboards, done["clipboards"])
         display = json.dumps({"path": path, "diff": done["diff"]}, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""request_mode_upgrade: ask the user for unrestricted mode.
+"""request_mode_upgrade: ask the user for a wider mode.
 
 The call itself always needs approval, and the tool runs only once the user has approved. It changes nothing itself: the
 core sets the mode when it gets the successful result.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from actors.core.context import Mode, ToolGroup, ToolTraits
+from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ProcessEnd, ToolContext, ToolOutput, ToolSpec
 
 if TYPE_CHECKING:
@@ -24,6 +24,13 @@ HOW_TO_ASK = (
 )
 """Text appended to results that failed because of restricted mode. Its last sentence is for the model only, see
 `FOR_AGENT`."""
+HOW_TO_ASK_FOR_MORE = (
+    "The mode is workspace: tools can change files beneath the working directory only (not .git, nor other names of "
+    "what people run later, nor files with several hard links, nor through links out of it), and have no network. "
+    f"{ASK}"
+)
+"""The same for workspace mode."""
+ADVICE = {Mode.RESTRICTED: HOW_TO_ASK, Mode.WORKSPACE: HOW_TO_ASK_FOR_MORE, Mode.UNRESTRICTED: ""}
 FOR_AGENT = {"for_agent": ASK}
 """Part of such a result's display data: the sentence that clients should not show."""
 
@@ -31,14 +38,23 @@ GRANTED = (
     "Approved: the mode is unrestricted from now on. Tools may change files, run any command and use the network. "
     "Go on with what you asked for; what failed before because of the mode has to be called again."
 )
+GRANTED_WORKSPACE = (
+    "Approved: the mode is workspace from now on. Tools may change files beneath the working directory, but not .git "
+    "or other names of what people run later, and have no network. Go on with what you asked for; what failed before "
+    "because of the mode has to be called again."
+)
 NOT_NEEDED = "The mode is unrestricted already: nothing had to be changed. Go on."
+NOT_NEEDED_WORKSPACE = "The mode is workspace already: nothing had to be changed. Go on."
 
 SPEC = ToolSpec(
     description=(
-        "Ask the person for the unrestricted mode, in which tools may change files and use the network. In the "
-        "restricted mode tools can only read. The person is shown your reason and approves or denies; the call waits "
-        "for the answer, however long that takes. Ask when the task needs changes, not before, and do not ask again "
-        "after a denial unless the person says so. The mode stays until it is changed again."
+        "Ask the person for a wider mode. In the restricted mode tools can only read. In the workspace mode they can "
+        "also change files beneath the working directory, except .git and other names of what people run later, and "
+        "have no network: ask for it when you want to edit, build or test. In the unrestricted mode they may change "
+        "any file and use the network: ask for it only if the workspace mode is not enough. The person is shown your "
+        "reason and approves or denies; the call waits for the answer, however long that takes. Ask when the task "
+        "needs changes, not before, and do not ask again after a denial unless the person says so. The mode stays "
+        "until it is changed again."
     ),
     input_schema={
         "type": "object",
@@ -49,7 +65,12 @@ SPEC = ToolSpec(
                 "minLength": 1,
                 "maxLength": MAX_REASON_CHARACTERS,
                 "description": "What you want to change and why, in one or two sentences for the person.",
-            }
+            },
+            "mode": {
+                "type": "string",
+                "enum": [Mode.WORKSPACE.value, Mode.UNRESTRICTED.value],
+                "description": "The mode to ask for; unrestricted if left out.",
+            },
         },
         "additionalProperties": False,
     },
@@ -57,12 +78,12 @@ SPEC = ToolSpec(
 )
 
 _WORDS = (
-    r"Read-only file system|EROFS|Permission denied|EACCES|Operation not permitted|EPERM|Network is unreachable"
-    r"|Name or service not known|Temporary failure in name resolution|Could not resolve host|getaddrinfo|ENETUNREACH"
-    r"|EAI_AGAIN"
+    r"Read-only file system|it is read-only|EROFS|Permission denied|EACCES|Operation not permitted|EPERM"
+    r"|Network is unreachable|Name or service not known|Temporary failure in name resolution|Could not resolve host"
+    r"|getaddrinfo|ENETUNREACH|EAI_AGAIN"
 )
 _BLOCKED = re.compile(_WORDS, re.IGNORECASE)
-"""Matches error messages of programs that restricted mode prevents from writing or from using the network."""
+"""Matches error messages of programs that the mode prevents from writing or from using the network."""
 _REFUSAL = re.compile(rf"^[^\s:]+: .*(?:{_WORDS})", re.IGNORECASE | re.MULTILINE)
 """The same for a successful command, whose output may quote such words: matches only lines in the form of error
 messages, which begin with a name and a colon (`touch: cannot touch …`, `bash: line 1: …`, `fatal: …`)."""
@@ -80,14 +101,30 @@ class ModeUpgradeTool:
         return SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Return the confirmation."""
-        return ToolOutput(GRANTED if context.mode is Mode.RESTRICTED else NOT_NEEDED)
+        """Return the confirmation, or why the mode cannot be kept in this directory."""
+        wanted = Mode(arguments.get("mode", Mode.UNRESTRICTED))
+        if not wider(wanted, context.mode):
+            return ToolOutput(NOT_NEEDED if context.mode is Mode.UNRESTRICTED else NOT_NEEDED_WORKSPACE)
+        if wanted is Mode.UNRESTRICTED:
+            return ToolOutput(GRANTED)
+        refusal = context.sandbox.workspace_refusal(context.working_directory)
+        if refusal:
+            still = f"The mode is {context.mode.value} still."
+            return ToolOutput(
+                f"Approved, but the workspace mode cannot be kept here: {refusal}. {still}", is_error=True
+            )
+        return ToolOutput(GRANTED_WORKSPACE)
 
 
 def hint(mode: Mode, end: ProcessEnd) -> str:
-    """Return advice if restricted mode may have made a command, or a part of it, fail; "" otherwise."""
-    if mode is not Mode.RESTRICTED:
+    """Return advice if the mode may have made a command, or a part of it, fail; "" otherwise."""
+    if mode is Mode.UNRESTRICTED:
         return ""
     said = (end.tail or end.head)[-_LOOKED_AT:].decode(errors="replace")
     refused = _REFUSAL if end.exit_code == 0 else _BLOCKED
-    return HOW_TO_ASK if refused.search(said) else ""
+    return ADVICE[mode] if refused.search(said) else ""
+
+
+def hint_for_error(mode: Mode, text: str) -> str:
+    """Return advice if workspace mode may have caused an error of a tool; "" otherwise."""
+    return ADVICE[mode] if mode is Mode.WORKSPACE and _BLOCKED.search(text) else ""

@@ -60,7 +60,7 @@ class LocalWorkspace(Workspace):
         if not _is_text(real):
             raise ValueError("its real path is not valid UTF-8")
         if self._is_protected(real):
-            raise ValueError("it is where the server keeps its own data, which tools may not touch; choose another one")
+            raise ValueError("it is where the server keeps its own data, or people their keys: choose another one")
         return real
 
     def list_directory(self, path: str) -> DirectoryListing:
@@ -111,7 +111,7 @@ class LocalWorkspace(Workspace):
         return Instructions(path, text, shown_bytes=len(data), cut_bytes=cut)
 
     def _refusal(self, real: str) -> str:
-        return "it belongs to the server" if self._is_protected(real) else ""
+        return "tools may not read it" if self._is_protected(real) else ""
 
     def _is_protected(self, real: str) -> bool:
         return any(is_inside(real, folder) for folder in self._protected())

@@ -47,7 +47,7 @@ def conversation(
     cwd = validation.working_directory(services, request.working_directory)
     model = request.model or services.models.default
     lean = validation.offered_model(services, model).info.lean
-    mode = validation.initial_mode(services, request.mode)
+    mode = validation.initial_mode(services, request.mode, cwd)
     record = ConversationRecord(
         id=conversation_id,
         slug=request.slug or services.ids.slug(),

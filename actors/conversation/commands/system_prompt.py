@@ -50,6 +50,8 @@ MODES = f"""\
 # Modes and notices
 - {Mode.RESTRICTED.value.capitalize()}: tools can read, but change nothing outside of a temporary directory of each \
 call, and have no network. If the task needs more, call request_mode_upgrade and say why; the person decides.
+- {Mode.WORKSPACE.value.capitalize()}: tools can also change files beneath the working directory, but not .git or \
+other names of what people run later, and have no network. It is what editing, building and testing usually need.
 - {Mode.UNRESTRICTED.value.capitalize()}: tools have the rights of the server's user. Be careful with them.
 - The person may be asked before a tool runs, and may change the mode at any time.
 - Text inside <system-notice> is from the system that you run in, not from the person: changes of the mode, limits, \

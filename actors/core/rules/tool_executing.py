@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from actors.core import retry
 from actors.core.content import ToolCancelled, ToolError, ToolResult, ToolSuccess
-from actors.core.context import ConvContext, Mode
 from actors.core.effects import RetryOf, ScheduleRetry
 from actors.core.errors import ErrorKind, LlmFailure, Reason, Rejected
 from actors.core.events import (
@@ -41,9 +42,9 @@ from actors.core.notifications import CallStatus, Retrying
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import ToolExecuting, ToolPhase
 from actors.core.steps import texts
-from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, traits_of
+from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, requested_mode, traits_of
 from actors.core.steps.command_steps import queue_input, refusal
-from actors.core.steps.modes import change_mode, set_mode
+from actors.core.steps.modes import change_mode, grant, set_mode
 from actors.core.steps.run_endings import cancel_run, interrupt_run
 from actors.core.steps.sub_agent_steps import spawn_agents
 from actors.core.steps.tool_results import add_result, cancel_calls, interrupt_calls
@@ -56,6 +57,9 @@ from actors.core.steps.tool_rounds import (
     stop_call,
 )
 from actors.core.steps.transition_builder import TransitionBuilder
+
+if TYPE_CHECKING:
+    from actors.core.context import ConvContext
 
 
 def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridEvent) -> TransitionResult:
@@ -127,9 +131,9 @@ def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
 def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
     """Persist the result and start the next call, or return to the model after the last one."""
     answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
-    upgrade = current_call(state).name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess)
-    if upgrade and not builder.context.is_sub_agent:
-        change_mode(builder, Mode.UNRESTRICTED)
+    call = current_call(state)
+    if call.name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess) and not builder.context.is_sub_agent:
+        grant(builder, requested_mode(call))
     return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.core.context import ApprovalPolicy, ConvContext, ToolTraits
+import msgspec
+from msgspec import Struct
+
+from actors.core.context import ApprovalPolicy, ConvContext, Mode, ToolTraits
 from actors.core.fsm import ContextState
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Decision
 from actors.core.states import ApprovalKind, AwaitingToolApproval
@@ -17,6 +20,18 @@ if TYPE_CHECKING:
     from actors.core.steps.transition_builder import TransitionBuilder
 
 REQUEST_MODE_UPGRADE = "request_mode_upgrade"
+
+
+class _UpgradeInput(Struct):
+    mode: Mode = Mode.UNRESTRICTED
+
+
+def requested_mode(call: ToolUse) -> Mode:
+    """Return the mode that a request_mode_upgrade asks for: unrestricted if it names none, or its input is invalid."""
+    try:
+        return msgspec.json.decode(call.input, type=_UpgradeInput).mode
+    except (msgspec.DecodeError, UnicodeError):
+        return Mode.UNRESTRICTED
 
 
 def traits_of(context: ConvContext, name: str) -> ToolTraits | None:

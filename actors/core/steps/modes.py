@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.core.content import SystemKind
-from actors.core.context import ConvContext, Mode
+from actors.core.context import ConvContext, Mode, wider
 from actors.core.effects import PersistMode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ModeChanged
@@ -20,7 +20,11 @@ from actors.core.steps.transition_builder import TransitionBuilder
 if TYPE_CHECKING:
     from actors.core.events import SetMode
 
-KINDS = {Mode.RESTRICTED: SystemKind.MODE_RESTRICTED, Mode.UNRESTRICTED: SystemKind.MODE_UNRESTRICTED}
+KINDS = {
+    Mode.RESTRICTED: SystemKind.MODE_RESTRICTED,
+    Mode.WORKSPACE: SystemKind.MODE_WORKSPACE,
+    Mode.UNRESTRICTED: SystemKind.MODE_UNRESTRICTED,
+}
 """The kind of notice for each mode."""
 
 
@@ -62,8 +66,25 @@ def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
     _queue(builder, mode)
 
 
+def grant(builder: TransitionBuilder, mode: Mode) -> None:
+    """Change to the mode that a person approved, if it gives more rights than the present one and can be kept."""
+    if wider(mode, builder.context.mode) and available(builder.context, mode):
+        change_mode(builder, mode)
+
+
+def available(context: ConvContext, mode: Mode) -> bool:
+    """Whether the machine can keep the mode."""
+    match mode:
+        case Mode.RESTRICTED:
+            return context.restriction_available
+        case Mode.WORKSPACE:
+            return context.workspace_available
+        case Mode.UNRESTRICTED:
+            return True
+
+
 def _check_available(context: ConvContext, mode: Mode) -> None:
-    if mode is Mode.RESTRICTED and not context.restriction_available:
+    if not available(context, mode):
         raise Rejected(Reason.MODE_UNAVAILABLE)
 
 

@@ -38,6 +38,10 @@ MODES = {
         "The mode is now restricted: tools can read but not change anything, and have no network. "
         "To be allowed to make changes, call request_mode_upgrade and say why."
     ),
+    Mode.WORKSPACE: (
+        "The mode is now workspace: tools can change files beneath the working directory, but nothing else, and have "
+        "no network. What people run later without a look stays read-only there, .git above all."
+    ),
     Mode.UNRESTRICTED: "The mode is now unrestricted: tools may change files and run any command.",
 }
 

@@ -126,7 +126,7 @@ class AsyncClient(AsyncClosing):
             model: The server's default if None.
             slug: A readable handle; the server makes one up if empty.
             title: A title for people.
-            mode: "restricted" or "unrestricted"; if None, restricted if the server can enforce that.
+            mode: "restricted", "workspace" or "unrestricted"; if None, restricted if the server can enforce that.
             approval_policy: "auto", "ask_writes" or "ask_all"; the server's default if None.
             follow_up_policy: "always" or "completed_only"; the server's default if None.
             labels: Keys and values for the caller's own use.

@@ -304,7 +304,7 @@ class AsyncConversation:
     async def approve(
         self, approval: Approval | str, *, always: bool = False, note: str = "", timeout: float | None = None
     ) -> ConversationInfo:
-        """Approve a tool call, or the change to the unrestricted mode.
+        """Approve a tool call, or the change to a wider mode.
 
         Args:
             approval: The approval, its name, or the id of its tool call.
@@ -326,7 +326,7 @@ class AsyncConversation:
         return ConversationInfo.from_proto(response.conversation)
 
     async def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
-        """Set what later tool calls may do: "restricted" or "unrestricted".
+        """Set what later tool calls may do: "restricted", "workspace" or "unrestricted".
 
         The result names what keeps running with wider rights than the mode: `surviving_tool_use_ids`, the running tool
         call, and `surviving_jobs`, background jobs. With `stop_running` they are ended instead; the run continues

@@ -34,7 +34,7 @@ _OPTIONS = (
     ),
     click.option(
         "--mode",
-        type=click.Choice(["restricted", "unrestricted"]),
+        type=click.Choice(["restricted", "workspace", "unrestricted"]),
         help="What the tools of a new conversation may do. [default: restricted if the server can enforce it]",
     ),
     click.option(

@@ -450,6 +450,8 @@ class GetServerInfoResponse(_message.Message):
         BY_SETTING_FIELD_NUMBER: _builtins.int
         KERNEL_BOUNDS_PROCESSES_FIELD_NUMBER: _builtins.int
         KERNEL_BOUNDS_MEMORY_FIELD_NUMBER: _builtins.int
+        WORKSPACE_AVAILABLE_FIELD_NUMBER: _builtins.int
+        WORKSPACE_REASON_FIELD_NUMBER: _builtins.int
         tier: Global___GetServerInfoResponse.Sandbox.Tier.ValueType
         """What keeps MODE_RESTRICTED."""
         restricted_available: _builtins.bool
@@ -479,6 +481,12 @@ class GetServerInfoResponse(_message.Message):
         """Whether the kernel bounds how much memory all processes of a tool have
         together. Elsewhere the server measures it, and ends a tool that has too much.
         """
+        workspace_available: _builtins.bool
+        """Whether conversations can be in MODE_WORKSPACE. Some directories cannot be
+        workspaces even then; asking for it there is refused with MODE_UNAVAILABLE.
+        """
+        workspace_reason: _builtins.str
+        """Why they cannot, and what an operator can do about it. Empty if they can."""
         def __init__(
             self,
             *,
@@ -490,10 +498,12 @@ class GetServerInfoResponse(_message.Message):
             by_setting: _builtins.bool = ...,
             kernel_bounds_processes: _builtins.bool = ...,
             kernel_bounds_memory: _builtins.bool = ...,
+            workspace_available: _builtins.bool = ...,
+            workspace_reason: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["by_setting", b"by_setting", "hides_server_files", b"hides_server_files", "kernel_bounds_memory", b"kernel_bounds_memory", "kernel_bounds_processes", b"kernel_bounds_processes", "landlock_abi", b"landlock_abi", "reason", b"reason", "restricted_available", b"restricted_available", "tier", b"tier"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["by_setting", b"by_setting", "hides_server_files", b"hides_server_files", "kernel_bounds_memory", b"kernel_bounds_memory", "kernel_bounds_processes", b"kernel_bounds_processes", "landlock_abi", b"landlock_abi", "reason", b"reason", "restricted_available", b"restricted_available", "tier", b"tier", "workspace_available", b"workspace_available", "workspace_reason", b"workspace_reason"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -136,11 +136,13 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Choose one from ListModels.
     """
     REFUSAL_REASON_MODE_UNAVAILABLE: _RefusalReason.ValueType  # 18
-    """FAILED_PRECONDITION. The mode cannot be kept on this machine: MODE_RESTRICTED
-    was asked for where the sandbox does not work. GetServerInfo says why.
+    """FAILED_PRECONDITION. The mode cannot be kept on this machine: MODE_RESTRICTED or
+    MODE_WORKSPACE was asked for where the sandbox does not work, which
+    GetServerInfo explains, or MODE_WORKSPACE in a directory that cannot be a
+    workspace.
 
-    Ask for MODE_UNRESTRICTED. The message says whether the machine cannot keep
-    the sandbox or the setting `sandbox` switches it off.
+    Ask for another mode. The message says what is in the way: the machine, the
+    setting `sandbox`, or the directory.
     """
     REFUSAL_REASON_WORKING_DIRECTORY_INVALID: _RefusalReason.ValueType  # 19
     """INVALID_ARGUMENT. The path is not an absolute path of an existing directory
@@ -351,11 +353,13 @@ silently by another.
 Choose one from ListModels.
 """
 REFUSAL_REASON_MODE_UNAVAILABLE: RefusalReason.ValueType  # 18
-"""FAILED_PRECONDITION. The mode cannot be kept on this machine: MODE_RESTRICTED
-was asked for where the sandbox does not work. GetServerInfo says why.
+"""FAILED_PRECONDITION. The mode cannot be kept on this machine: MODE_RESTRICTED or
+MODE_WORKSPACE was asked for where the sandbox does not work, which
+GetServerInfo explains, or MODE_WORKSPACE in a directory that cannot be a
+workspace.
 
-Ask for MODE_UNRESTRICTED. The message says whether the machine cannot keep
-the sandbox or the setting `sandbox` switches it off.
+Ask for another mode. The message says what is in the way: the machine, the
+setting `sandbox`, or the directory.
 """
 REFUSAL_REASON_WORKING_DIRECTORY_INVALID: RefusalReason.ValueType  # 19
 """INVALID_ARGUMENT. The path is not an absolute path of an existing directory
@@ -728,6 +732,13 @@ class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mode.ValueType],
     """
     MODE_UNRESTRICTED: _Mode.ValueType  # 2
     """Tools read, write and use the network with the rights of the server."""
+    MODE_WORKSPACE: _Mode.ValueType  # 3
+    """Between the two: tools read as in MODE_RESTRICTED, change files beneath the
+    working directory only, and have no network. Stay as they are: `.git`, names of
+    what people run later (the setting `workspace_protected`), the server's own
+    files, files with several hard links, and what symbolic links and mounts lead
+    to outside. Offered only where GetServerInfo says so.
+    """
 
 class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
     """What the tools of a conversation are allowed to do."""
@@ -740,6 +751,13 @@ enforces it. Offered only where GetServerInfo says so.
 """
 MODE_UNRESTRICTED: Mode.ValueType  # 2
 """Tools read, write and use the network with the rights of the server."""
+MODE_WORKSPACE: Mode.ValueType  # 3
+"""Between the two: tools read as in MODE_RESTRICTED, change files beneath the
+working directory only, and have no network. Stay as they are: `.git`, names of
+what people run later (the setting `workspace_protected`), the server's own
+files, files with several hard links, and what symbolic links and mounts lead
+to outside. Offered only where GetServerInfo says so.
+"""
 Global___Mode: _TypeAlias = Mode  # noqa: Y015
 
 class _ApprovalPolicy:
@@ -885,6 +903,8 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     """The run before was cut off, by a cancel or because the server was stopped. Says
     at which step. Stored before the first message of the next run.
     """
+    SYSTEM_MESSAGE_KIND_MODE_WORKSPACE: _SystemMessageKind.ValueType  # 12
+    """The mode has changed to MODE_WORKSPACE. Names the mode and what it means."""
 
 class SystemMessageKind(_SystemMessageKind, metaclass=_SystemMessageKindEnumTypeWrapper):
     """Why the server wrote a message to the model."""
@@ -915,6 +935,8 @@ SYSTEM_MESSAGE_KIND_INTERRUPTED: SystemMessageKind.ValueType  # 11
 """The run before was cut off, by a cancel or because the server was stopped. Says
 at which step. Stored before the first message of the next run.
 """
+SYSTEM_MESSAGE_KIND_MODE_WORKSPACE: SystemMessageKind.ValueType  # 12
+"""The mode has changed to MODE_WORKSPACE. Names the mode and what it means."""
 Global___SystemMessageKind: _TypeAlias = SystemMessageKind  # noqa: Y015
 
 class _Delivery:

@@ -617,19 +617,25 @@ class PendingApproval(_message.Message):
 
         TOOL_USE_ID_FIELD_NUMBER: _builtins.int
         REASON_FIELD_NUMBER: _builtins.int
+        MODE_FIELD_NUMBER: _builtins.int
         tool_use_id: _builtins.str
         """The tool call by which the agent asks."""
         reason: _builtins.str
         """Why it asks, in the agent's own words. Not to be trusted blindly."""
+        mode: _common_pb2.Mode.ValueType
+        """The mode that it asks for, MODE_WORKSPACE or MODE_UNRESTRICTED. Approving
+        grants this mode and never more.
+        """
         def __init__(
             self,
             *,
             tool_use_id: _builtins.str = ...,
             reason: _builtins.str = ...,
+            mode: _common_pb2.Mode.ValueType = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "tool_use_id", b"tool_use_id"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "reason", b"reason", "tool_use_id", b"tool_use_id"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -647,7 +653,7 @@ class PendingApproval(_message.Message):
 
     @_builtins.property
     def mode_upgrade(self) -> Global___PendingApproval.ModeUpgrade:
-        """Whether the conversation may change to MODE_UNRESTRICTED."""
+        """Whether the conversation may change to a wider mode."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:

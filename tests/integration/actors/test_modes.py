@@ -43,7 +43,7 @@ RESTRICTED, UNRESTRICTED = Mode.RESTRICTED, Mode.UNRESTRICTED
 class Cell(NoSandbox):
     """A machine that can restrict tools."""
 
-    report = SandboxReport("A", 7, pid_namespace=True)
+    report = SandboxReport("A", 7, pid_namespace=True, workspace_available=True)
 
 
 class UpgradeBox(Box):
@@ -359,6 +359,46 @@ def test_an_approved_request_widens_the_mode_for_what_comes_next(cell: World) ->
     talk.rest(Idle)
     assert talk.record.mode is UNRESTRICTED
     assert notices(talk) == ["unrestricted"]
+
+
+def test_a_request_for_the_workspace_mode_gets_that_and_no_more(cell: World) -> None:
+    talk = cell.create()
+    talk.send("go")
+    talk.exchange().call(replace(UPGRADE, input='{"reason": "to edit", "mode": "workspace"}'), BASH)
+    asked(talk)
+    talk.ask(ResolveApprovalCommand("t3", True))
+    run = talk.tool()
+    assert run.context.mode is Mode.WORKSPACE
+    run.finish.put(ToolOutput("written"))
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    assert talk.record.mode is Mode.WORKSPACE
+    assert notices(talk) == ["workspace"]
+
+
+def test_the_workspace_mode_is_refused_where_it_cannot_be_kept(make_world: Callable[..., World]) -> None:
+    talk = make_world().create()
+    with refused(Reason.MODE_UNAVAILABLE) as refusal:
+        talk.ask(SetModeCommand(Mode.WORKSPACE))
+    assert "workspace mode cannot be kept here: tests run no processes in /" in str(refusal.value)
+    assert talk.record.mode is UNRESTRICTED
+
+
+@pytest.mark.parametrize(("mode", "to"), [(UNRESTRICTED, Mode.WORKSPACE), (Mode.WORKSPACE, RESTRICTED)])
+def test_narrowing_by_one_step_names_what_runs_with_wider_rights_and_widening_names_nothing(
+    cell: World, mode: Mode, to: Mode
+) -> None:
+    talk = cell.create()
+    talk.ask(SetModeCommand(mode))
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    assert run.context.mode is mode
+    assert talk.ask(SetModeCommand(to)).surviving_calls == (BASH.id,)
+    assert talk.ask(SetModeCommand(mode)).surviving_calls == ()
+    assert talk.ask(SetModeCommand(to, stop_running=True)).stopped_calls == (BASH.id,)
+    talk.exchange().say("done")
+    talk.rest(Idle)
 
 
 def test_a_denied_request_is_reported_and_changes_nothing(cell: World) -> None:

@@ -182,6 +182,9 @@ class Broken:
     protected: tuple[str, ...] = ()
     report = SandboxReport("none", 0, False)
 
+    def workspace_refusal(self, directory: str) -> str:
+        raise NotImplementedError
+
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> Any:
         raise ProcessStartError("not here")
 

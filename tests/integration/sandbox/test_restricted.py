@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.adapters.sandbox import private_dirs as private
 from actors.adapters.sandbox.probe import landlock_abi, probe
@@ -300,9 +301,12 @@ def test_nothing_that_is_mounted_for_a_tool_is_seen_outside(tmp_path: Path) -> N
     if "A" not in REPORTS:
         pytest.skip("this kernel allows no namespaces")
     before = Path("/proc/self/mountinfo").read_text()
-    sandbox = ToolHostSandbox(REPORTS["A"], protected=[str(tmp_path)])
+    for name in ("protected", "work"):
+        (tmp_path / name).mkdir()
+    report = replace(REPORTS["A"], workspace_available=True)
+    sandbox = ToolHostSandbox(report, protected=[str(tmp_path / "protected")])
     for mode in Mode:
-        tree = sandbox.start(launch("sleep 1000", mode=mode), lambda _: None)
+        tree = sandbox.start(launch("sleep 1000", mode=mode, cwd=str(tmp_path / "work")), lambda _: None)
         assert Path("/proc/self/mountinfo").read_text() == before
         tree.kill()
         tree.wait()

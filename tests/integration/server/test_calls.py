@@ -522,7 +522,11 @@ def test_tools_are_listed_with_whom_they_are_for_and_where_they_work(harness: Gr
     audiences = [tool.audience for tool in shown.values()]
     assert audiences == [v1.Tool.AUDIENCE_ALL, v1.Tool.AUDIENCE_TOP_LEVEL, v1.Tool.AUDIENCE_SUB_AGENT]
     patch = shown["tools/patch"]
-    assert (list(patch.modes), patch.writes, patch.group) == ([v1.MODE_UNRESTRICTED], True, v1.TOOL_GROUP_WRITE)
+    assert (list(patch.modes), patch.writes, patch.group) == (
+        [v1.MODE_WORKSPACE, v1.MODE_UNRESTRICTED],
+        True,
+        v1.TOOL_GROUP_WRITE,
+    )
     assert patch.input_schema["type"] == "object"
     assert shown["tools/request_mode_upgrade"].requires_approval
 

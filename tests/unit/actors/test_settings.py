@@ -38,6 +38,9 @@ class Sandbox:
     def __init__(self, tier: str) -> None:
         self.report = SandboxReport(tier, 5, pid_namespace=True, reason="no Landlock here")
 
+    def workspace_refusal(self, directory: str) -> str:
+        return "" if self.report.workspace_available else f"no broker for {directory}"
+
     def start(self, launch: object, on_output: object) -> Any:
         raise AssertionError
 
@@ -107,6 +110,15 @@ def test_a_restriction_that_cannot_be_kept_is_refused(services: Services) -> Non
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(services, sandbox=Sandbox("none")), mode=Mode.RESTRICTED)
     assert str(refusal.value) == "restricted mode cannot be kept here: no Landlock here"
+
+
+def test_a_workspace_that_cannot_be_kept_is_refused_with_the_reason(services: Services) -> None:
+    sandbox = Sandbox("A")
+    with refused(Reason.MODE_UNAVAILABLE) as refusal:
+        born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE)
+    assert str(refusal.value) == "workspace mode cannot be kept here: no broker for /tmp"
+    sandbox.report = msgspec.structs.replace(sandbox.report, workspace_available=True)
+    assert born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE).mode is Mode.WORKSPACE
 
 
 def test_a_restriction_that_is_switched_off_is_not_said_to_be_impossible(services: Services) -> None:

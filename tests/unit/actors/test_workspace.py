@@ -229,8 +229,8 @@ def test_what_belongs_to_the_server_is_not_read(root: Path) -> None:
     (root / "data" / "token").write_text("secret")
     (root / "AGENTS.md").symlink_to("data/token")
     assert texts(root) == [("AGENTS.md", "secret")]
-    assert only(root, root / "data").left_out == "it belongs to the server"
-    assert only(root, root / "data" / "token").left_out == "it belongs to the server"
+    assert only(root, root / "data").left_out == "tools may not read it"
+    assert only(root, root / "data" / "token").left_out == "tools may not read it"
 
 
 def test_a_file_that_is_exchanged_meanwhile_does_not_leak(root: Path) -> None:

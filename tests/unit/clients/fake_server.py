@@ -181,8 +181,10 @@ def says(said: str, *, chunks: int = 2) -> Answer:
     return lambda run: [state("llm_requesting", run), *text(said, chunks=chunks), state("idle"), stopped(run)]
 
 
-def uses_tool(command: str, printed: str, said: str, *, ask: bool = False) -> Answer:
-    """A run that says so, calls bash, perhaps after asking, and answers with a text."""
+def uses_tool(
+    command: str, printed: str, said: str, *, ask: bool = False, mode: v1.Mode.ValueType = v1.MODE_UNSPECIFIED
+) -> Answer:
+    """A run that says so, calls bash, perhaps after asking, and answers with a text; `mode`: it asks for that."""
 
     def steps(run: str) -> list[Step]:
         agent = stored("agent", v1.ContentBlock(text="Let me look."), call("bash", {"command": command}))
@@ -205,6 +207,10 @@ def uses_tool(command: str, printed: str, said: str, *, ask: bool = False) -> An
         if not ask:
             return [*start, *going]
         approval = v1.PendingApproval(name=f"{NAME}/approvals/t1", tool_call=agent.message_added.content[1].tool_call)
+        if mode:
+            approval.mode_upgrade.CopyFrom(
+                v1.PendingApproval.ModeUpgrade(tool_use_id="t1", reason="to write", mode=mode)
+            )
         asking = state("awaiting_tool_approval", run)
         asking.state_changed.state.awaiting_approval.pending.append(approval)
         asked = v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval))

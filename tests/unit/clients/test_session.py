@@ -10,6 +10,7 @@ import grpc
 import pytest
 from bedrock import AsyncClient, Event, v1
 from bedrock.cli.chat.session import ChatSession
+from bedrock.cli.display.approval_prompt import WORKSPACE_INSTEAD
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.text.style import Paint
 from bedrock.errors import ServerNotRunning, Unavailable
@@ -147,7 +148,62 @@ def test_a_question_is_answered(
     assert len(sent(fake)) == 1
 
 
-@pytest.mark.parametrize("words", ["yesterday", "nothing like that", "all of them"])
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        (v1.MODE_WORKSPACE, "for the workspace mode: its tools may then change files in /tmp, and nothing else"),
+        (v1.MODE_UNRESTRICTED, "for the unrestricted mode: all its tools may then write and use the network"),
+    ],
+)
+def test_a_request_for_a_mode_says_which(address: str, fake: FakeBedrock, mode: v1.Mode.ValueType, words: str) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=mode))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Remove x")
+        await chat.until(lambda: chat.session.question)
+        assert f"? the agent asks {words}, until the mode is changed back\n    to write" in chat.screen
+        chat.session.enter("y", chat.session.question)
+        await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
+
+    play(address, story)
+
+
+def test_a_request_for_the_unrestricted_mode_can_be_answered_with_the_workspace_mode(
+    address: str, fake: FakeBedrock
+) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Remove x")
+        await chat.until(lambda: chat.session.question)
+        chat.session.enter("w", chat.session.question)
+        await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
+
+    play(address, story)
+    (change,) = fake.asked(v1.SetModeRequest)
+    assert isinstance(change, v1.SetModeRequest)
+    assert change.mode == v1.MODE_WORKSPACE
+    (answer,) = fake.asked(v1.ResolveApprovalRequest)
+    assert isinstance(answer, v1.ResolveApprovalRequest)
+    assert (answer.decision, answer.note) == (v1.APPROVAL_DECISION_DENY, WORKSPACE_INSTEAD)
+
+
+def test_a_question_stays_open_where_the_workspace_mode_is_refused(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
+    fake.refuse("SetMode", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "MODE_UNAVAILABLE", "not in this directory"))
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("Remove x")
+        await chat.until(lambda: chat.session.question)
+        chat.session.enter("w", chat.session.question)
+        await chat.shows("not in this directory")
+        assert chat.session.question
+
+    play(address, story)
+    assert not fake.asked(v1.ResolveApprovalRequest)
+
+
+@pytest.mark.parametrize("words", ["w", "yesterday", "nothing like that", "all of them"])
 def test_words_that_only_begin_like_a_reply_are_a_message(address: str, fake: FakeBedrock, words: str) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
 
@@ -289,8 +345,8 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("/mode", "the mode is restricted; it can be restricted or unrestricted"),
-        ("/mode wild", "the mode is restricted; it can be restricted or unrestricted"),
+        ("/mode", "the mode is restricted; it can be restricted, workspace or unrestricted"),
+        ("/mode wild", "the mode is restricted; it can be restricted, workspace or unrestricted"),
         ("/model", "it is /model MODEL"),
     ],
 )

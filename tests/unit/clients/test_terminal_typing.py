@@ -111,7 +111,7 @@ def completions(text: str) -> list[str]:
     [
         ("/mo", ["/mode", "/model "]),
         ("/q", ["/queue", "/quit"]),
-        ("/mode ", ["restricted", "unrestricted"]),
+        ("/mode ", ["restricted", "workspace", "unrestricted"]),
         ("/model b", ["big"]),
         ("/withdraw ", ["q7"]),
         ("/queue some", []),

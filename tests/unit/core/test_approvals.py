@@ -160,6 +160,43 @@ def test_the_result_of_an_approved_upgrade_changes_the_mode_and_the_agent_hears_
     assert talk.context.mode is Mode.UNRESTRICTED
 
 
+@pytest.mark.parametrize(
+    ("mode", "given", "granted"),
+    [
+        (Mode.RESTRICTED, '{"mode": "workspace"}', Mode.WORKSPACE),
+        (Mode.RESTRICTED, '{"mode": "unrestricted"}', Mode.UNRESTRICTED),
+        (Mode.WORKSPACE, '{"mode": "unrestricted"}', Mode.UNRESTRICTED),
+        (Mode.WORKSPACE, "{}", Mode.UNRESTRICTED),
+        (Mode.WORKSPACE, '{"mode": "workspace"}', None),
+        (Mode.UNRESTRICTED, '{"mode": "workspace"}', None),
+        (Mode.WORKSPACE, '{"mode": "restricted"}', None),
+    ],
+)
+def test_an_approved_upgrade_grants_the_mode_that_was_asked_for_and_takes_none_away(
+    mode: Mode, given: str, granted: Mode | None
+) -> None:
+    talk = Talk(replace(BASE, mode=mode))
+    talk.say("go")
+    talk.call(replace(UPGRADE, input=given))
+    talk.tell(ApprovalResponse(talk.at(), UPGRADE.id, True))
+
+    talk.result(ToolSuccess(UPGRADE.id, "granted"))
+
+    assert [effect.mode for effect in talk.acts(PersistMode)] == ([granted] if granted else [])
+    assert talk.context.mode is (granted or mode)
+
+
+def test_a_workspace_that_this_server_cannot_keep_is_not_granted() -> None:
+    talk = Talk(replace(BASE, workspace_available=False))
+    talk.say("go")
+    talk.call(replace(UPGRADE, input='{"mode": "workspace"}'))
+    talk.tell(ApprovalResponse(talk.at(), UPGRADE.id, True))
+
+    talk.result(ToolSuccess(UPGRADE.id, "granted"))
+
+    assert talk.acts(PersistMode) == []
+
+
 def test_an_upgrade_that_failed_changes_nothing() -> None:
     talk = upgrading()
 

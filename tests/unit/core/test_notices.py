@@ -107,12 +107,13 @@ def test_a_waiting_notice_is_said_before_a_summary_request_too() -> None:
     assert talk.state.through_sequence == talk.messages[-1].sequence
 
 
+@pytest.mark.parametrize("mode", [RESTRICTED, Mode.WORKSPACE])
 @pytest.mark.parametrize("column", parent_columns()[:-1], ids=lambda one: one.name)
-def test_a_mode_that_this_server_cannot_enforce_is_refused_in_every_state(column: object) -> None:
-    context = replace(PARENT, mode=UNRESTRICTED, restriction_available=False)
+def test_a_mode_that_this_server_cannot_enforce_is_refused_in_every_state(column: object, mode: Mode) -> None:
+    context = replace(PARENT, mode=UNRESTRICTED, restriction_available=False, workspace_available=False)
 
     with pytest.raises(Rejected) as refused:
-        run_chain(column.state, context, SetMode(1, RESTRICTED))  # type: ignore[attr-defined]
+        run_chain(column.state, context, SetMode(1, mode))  # type: ignore[attr-defined]
 
     assert refused.value.reason is Reason.MODE_UNAVAILABLE
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a machine fails at: by tier, why; `abi` is its Landlock."""
-    fails: dict[str, Any] = {"A": "", "B": "", "none": "", "abi": 7}
-    monkeypatch.setattr(probe, "why_not", lambda report: fails[report.tier])
+    fails: dict[str, Any] = {"A": "", "B": "", "none": "", "abi": 7, "workspace": ""}
+    monkeypatch.setattr(probe, "why_not", lambda report, mode=None: fails["workspace" if mode else report.tier])
     monkeypatch.setattr(probe, "landlock_abi", lambda: fails["abi"])
     monkeypatch.setattr(probe, "can_make_pid_namespace", lambda: True)
     monkeypatch.setattr(os, "uname", lambda: type("Name", (), {"machine": "x86_64"}))
@@ -59,6 +59,25 @@ def test_a_tier_that_is_asked_for_is_kept_or_refused(machine: dict[str, Any], ti
     machine["abi"] = 0
     with pytest.raises(SandboxUnavailableError, match="no Landlock"):
         probe.probe(tier)
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ({}, ""),
+        ({"workspace": "protected names can be made"}, "protected names can be made"),
+        ({"abi": 2}, "Landlock ABI 2 does not restrict the truncation of files"),
+        ({"A": "no", "B": "no", "abi": 0}, "the kernel offers no Landlock"),
+    ],
+)
+def test_the_workspace_mode_is_offered_only_where_it_holds(
+    machine: dict[str, Any], fails: Mapping[str, Any], said: str
+) -> None:
+    machine.update(fails)
+    report = probe.probe()
+    assert report.workspace_available == (not said)
+    assert said in report.workspace_reason
+    assert bool(report.workspace_reason) == bool(said)
 
 
 def test_none_switches_it_off_and_says_so(machine: dict[str, Any]) -> None:

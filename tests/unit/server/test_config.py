@@ -58,6 +58,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
         "sandbox": "b", "retention_events_days": "30", "retention_events_min": "5", "retention_archived_days": "0.5",
         "small_model": "none", "titles": "off", "cpus": "0,2-3",
+        "workspace_protected": ".envrc, a/b", "deny_read": "~/.ssh,/keys",
     }  # fmt: skip
     assert set(values) == set(SETTINGS)
     file = tmp_path / "c.toml"
@@ -72,6 +73,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         idle_seconds=2.0, max_streams=7, reflection=True, tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
         sandbox="B", retention_events_days=30.0, retention_events_min=5, retention_archived_days=0.5,
         small_model="none", titles=False, cpus=frozenset({0, 2, 3}),
+        workspace_protected=(".envrc", "a/b"), deny_read=("~/.ssh", "/keys"),
         file=file, environ=by_file.environ,
     )  # fmt: skip
 
@@ -79,6 +81,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
 def test_cpus_are_all_or_a_list(tmp_path: Path) -> None:
     assert config().cpus is None
     assert config(cpus="all").cpus is None
+    assert config(deny_read="none").deny_read == ()
     assert config({"BEDROCK_CPUS": "1"}).cpus == frozenset({1})
     file = tmp_path / "c.toml"
     file.write_text("cpus = 0\n")
@@ -152,6 +155,8 @@ def test_listening_beyond_this_machine_needs_tls(text: str) -> None:
         ({"tls_key": "/k.pem"}, "together"),
         ({"sandbox": "C"}, "--sandbox: must be one of auto, A, B, none"),
         ({"cpus": "some"}, "--cpus: must be all, or a list of CPUs such as 1 or 0,2-3"),
+        ({"workspace_protected": "a/../b"}, "--workspace-protected: 'a/../b' is not a name"),
+        ({"deny_read": "keys"}, "--deny-read: 'keys' must be absolute, or begin with ~"),
         ({"cpus": "3-1"}, "--cpus: must be all, or a list"),
         ({"cpus": "0-99999999"}, "--cpus: must be all, or a list"),
     ],

@@ -67,7 +67,9 @@ def test_open_questions_are_named_and_say_what_is_asked() -> None:
     assert tool.tool_call.tool == "bash"
     assert tool.tool_call.group == v1.TOOL_GROUP_BASH
     assert tool.create_time.ToMilliseconds() == 4_321
-    assert upgrade.mode_upgrade == v1.PendingApproval.ModeUpgrade(tool_use_id="call-3", reason="to write")
+    assert upgrade.mode_upgrade == v1.PendingApproval.ModeUpgrade(
+        tool_use_id="call-3", reason="to write", mode=v1.MODE_UNRESTRICTED
+    )
 
 
 def test_running_tools_are_counted() -> None:

@@ -196,9 +196,11 @@ def _agents(_: re.Match[str], request: ModelRequest) -> Scene:
     return using("spawn_sub_agent", {"tasks": tasks}, text, request)
 
 
-def _upgrade(_: re.Match[str], request: ModelRequest) -> Scene:
+def _upgrade(said: re.Match[str], request: ModelRequest) -> Scene:
     reason = "The demo shows how an agent asks for more rights. Deny it if you like."
-    return using("request_mode_upgrade", {"reason": reason}, "I will ask you for unrestricted mode.", request)
+    mode = "workspace" if said[1].lower() == "workspace" else "unrestricted"
+    asked = {"reason": reason, "mode": mode}
+    return using("request_mode_upgrade", asked, f"I will ask you for {mode} mode.", request)
 
 
 _SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
@@ -212,7 +214,7 @@ _SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
     (re.compile(r"\bsleep\b(?:\s+(\d{1,4})\b)?", re.IGNORECASE), _sleep),
     (re.compile(r"\bthink\b", re.IGNORECASE), _think),
     (re.compile(r"\b(sub-?)?agents?\b", re.IGNORECASE), _agents),
-    (re.compile(r"\b(upgrade|unrestricted)\b", re.IGNORECASE), _upgrade),
+    (re.compile(r"\b(upgrade|unrestricted|workspace)\b", re.IGNORECASE), _upgrade),
 )
 
 

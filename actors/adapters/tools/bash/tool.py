@@ -54,8 +54,9 @@ SPEC = ToolSpec(
         "handle (b-1, b-2, …). `peek` shows what the job has written, `wait` waits for its end, `kill` stops it: TERM "
         "asks it to end, KILL ends it and all that it started. To run a server, start it with wait_seconds 0, use it, "
         f"then kill it. At most {MAX_LIVE} jobs run at the same time; they end when the server does.\n"
-        "In restricted mode HOME and TMPDIR are a private directory, the only place where the command can write; it "
-        "is emptied when the command ends."
+        "In restricted and workspace mode HOME and TMPDIR are a private directory that is emptied when the command "
+        "ends. In restricted mode the command can write nowhere else, in workspace mode also beneath the working "
+        "directory."
     ),
     input_schema={
         "type": "object",

@@ -16,7 +16,7 @@ from prompt_toolkit.styles import Style
 
 from bedrock.cli.chat.input_history import ChatCompleter
 from bedrock.cli.chat.prompt_renderer import PromptRenderer
-from bedrock.cli.display.approval_prompt import Asked, Offer, parse_reply, question_title
+from bedrock.cli.display.approval_prompt import Asked, Offer, offers_workspace, parse_reply, question_title
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.output import print_line
 
@@ -191,4 +191,5 @@ def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
         return above + paint.bold(USER_MARK)
     once = isinstance(asked, Offer) or asked.tool == "request_mode_upgrade"  # asked each time
     always = "" if once else " [a]lways "
-    return above + paint.careful(f"[y]es  [n]o {always}") + paint.bold(USER_MARK)
+    narrower = " [w]orkspace only " if offers_workspace(asked) else ""
+    return above + paint.careful(f"[y]es  [n]o {always}{narrower}") + paint.bold(USER_MARK)

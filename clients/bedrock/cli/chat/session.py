@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bedrock.cli.chat.conversation_follower import ConversationFollower
 from bedrock.cli.chat.slash_commands import message_of, run_command
-from bedrock.cli.display.approval_prompt import Asked, Offer, parse_reply
+from bedrock.cli.display.approval_prompt import Asked, Offer, offers_workspace, parse_reply
 from bedrock.cli.display.labels import UNRECORDED
 from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
@@ -249,9 +249,9 @@ class ChatSession:
         message, reply = message_of(text), parse_reply(text)
         if message is None:
             await run_command(self, text)
-        elif isinstance(asked, Offer) and reply and not reply.always:
+        elif isinstance(asked, Offer) and reply and not (reply.always or reply.workspace):
             await self._answer_offer(asked, reply)
-        elif isinstance(asked, Approval) and reply:
+        elif isinstance(asked, Approval) and reply and (offers_workspace(asked) or not reply.workspace):
             await self._answer(asked, reply, text)
         else:
             await self.send(message, "steer")  # a steer starts a run if idle, so there is no race with the end of one
@@ -265,7 +265,7 @@ class ChatSession:
             self.say(self.paint.careful(f"· “{late}” comes too late: the question is not open any more"))
         elif reply.approve:
             await self.attempt(self.conversation.approve(asked, always=reply.always))
-        else:
+        elif not reply.workspace or await self.attempt(self.conversation.set_mode("workspace")) is not None:
             await self.attempt(self.conversation.deny(asked, reply.note))
 
     async def _answer_offer(self, asked: Offer, reply: Reply) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.types import Mode
 
-MODES = ("restricted", "unrestricted")
+MODES = ("restricted", "workspace", "unrestricted")
 
 _KEYS = (
     ("Enter", "send; while the agent works, it reads the message at its next step (steer)"),
@@ -31,6 +31,7 @@ _KEYS = (
     ("Ctrl-O", "show all that the latest tool printed"),
     ("Ctrl-Z", "suspend; `fg` in the shell comes back"),
     ("y, n, a", "answer a question: yes, no, always; “no, because …” and Enter tells the agent why"),
+    ("w", "answer a request for the unrestricted mode: the workspace mode instead"),
 )
 
 
@@ -132,7 +133,9 @@ async def _mode(chat: ChatActions, mode: str) -> None:
     Without a mode, or with an unknown one, print the present mode and the possible ones.
     """
     if mode not in MODES:
-        chat.say(chat.paint.careful(f"· the mode is {chat.view.mode}; it can be {' or '.join(MODES)}"))
+        chat.say(
+            chat.paint.careful(f"· the mode is {chat.view.mode}; it can be {', '.join(MODES[:-1])} or {MODES[-1]}")
+        )
         return
     answer = await chat.attempt(chat.conversation.set_mode(cast("Mode", mode)))
     if answer is None:
@@ -213,7 +216,9 @@ COMMANDS = (
     Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
     Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
     Command("image", "PATH", "attach an image file to your next message", _image),
-    Command("mode", "[MODE]", "restricted or unrestricted: what the tools may do; without one, show the mode", _mode),
+    Command(
+        "mode", "[MODE]", "restricted, workspace or unrestricted: what the tools may do; without one, show it", _mode
+    ),
     Command("model", "MODEL", "use another model from the next request on", _model),
     Command("cancel", "", "the same as Esc", _cancel),
     Command("kill", "", "cancel the run, and stop the background jobs too", _kill),

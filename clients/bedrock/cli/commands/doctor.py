@@ -119,6 +119,8 @@ def _server(client: Client) -> Iterator[Finding]:
     yield Finding("ok", "server", f"version {info.version} answers at {client.address}")
     yield Finding("ok", "auth", "the server accepts this token")
     yield _sandbox(info.sandbox)
+    if info.sandbox.restricted_available and not info.sandbox.workspace_available:
+        yield Finding("warn", "sandbox", "the workspace mode is not available", info.sandbox.workspace_reason)
     yield _tool_limits(info.sandbox)
     if not info.sandbox.hides_server_files:
         advice = "They are hidden where the server may make mount namespaces. The restricted mode always hides them."

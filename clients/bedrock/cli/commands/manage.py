@@ -84,7 +84,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 
 @click.command()
 @NAME
-@click.argument("mode", type=click.Choice(["restricted", "unrestricted"]))
+@click.argument("mode", type=click.Choice(["restricted", "workspace", "unrestricted"]))
 @click.option("--stop-running", is_flag=True, help="Stop calls and jobs with wider rights than the mode.")
 @click.pass_context
 def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
@@ -92,12 +92,13 @@ def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
 
     \b
     restricted     they can read, but change nothing, and have no network
+    workspace      they can also change files beneath the working directory
     unrestricted   they can do whatever the user of the server can
 
     The new mode applies from the next tool call on, also within a run. A running call and background jobs keep the
     rights that they were started with, and are listed; --stop-running stops them, now or when you repeat the command,
-    and the run continues without the call. The agent is informed. A server that cannot enforce the restricted mode
-    refuses it; `bedrock doctor` says why.
+    and the run continues without the call. The agent is informed. A server that cannot enforce a mode refuses
+    it; `bedrock doctor` says why.
     """
     conversation = connect(ctx).conversation(name)
     answer = conversation.set_mode(mode, stop_running=stop_running)

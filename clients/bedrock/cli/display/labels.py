@@ -34,6 +34,10 @@ _LABELS = {
 #: Labels of changes of the mode, by the kind of the server's notice.
 MODES = {
     "mode_restricted": ("The mode is now restricted: tools can read but not change anything, and have no network."),
+    "mode_workspace": (
+        "The mode is now workspace: tools can change files beneath the working directory, but nothing else, and have "
+        "no network."
+    ),
     "mode_unrestricted": ("The mode is now unrestricted: tools may change files and run any command."),
 }
 
