@@ -1045,6 +1045,8 @@ def others() -> dict[str, Callable[[], object]]:
         "flags_of_git": set_flags,
         "copy_range_into_git": copy_range,
         "openat2_git": openat2,
+        "through_files_of_init": through_init,
+        "through_root_of_init": lambda: write_to(f"/proc/{os.getppid()}/root" + at("special", ".git/config")),
         "change_path_while_opening": change_path,
         "turn_link_while_writing": turn_link,
         "swap_directory_while_writing": swap_directory,
@@ -1130,6 +1132,16 @@ def set_flags() -> None:
 def copy_range() -> None:
     source = os.open(at("special", "free/file"), os.O_RDONLY)
     os.copy_file_range(source, os.open(at("special", ".git/config"), os.O_WRONLY), 4)
+
+
+def through_init() -> None:
+    """Whoever keeps the call has the place where the workspace is writable."""
+    for number in range(3, 40):
+        for keeper in (1, os.getppid()):
+            with suppress(OSError):
+                os.close(os.open(f"/proc/{keeper}/fd/{number}/special/free/through", os.O_CREAT | os.O_WRONLY))
+                return
+    raise OSError(errno.EACCES, "by none")
 
 
 def openat2() -> None:
