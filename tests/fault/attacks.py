@@ -1035,7 +1035,9 @@ def others() -> dict[str, Callable[[], object]]:
         "remove_itself": lambda: os.rmdir(T["workspace_3"]),
         "link_git": lambda: link_git(".git/HEAD", "alias"),
         "link_out": lambda: link_git("free/file", f"{T['outside']}/linked-{os.getpid()}"),
-        "set_user_id": set_user_id,
+        "set_user_id": lambda: set_user_id(lambda path: os.chmod(path, 0o4755)),
+        "set_user_id_of_open_file": lambda: set_user_id(lambda path: os.fchmod(os.open(path, os.O_RDWR), 0o4755)),
+        "make_with_user_id": lambda: set_user_id(make_with_user_id, "-2"),
         "make_fifo_in_git": lambda: os.mkfifo(at("special", ".git/fifo")),
         "listen_in_workspace": listen,
         "from_inside_git": from_inside_git,
@@ -1087,11 +1089,15 @@ def link_git(name: str, other: str) -> None:
     write_to(alias)
 
 
-def set_user_id() -> None:
-    path = make(at("special", "mine-too"))
-    os.chmod(path, 0o4755)
-    if not os.stat(path).st_mode & 0o4000:
+def set_user_id(change: Callable[[str], object], suffix: str = "") -> None:
+    path = make(at("special", f"mine-{os.getpid()}"))
+    change(path)
+    if not os.stat(path + suffix).st_mode & 0o4000:
         raise OSError(errno.EPERM, "without effect")
+
+
+def make_with_user_id(path: str) -> None:
+    os.open(f"{path}-2", os.O_CREAT | os.O_WRONLY, 0o4755)
 
 
 def listen() -> None:

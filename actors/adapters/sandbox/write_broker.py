@@ -667,21 +667,21 @@ class Broker:
         """Change the permissions of an entry. Raises RefusedError or OSError."""
         if flags & ~AT_SYMLINK_NOFOLLOW:
             raise RefusedError
+        check_mode(mode)
         self.set_mode(
             call, self.open_entry(call, directory, address, os.O_PATH, follow=not flags & AT_SYMLINK_NOFOLLOW), mode
         )
 
     def chmod_file(self, call: Call, number: int, mode: int) -> None:
         """Change the permissions of an open file. Raises RefusedError or OSError."""
+        check_mode(mode)
         self.set_mode(call, self.open_number(call, number), mode)
 
     def set_mode(self, call: Call, entry: int, mode: int) -> None:
         """Change the permissions of what is open, and close it. Raises RefusedError or OSError."""
         try:
-            if mode & ~OWN_BITS & 0o7777:
-                raise RefusedError
             check_no_link(entry)
-            os.chmod(f"/proc/self/fd/{entry}", mode & OWN_BITS)
+            os.chmod(f"/proc/self/fd/{entry}", mode & 0o7777)
         finally:
             os.close(entry)
         call.answer()
@@ -793,6 +793,12 @@ def number_in(path: bytes) -> int:
     if not name.isdigit():
         raise RefusedError
     return int(name)
+
+
+def check_mode(mode: int) -> None:
+    """Raise OSError for a mode with a set-user-id bit, also of a file whose mode the kernel would let change."""
+    if mode & ~OWN_BITS & 0o7777:
+        raise OSError(errno.EPERM, "not such a mode")
 
 
 def check_no_link(entry: int) -> None:
