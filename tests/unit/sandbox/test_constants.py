@@ -12,7 +12,8 @@ from landlockpy import flags as landlock_flags
 from seccompy import _syscall as seccomp_calls
 from seccompy import bpf, syscalls
 
-from actors.adapters.sandbox import toolhost, write_broker
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.broker import write_broker
 
 TABLES = {
     "x86_64": (toolhost.X86_64, syscalls.X86_64_SYSCALLS, syscalls.AUDIT_ARCH_X86_64),

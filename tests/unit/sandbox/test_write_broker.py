@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox import toolhost, write_broker
-from actors.adapters.sandbox.workspaces import Workspaces
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.broker import write_broker
+from actors.adapters.sandbox.broker.workspaces import Workspaces
 from tests.unit.sandbox.test_filter import ALLOW, ENOSYS, EPERM, TABLES, number_of, verdict
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def test_a_link_to_a_file_system_without_further_names_is_no_obstacle(tmp_path: 
 def test_a_file_system_whose_files_have_further_names_is(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.adapters.sandbox import workspaces
+    from actors.adapters.sandbox.broker import workspaces
 
     monkeypatch.setattr(workspaces, "_other_names", lambda path: kind)
     assert f"further names there ({kind})" in Workspaces().refusal(str(tmp_path), (), ())
