@@ -316,7 +316,7 @@ class Laws:
     def _announced(self, context: ConvContext) -> None:
         if self.mode_changed and not self.sub_agent:
             notices = [message for message in self.history if message.kind in KINDS.values()]
-            named = re.search(r"\b(un)?restricted\b", text_of(notices[-1].content)) if notices else None
+            named = re.search(r"\b(?:(?:un)?restricted|workspace)\b", text_of(notices[-1].content)) if notices else None
             check("I40 the model knows its mode", named and named[0] == context.mode.value, context.mode, notices[-1:])
             check("C48 its kind says it too", notices[-1].kind is KINDS[context.mode], context.mode, notices[-1:])
 
