@@ -139,6 +139,14 @@ def test_what_the_mode_forbids_is_asked_for_and_then_done() -> None:
     assert done.end_turn
 
 
+@pytest.mark.parametrize("mode", ["restricted", "workspace"])
+def test_it_names_the_mode_that_is_in_the_way_and_asks_for_the_one_that_it_is_told_to(mode: str) -> None:
+    stopped = user(ToolSuccess("t", f"y: Read-only\n[The mode is {mode}: call request_mode_upgrade]"))
+    assert f"The mode is {mode}, so bash" in text_of(said_to_demo(user("write y"), WRITE, stopped))
+    assert call_of(said_to_demo(user("workspace")))[1]["mode"] == "workspace"
+    assert call_of(said_to_demo(user("upgrade")))[1]["mode"] == "unrestricted"
+
+
 def test_where_it_cannot_ask_it_says_so() -> None:
     answer = said_to_demo(user("write y"), WRITE, IN_THE_WAY, tools=TOOLS[:2])
     assert answer.end_turn

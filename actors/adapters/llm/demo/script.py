@@ -255,10 +255,13 @@ def _arguments(call: ToolUse) -> dict[str, Any]:
 
 def _ask_for_more(call: ToolUse, request: ModelRequest) -> Scene:
     """Ask for the mode upgrade, naming the command that needs it."""
+    results = [block for turn in request.turns for block in turn.content if is_tool_result(block)]
+    told = next(result.output for result in results if result.tool_use_id == call.id)
+    mode = "workspace" if "The mode is workspace" in told else "restricted"
     if not any(tool.name == _ASK for tool in request.tools):
-        return Scene(f"The mode is restricted, so {call.name} could not do that, and I cannot ask for more here.")
+        return Scene(f"The mode is {mode}, so {call.name} could not do that, and I cannot ask for more here.")
     tried = shortened(next((value for value in _arguments(call).values() if isinstance(value, str)), call.name))
-    text = f"The mode is restricted, so {call.name} could not do that. I will ask you for more."
+    text = f"The mode is {mode}, so {call.name} could not do that. I will ask you for more."
     return using(_ASK, {"reason": f"To run this, which changes something: {tried}"}, text, request)
 
 
