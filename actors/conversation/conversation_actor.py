@@ -36,6 +36,7 @@ from actors.conversation.retry_queue import (
 )
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AwaitingToolApproval, Ledger
+from actors.core.summary import run_id
 from actors.core.tool_run import KillReceipt
 from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
 from actors.messages.outcomes import (
@@ -185,7 +186,10 @@ class ConversationActor(Actor):
                 self._deletion.begin(asked)
             else:
                 asked.succeed(answer)
-        except (Rejected, UnknownConversationError, InvalidFieldError, EtagMismatchError) as refused:
+        except Rejected as refused:
+            refused.run = self._run_under_way()
+            asked.fail(refused)
+        except (UnknownConversationError, InvalidFieldError, EtagMismatchError) as refused:
             asked.fail(refused)
         except SlugTakenError:
             asked.fail(Rejected(Reason.SLUG_TAKEN))
@@ -195,6 +199,13 @@ class ConversationActor(Actor):
             self._retry_queue.requeue(
                 ReloadFromStore(1) if isinstance(asked.request, CreateSubAgent) else VerifyUncertainCommit()
             )
+
+    def _run_under_way(self) -> tuple[str, str] | None:
+        """Return the ids of the conversation and of its run; None between runs."""
+        loaded = self._pipeline.loaded
+        if loaded is None or not loaded.state.ledger.live:
+            return None
+        return loaded.record.id, run_id(loaded.record.id, loaded.state.ledger.run)
 
     def _refusal(self, asked: AskEnvelope[Any]) -> Exception | None:
         """Return why no command of this kind can be carried out now; None if it can."""

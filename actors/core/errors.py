@@ -123,3 +123,5 @@ class Rejected(InvalidTransition):
     def __init__(self, reason: Reason, text: str = "") -> None:
         super().__init__(text or REFUSAL_TEXTS[reason])
         self.reason = reason
+        self.run: tuple[str, str] | None = None
+        """The conversation and its run under way, by their ids; set by the conversation's actor where there is one."""

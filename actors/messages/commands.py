@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from actors.core.content import Image, Message, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.notifications import QueueChanged
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord
@@ -86,8 +87,9 @@ class CancelConversationResult(Struct, frozen=True):
     tool_use_ids: tuple[str, ...] = ()
     """Calls that got a synthetic result, in request order."""
     sub_agents: tuple[str, ...] = ()
-    returned: tuple[QueuedInput, ...] = ()
-    discarded: tuple[QueuedInput, ...] = ()
+    settled: tuple[QueueChanged, ...] = ()
+    """The steers and follow-ups that the cancel has returned or discarded."""
+    settled_at: int = 0
     ended_jobs: tuple[str, ...] = ()
     """Handles of the background jobs that were killed. An event reports the exit of each."""
     surviving_jobs: tuple[str, ...] = ()
@@ -176,6 +178,8 @@ class DeleteConversationCommand(Struct, frozen=True):
     """Whether to cancel a run first; without it, a busy conversation is not deleted."""
     archived_before: int | None = None
     """Delete only if it has been archived since before this time (Unix milliseconds); else EtagMismatchError."""
+    etag: str = ""
+    """Delete only if the conversation has this etag, unless empty; else EtagMismatchError."""
 
 
 class SpawnSubAgentsTask(Struct, frozen=True):
@@ -216,9 +220,16 @@ class SpawnSubAgentsResult(Struct, frozen=True):
 
 
 class WithdrawMessageCommand(Struct, frozen=True):
-    """Withdraw a queued steer or follow-up. The result is the QueueChanged event that records it."""
+    """Withdraw a queued steer or follow-up. The result is a WithdrawMessageResult."""
 
     message_id: str
+
+
+class WithdrawMessageResult(Struct, frozen=True):
+    """The message that was withdrawn, and when (Unix milliseconds)."""
+
+    change: QueueChanged
+    at: int
 
 
 ConversationCommand: TypeAlias = (

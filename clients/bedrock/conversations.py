@@ -11,7 +11,7 @@ from bedrock import v1
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.enum_names import resource_name
 from bedrock._shared.wrapper import Value, Wrapper, new_message
-from bedrock.messages import Message, Usage
+from bedrock.messages import QueuedMessage, Usage
 from bedrock.states import ConversationState
 from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode
 
@@ -138,9 +138,9 @@ class CancelConversationResult(Wrapper[v1.CancelConversationResponse]):
     """The tool calls that were stopped or never started, in the order of the response."""
     sub_agents: tuple[str, ...]
     """The resource names of the sub-agents that are being stopped."""
-    returned_steers: tuple[Message, ...]
+    returned_steers: tuple[QueuedMessage, ...]
     """Steers that the model has not seen. They are not in the history."""
-    discarded_follow_ups: tuple[Message, ...]
+    discarded_follow_ups: tuple[QueuedMessage, ...]
     """Follow-ups that were discarded."""
     surviving_jobs: tuple[str, ...]
     """Handles of the background jobs that keep running."""

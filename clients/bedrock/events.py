@@ -108,7 +108,7 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     """Text that the model has written so far of a message that is not stored yet; also yielded as text deltas."""
     pending_approvals: tuple[Approval, ...]
     """The open approvals."""
-    queue: tuple[Message, ...]
+    queue: tuple[QueuedMessage, ...]
     """The queued steers and follow-ups, oldest first."""
     sub_agents: SubAgentsChanged | None
     """The sub-agents that the conversation waits for; None in other states."""

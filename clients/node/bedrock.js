@@ -228,7 +228,7 @@ class Run {
       if (this.name && runStopped?.requestCycle === this.name) this.stop = runStopped;
       yield event;
       const withdrawn = mine(queueChanged?.message) && queueChanged.fate === 'FATE_WITHDRAWN';
-      const missed = snapshot && snapshot.conversation.state.run !== this.name && !snapshot.queue.some(mine);
+      const missed = snapshot && snapshot.conversation.state.run !== this.name && !snapshot.queue.some(({ message }) => mine(message));
       if (this.stop || withdrawn || missed || event.event === 'deleted') return;
       if (approvalChanged) note(approvalChanged);
       for (const approval of snapshot?.pendingApprovals ?? []) {

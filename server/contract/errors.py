@@ -30,6 +30,7 @@ from actors.ports import (
     StoreUnusableError,
 )
 from actors.ports.resources import exhausted_resource
+from server.contract import resource_names as names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +39,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DOMAIN = "bedrock"
+DOMAIN = "bedrock.dev"
 MAX_MESSAGE_CHARS = 500
 """Maximum length of a status message: it is sent in trailers, for which clients accept 8 KiB."""
 MAX_VIOLATIONS = 8
 MAX_VIOLATION_CHARS = 200
-RETRY_SECONDS = 1
+RETRY_SECONDS: dict[str, int] = {
+    Reason.CANCELLING.value: 2,
+    Reason.CONTINUATION_IN_PROGRESS.value: 5,
+    Reason.TOO_MANY_STREAMS.value: 5,
+    Reason.STORE_UNAVAILABLE.value: 1,
+    Reason.SERVER_EXHAUSTED.value: 1,
+    Reason.SHUTTING_DOWN.value: 1,
+}
+"""When the same call may be sent again, in seconds, for each reason that goes by itself and soon.
+
+Never for a busy agent: a run takes as long as it takes, and its end is told by a stream.
+"""
 
 _Code = grpc.StatusCode
 
@@ -156,9 +168,9 @@ def status_of(error: BaseException) -> Status:
     """Return the status that a client gets for `error`, and log the details that it does not get."""
     match error:
         case Rejected(reason=reason):
-            return _refusal(reason, str(error))
-        case NestedFieldError(field=field, refusal=Rejected(reason=reason)):
-            return _refusal(reason, str(error), f"{field}.")
+            return _refusal(reason, str(error), run=error.run)
+        case NestedFieldError(field=field, refusal=Rejected(reason=reason) as refusal):
+            return _refusal(reason, str(error), f"{field}.", refusal.run)
         case NestedFieldError(field=field, refusal=InvalidFieldError(field=inner)):
             return _malformed(((f"{field}.{inner}", str(error)),), f"{field}.{inner}: {error}")
         case MalformedRequestError(violations=violations, reason=reason):
@@ -239,14 +251,17 @@ def _internal(error: BaseException) -> Status:
     return make(_Code.INTERNAL, f"internal error; the server's log has it as {number}", "INTERNAL", {"id": number})
 
 
-def _refusal(reason: Reason, text: str, prefix: str = "") -> Status:
+RUN_NAMED = {Reason.AGENT_BUSY, Reason.AWAITING_APPROVAL, Reason.CANCELLING, Reason.RUN_OVER}
+"""Refusals that tell which run is under way."""
+
+
+def _refusal(reason: Reason, text: str, prefix: str = "", run: tuple[str, str] | None = None) -> Status:
     text = text or str(Rejected(reason))
     more: list[Message] = []
     if reason in FIELDS:
         more.append(_bad_request(((prefix + FIELDS[reason], text),)))
-    if reason in (Reason.STORE_UNAVAILABLE, Reason.SERVER_EXHAUSTED):
-        more.append(details.RetryInfo(retry_delay=Duration(seconds=RETRY_SECONDS)))
-    return make(CODES[reason], text, reason.value, None, *more)
+    metadata = {"run": names.cycle(*run)} if run and reason in RUN_NAMED else None
+    return make(CODES[reason], text, reason.value, metadata, *more)
 
 
 def _malformed(violations: Sequence[tuple[str, str]], text: str, reason: str = MalformedRequestError.reason) -> Status:
@@ -274,7 +289,10 @@ def make(
     """Return a status with an ErrorInfo and further details."""
     number: int = code.value[0]
     status = Status(code=number, message=text[:MAX_MESSAGE_CHARS])
-    for detail in (details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {}), *more):
+    info: list[Message] = [details.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata or {})]
+    if seconds := RETRY_SECONDS.get(reason):
+        info.append(details.RetryInfo(retry_delay=Duration(seconds=seconds)))
+    for detail in (*info, *more):
         packed = Any()
         packed.Pack(detail)
         status.details.append(packed)

@@ -275,7 +275,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.UpdateConversationRequest: (("conversation.name", conversation_name),),
     v1.ArchiveConversationRequest: (("name", conversation_name),),
     v1.UnarchiveConversationRequest: (("name", conversation_name),),
-    v1.DeleteConversationRequest: (("name", conversation_name),),
+    v1.DeleteConversationRequest: (("name", conversation_name), ("etag", text_up_to(limits.MAX_ETAG_CHARS))),
     v1.SendMessageRequest: (
         ("name", conversation_name),
         ("images", images),

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 from msgspec import Struct
 
+from actors.core.notifications import Fate, QueueChanged
 from actors.core.states import QueuedInput
 from actors.core.summary import run_id
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
-from server.wire.enums import FATE
-from server.wire.messages import queued_message
-from server.wire.values import timestamp
+from server.wire.messages import queued
 
 if TYPE_CHECKING:
-    from actors.core.notifications import QueueChanged
     from actors.ports import ConversationRecord, SettledInput, StoreReader
 
 CHUNK = 100
@@ -34,11 +32,6 @@ class _Place(Struct):
     at: int = 0
     message_id: str = ""
     """The id of a message that is still queued; `at` is then the time of its acceptance."""
-
-
-def withdrawn(conversation_id: str, change: QueueChanged) -> v1.WithdrawMessageResponse:
-    """Return the response to a WithdrawMessage request."""
-    return v1.WithdrawMessageResponse(message=queued_message(conversation_id, change.input, change.delivery))
 
 
 _Waiting = tuple[QueuedInput, str, str]
@@ -58,8 +51,8 @@ def waiting(record: ConversationRecord) -> list[_Waiting]:
 
 def _behind(entries: Sequence[_Waiting], last: _Place, *, descending: bool = False) -> Sequence[_Waiting]:
     """Return the inputs after a position. If its input no longer waits, the position is found by its time."""
-    for index, (queued, _, _) in enumerate(entries):
-        if queued.message_id == last.message_id:
+    for index, (each, _, _) in enumerate(entries):
+        if each.message_id == last.message_id:
             return entries[index + 1 :]
     if descending:
         return [entry for entry in entries if entry[0].at <= last.at]
@@ -102,8 +95,8 @@ def _forwards(
             yield _settled(record.id, settled), last
         if len(found) < CHUNK:
             break
-    for queued, delivery, run in _behind(waiting(record), last):
-        yield _waiting(record.id, queued, delivery, run), _Place(record.last_seq, queued.at, queued.message_id)
+    for each, delivery, run in _behind(waiting(record), last):
+        yield waiting_message(record.id, each, delivery, run), _Place(record.last_seq, each.at, each.message_id)
 
 
 def _backwards(
@@ -111,8 +104,8 @@ def _backwards(
 ) -> _Entries:
     if last is None or last.message_id:
         entries = waiting(record)[::-1]
-        for queued, delivery, run in _behind(entries, last, descending=True) if last else entries:
-            yield _waiting(record.id, queued, delivery, run), _Place(0, queued.at, queued.message_id)
+        for each, delivery, run in _behind(entries, last, descending=True) if last else entries:
+            yield waiting_message(record.id, each, delivery, run), _Place(0, each.at, each.message_id)
     before = last.revision if last and last.revision else record.last_seq + 1
     while request.include_settled:
         found = store.settled_inputs(record.id, before=before, limit=CHUNK, descending=True)
@@ -123,12 +116,10 @@ def _backwards(
             break
 
 
-def _waiting(conversation_id: str, queued: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
-    message = queued_message(conversation_id, queued, delivery, run)
-    return v1.QueuedMessage(message=message, fate=v1.QueuedMessage.FATE_QUEUED)
+def waiting_message(conversation_id: str, queued_input: QueuedInput, delivery: str, run: str) -> v1.QueuedMessage:
+    """Return a message that waits."""
+    return queued(conversation_id, QueueChanged(queued_input, delivery, Fate.QUEUED), run=run)
 
 
 def _settled(conversation_id: str, settled: SettledInput) -> v1.QueuedMessage:
-    outcome = settled.outcome
-    message = queued_message(conversation_id, outcome.input, outcome.delivery, settled.run)
-    return v1.QueuedMessage(message=message, fate=FATE[outcome.fate], settle_time=timestamp(settled.at))
+    return queued(conversation_id, settled.outcome, run=settled.run, at=settled.at)

@@ -19,7 +19,6 @@ from server.contract import limits
 from server.contract.auth import caller
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
 from server.contract.resource_names import parse_child
-from server.queries import queue
 from server.wire import commands
 from server.wire.conversation_messages import present
 
@@ -134,7 +133,8 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.DeleteConversationRequest, context: Context
     ) -> v1.DeleteConversationResponse:
         try:
-            warnings = await self._ask(context, request.name, requests.DeleteConversationCommand(force=request.force))
+            delete = requests.DeleteConversationCommand(force=request.force, etag=request.etag)
+            warnings = await self._ask(context, request.name, delete)
         except ConversationNotFoundError:
             if not request.allow_missing:
                 raise
@@ -169,7 +169,7 @@ class ConversationService(v1.ConversationServiceServicer):
         name = f"conversations/{parsed[0]}"
         conversation_id = await self._resolver.identify(name)
         answer = await self._ask_id(context, name, conversation_id, requests.WithdrawMessageCommand(parsed[1]))
-        return queue.withdrawn(conversation_id, answer)
+        return commands.withdrawn(conversation_id, answer)
 
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         answer: requests.SetModeResult = await self._ask(context, request.name, commands.set_mode(request))

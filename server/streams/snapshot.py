@@ -12,11 +12,11 @@ from actors.ports import ConversationReader, ConversationRecord, Snapshot
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
 from server.contract.pagination import Page
-from server.queries.queue import waiting
+from server.queries.queue import waiting, waiting_message
 from server.wire.agents import standing
 from server.wire.conversation_messages import pending_approvals, pending_client_tool_calls, present, summary_of
 from server.wire.events import text_delta
-from server.wire.messages import message, queued_message
+from server.wire.messages import message
 
 if TYPE_CHECKING:
     from actors.events.live_text import TextChunk
@@ -81,7 +81,7 @@ def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapsho
         conversation=present(conversion, record),
         pending_approvals=pending_approvals(conversion, record.id, summary),
         pending_client_tool_calls=pending_client_tool_calls(conversion, summary),
-        queue=[queued_message(record.id, *entry) for entry in waiting(record)],
+        queue=[waiting_message(record.id, *entry) for entry in waiting(record)],
     )
     if isinstance(record.state, AwaitingSubAgents):
         answer.sub_agents.CopyFrom(standing(record.state))

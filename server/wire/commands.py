@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from actors.core.content import Delivery, Image
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.notifications import Fate
 from actors.messages import commands as requests
 from server.contract import resource_names as names
 from server.wire import conversation_messages as states
@@ -161,6 +162,9 @@ def cancelled(
     conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult, at: int
 ) -> v1.CancelConversationResponse:
     """Return the response to a cancel; `at` is when the conversation entered its state, in ms, 0 if unknown."""
+    settled: dict[Fate, list[v1.QueuedMessage]] = {Fate.RETURNED: [], Fate.DISCARDED: []}
+    for change in answer.settled:
+        settled[change.fate].append(messages.queued(conversation_id, change, at=answer.settled_at))
     return v1.CancelConversationResponse(
         no_op=answer.no_op,
         state=states.state(conversion, conversation_id, answer.state, at),
@@ -168,13 +172,18 @@ def cancelled(
         llm_request_id=answer.llm_request_id,
         tool_use_ids=answer.tool_use_ids,
         sub_agents=[names.conversation(agent) for agent in answer.sub_agents],
-        returned_steers=[messages.queued_message(conversation_id, each, "steer") for each in answer.returned],
-        discarded_follow_ups=[messages.queued_message(conversation_id, each, "follow_up") for each in answer.discarded],
+        returned_steers=settled[Fate.RETURNED],
+        discarded_follow_ups=settled[Fate.DISCARDED],
         surviving_jobs=answer.surviving_jobs,
         ended_jobs=answer.ended_jobs,
         revision=0 if answer.no_op else answer.revision,
         unrecorded=not answer.recorded,
     )
+
+
+def withdrawn(conversation_id: str, answer: requests.WithdrawMessageResult) -> v1.WithdrawMessageResponse:
+    """Return the response to a WithdrawMessage request."""
+    return v1.WithdrawMessageResponse(message=messages.queued(conversation_id, answer.change, at=answer.at))
 
 
 def spawn(request: v1.SpawnSubAgentsRequest) -> requests.SpawnSubAgentsCommand:

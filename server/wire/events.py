@@ -29,8 +29,8 @@ from actors.core.notifications import (
 from server.contract import resource_names as names
 from server.wire import agents
 from server.wire.conversation_messages import client_tool_call, pending_approval, state
-from server.wire.enums import CONTEXT_STATE, DECISION, FATE, MODE, STOP_REASON
-from server.wire.messages import message, queued_message
+from server.wire.enums import CONTEXT_STATE, DECISION, MODE, STOP_REASON
+from server.wire.messages import message, queued
 from server.wire.values import duration, failure, run_error, timestamp, usage
 
 if TYPE_CHECKING:
@@ -79,9 +79,8 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
             answer.stream_discarded.CopyFrom(v1.Event.StreamDiscarded(llm_request_id=request_id, attempt=attempt))
         case Retrying() as retrying:
             answer.retrying.CopyFrom(_retrying(retrying))
-        case QueueChanged(input=queued, delivery=delivery, fate=fate):
-            answer.queue_changed.message.CopyFrom(queued_message(conversation_id, queued, delivery))
-            answer.queue_changed.fate = FATE[fate]
+        case QueueChanged() as change:
+            answer.queue_changed.CopyFrom(queued(conversation_id, change, at=stored.at))
         case ApprovalRequested() | ApprovalResolved() as question:
             answer.approval_changed.CopyFrom(_approval(conversion, conversation_id, question))
         case ClientToolCall() as awaited:

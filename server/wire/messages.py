@@ -19,8 +19,9 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
+from actors.core.notifications import Fate, QueueChanged
 from server.contract import resource_names as names
-from server.wire.enums import DELIVERY, ERROR_KIND, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
+from server.wire.enums import DELIVERY, ERROR_KIND, FATE, ROLE, SYSTEM_KIND, TOOL_GROUP, TOOL_OUTCOME
 from server.wire.values import duration, struct, timestamp, usage
 
 if TYPE_CHECKING:
@@ -63,6 +64,15 @@ def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run
         content=blocks,
         create_time=timestamp(queued.at),
         request_cycle=names.cycle(conversation_id, run),
+    )
+
+
+def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int = 0) -> v1.QueuedMessage:
+    """Return a steer or follow-up with what has become of it, and when it left the queue (Unix milliseconds)."""
+    return v1.QueuedMessage(
+        message=queued_message(conversation_id, change.input, change.delivery, run),
+        fate=FATE[change.fate],
+        settle_time=None if change.fate is Fate.QUEUED else timestamp(at),
     )
 
 

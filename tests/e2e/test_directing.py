@@ -49,7 +49,7 @@ def test_a_steer_reaches_the_model_with_its_next_request(open_chat: OpenChat, wa
     assert "steer" in busy.value.message
     steer = chat.send("Do it gently.", delivery="steer")
     assert (steer.disposition, steer.name) == ("steer_queued", run.name)
-    assert [message.name for message in watch(chat.name).events[0].snapshot.queue] == [steer.message.name]
+    assert [each.message.name for each in watch(chat.name).events[0].snapshot.queue] == [steer.message.name]
     first.go.set()
     assert within(run.answer) == "As you wish."
     second = chat.part.next()
@@ -73,7 +73,7 @@ def test_a_steer_that_the_model_has_not_seen_is_returned_by_a_cancel(open_chat: 
     chat.part.next_reached()
     steer = chat.send("Left.", delivery="steer")
     receipt = chat.conversation.cancel()
-    assert [message.name for message in receipt.returned_steers] == [steer.message.name]
+    assert [each.message.name for each in receipt.returned_steers] == [steer.message.name]
     assert [role for role, _ in chat.said()] == ["user"]
     watcher.until("run_stopped")
     assert watcher.of("queue_changed")[-1].fate == v1.QueuedMessage.FATE_RETURNED
@@ -99,7 +99,7 @@ def test_a_cancel_can_drop_what_waits(open_chat: OpenChat) -> None:
     follow_up = chat.send("Two.", delivery="follow_up")
     receipt = chat.conversation.cancel(discard_queued=True)
     assert receipt.state.kind == "idle"
-    assert [message.name for message in receipt.discarded_follow_ups] == [follow_up.message.name]
+    assert [each.message.name for each in receipt.discarded_follow_ups] == [follow_up.message.name]
     with pytest.raises(RunInterrupted) as cut:
         within(follow_up.answer)
     assert cut.value.reason == "NOT_RUN"

@@ -49,9 +49,9 @@ def test_what_waits_is_listed_and_taken_back(open_chat: OpenChat) -> None:
     assert waiting(chat) == [each.message.name for each in (steer, dropped, kept)]
     assert only([each.message.request_cycle for each in chat.conversation.queue()][:1]) == run.name
 
-    assert chat.conversation.withdraw(steer.message).text.startswith("Left.")
+    assert chat.conversation.withdraw(steer.message).message.text.startswith("Left.")
     taken = chat.conversation.withdraw(dropped.message.name)
-    assert (taken.name, taken.delivery) == (dropped.message.name, "follow_up")
+    assert (taken.message.name, taken.message.delivery) == (dropped.message.name, "follow_up")
     assert waiting(chat) == [kept.message.name]
     for gone in (steer.message.name, run.message.name, f"{chat.name}/messages/never"):
         with pytest.raises(UnknownOrDecided) as refusal:
@@ -83,7 +83,7 @@ def test_the_async_client_lists_and_takes_back(open_chat: OpenChat, server: Serv
         async with AsyncClient(server.address, token=server.token) as client:
             conversation = client.conversation(chat.name)
             assert [each.message.name async for each in conversation.queue()] == [waits.message.name]
-            assert (await conversation.withdraw(waits.message)).name == waits.message.name
+            assert (await conversation.withdraw(waits.message)).message.name == waits.message.name
             return [(each.message.name, each.fate) async for each in conversation.queue(include_settled=True)]
 
     assert asyncio.run(take_back()) == [(waits.message.name, "withdrawn")]

@@ -71,7 +71,7 @@ def _reason_tables(files: Sequence[File]) -> Iterator[str]:
     all_reasons = reasons(files)
     sent = [reason for reason in all_reasons if not reason.reserved]
     yield f"## {REASONS}"
-    yield _prose("\n\n".join(comment.split("\n\n")[:2]))
+    yield _prose("\n\n".join(comment.split("\n\n")[:3]))
     yield _table(("reason", "code", "cause", "what to do"), (_reason_row(each) for each in sent))
     yield "Errors that are no refusals carry the name of their code as the reason:"
     yield _table(("reason", "cause", "what to do"), ((f"`{name}`", *more) for name, _, *more in other_errors(files)))

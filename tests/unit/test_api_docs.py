@@ -107,7 +107,7 @@ def test_the_reason_is_reported_in_the_error_info(reason: Reason) -> None:
     status = status_of(Rejected(reason))
     info = ErrorInfo()
     assert status.details[0].Unpack(info)
-    assert (info.reason, info.domain, status.code) == (reason.value, "bedrock", CODES[reason].value[0])
+    assert (info.reason, info.domain, status.code) == (reason.value, "bedrock.dev", CODES[reason].value[0])
 
 
 @pytest.mark.parametrize(

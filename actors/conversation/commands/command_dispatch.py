@@ -40,6 +40,7 @@ from actors.messages.commands import (
     TriggerContinuationCommand,
     UpdateConversationCommand,
     WithdrawMessageCommand,
+    WithdrawMessageResult,
     etag_of,
 )
 from actors.messages.outcomes import CreateSubAgent
@@ -101,8 +102,9 @@ class CommandDispatch:
                 return self._withdraw(message_id)
             case SpawnSubAgentsCommand():
                 return self._spawn(loaded, request)
-            case DeleteConversationCommand(force=force, archived_before=before):
+            case DeleteConversationCommand(force=force, archived_before=before, etag=etag):
                 _check_archived(loaded, before)
+                _check_etag(loaded, etag)
                 self._stop(force)
                 return None
 
@@ -180,10 +182,10 @@ class CommandDispatch:
         surviving = tuple(job for job in self._jobs() if job not in ended)
         return replies.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
 
-    def _withdraw(self, message_id: str) -> QueueChanged:
-        unit = self._pipeline.advance(WithdrawMessage(self._pipeline.now(), message_id))
-        (withdrawn,) = unit.find(QueueChanged)
-        return withdrawn
+    def _withdraw(self, message_id: str) -> WithdrawMessageResult:
+        event = WithdrawMessage(self._pipeline.now(), message_id)
+        (withdrawn,) = self._pipeline.advance(event).find(QueueChanged)
+        return WithdrawMessageResult(withdrawn, event.at)
 
     def _change_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
         """Change the mode. Rights are narrowed first, so that no tool starts in the wider mode during the change."""
@@ -216,8 +218,7 @@ class CommandDispatch:
         return loaded.record
 
     def _update(self, loaded: LoadedConversation, request: UpdateConversationCommand) -> ConversationRecord:
-        if request.etag and request.etag != etag_of(loaded.record):
-            raise EtagMismatchError("the conversation was changed since it was read: read it again")
+        _check_etag(loaded, request.etag)
         unit = loaded.begin()
         settings.update(self._services, unit, request, self._pipeline.now())
         self._pipeline.perform(loaded, unit)
@@ -282,6 +283,12 @@ def _delivery(name: str) -> Delivery:
 def _refuse_archived(loaded: LoadedConversation) -> None:
     if loaded.record.archived_at is not None:
         raise Rejected(Reason.ARCHIVED)
+
+
+def _check_etag(loaded: LoadedConversation, etag: str) -> None:
+    """Raise EtagMismatchError if `etag` is not empty and is not the conversation's."""
+    if etag and etag != etag_of(loaded.record):
+        raise EtagMismatchError("the conversation was changed since it was read: read it again")
 
 
 def _check_archived(loaded: LoadedConversation, before: int | None) -> None:

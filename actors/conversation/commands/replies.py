@@ -66,8 +66,8 @@ def cancelled(
             if isinstance(result, ToolCancelled)
         ),
         sub_agents=tuple(agent.id for agent in before.pending_agents),
-        returned=tuple(q.input for q in fates if q.fate is Fate.RETURNED),
-        discarded=tuple(q.input for q in fates if q.fate is Fate.DISCARDED),
+        settled=tuple(q for q in fates if q.fate in (Fate.RETURNED, Fate.DISCARDED)),
+        settled_at=now.updated_at,
         ended_jobs=ended,
         surviving_jobs=surviving,
     )

@@ -89,7 +89,7 @@ class RunProgress:
 
     def lost(self, snapshot: Snapshot) -> None:
         """Record that no request cycle belongs to the run: its message still waits, or its end is unknown."""
-        waits = any(message.name == self.message for message in snapshot.queue)
+        waits = any(entry.message.name == self.message for entry in snapshot.queue)
         if not waits and (not self.run or snapshot.conversation.state.run != self.run):
             self.stop = Stop("interrupted", "unknown")
 

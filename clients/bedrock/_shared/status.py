@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Message)
 
-DOMAIN = "bedrock"
+DOMAIN = "bedrock.dev"
 
 # Status codes with which gRPC itself ends a broken stream; such a stream may be opened again.
 _BROKEN = frozenset({"CANCELLED", "UNKNOWN", "INTERNAL"})

@@ -263,15 +263,17 @@ class Conversation:
             for message in page.messages:
                 yield QueuedMessage.from_proto(message)
 
-    def withdraw(self, message: Message | str, *, timeout: float | None = None) -> Message:
+    def withdraw(self, message: Message | QueuedMessage | str, *, timeout: float | None = None) -> QueuedMessage:
         """Withdraw a queued message.
 
         Raises:
             UnknownOrDecided: It is no longer queued.
         """
+        if isinstance(message, QueuedMessage):
+            message = message.message
         name = message if isinstance(message, str) else message.name
         response = self._transport.call(self._stub.WithdrawMessage, v1.WithdrawMessageRequest(name=name), timeout)
-        return Message.from_proto(response.message)
+        return QueuedMessage.from_proto(response.message)
 
     def cancel(
         self,
@@ -385,15 +387,21 @@ class Conversation:
         response = self._transport.call(self._stub.UnarchiveConversation, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
 
-    def delete(self, *, force: bool = False, missing_ok: bool = False, timeout: float | None = None) -> list[str]:
+    def delete(
+        self, *, force: bool = False, missing_ok: bool = False, etag: str = "", timeout: float | None = None
+    ) -> list[str]:
         """Delete the conversation and everything that belongs to it, and return warnings, usually none.
 
         Args:
             force: Cancel a run in progress first.
             missing_ok: Succeed if it does not exist.
+            etag: Delete only if the conversation has this `etag`; whatever it has if empty.
             timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            Aborted: The `etag` is given and outdated.
         """
-        request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok)
+        request = v1.DeleteConversationRequest(name=self.name, force=force, allow_missing=missing_ok, etag=etag)
         response = self._transport.call(self._stub.DeleteConversation, request, timeout)
         return list(response.warnings)
 

@@ -213,9 +213,13 @@ class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     A refusal changes nothing: the conversation is exactly as it was before the
     call, and the same request may be sent again, with the same `request_id`,
     once its cause has gone. The status carries a `google.rpc.ErrorInfo` whose
-    `domain` is "bedrock" and whose `reason` is the name of a value below without
+    `domain` is "bedrock.dev" and whose `reason` is the name of a value below without
     the prefix, for example "AGENT_BUSY". Programs should decide on the reason
     and show the status message to people; the wording of messages may change.
+
+    AGENT_BUSY, AWAITING_APPROVAL, CANCELLING and RUN_OVER name the run that is under
+    way, if there is one, in the metadata key "run". Where waiting helps, a
+    `google.rpc.RetryInfo` says how long; a busy agent is never such a case.
 
     Each value names the gRPC code it is sent with, then the cause, then, in a
     paragraph of its own, what to do about it. A reason is never sent with another

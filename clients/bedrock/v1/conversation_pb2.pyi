@@ -133,7 +133,7 @@ class Conversation(_message.Message):
     """
     etag: _builtins.str
     """Changes whenever a field changes that UpdateConversation can set. Send it
-    back there to avoid overwriting somebody else's update.
+    back there, or in DeleteConversation, to act only on what you have read.
     """
     approval_policy: _common_pb2.ApprovalPolicy.ValueType
     """Which tool calls a person must approve. Set at creation; the server's default

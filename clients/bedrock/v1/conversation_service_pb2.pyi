@@ -367,6 +367,7 @@ class DeleteConversationRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
     ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The conversation, `conversations/{conversation}`. Required."""
     force: _builtins.bool
@@ -377,16 +378,21 @@ class DeleteConversationRequest(_message.Message):
     """Whether to succeed if the conversation does not exist, instead of answering
     NOT_FOUND.
     """
+    etag: _builtins.str
+    """The `etag` that the conversation must have now. If it has another one, nothing
+    is deleted and the call is ABORTED. No such condition if empty.
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         force: _builtins.bool = ...,
         allow_missing: _builtins.bool = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "force", b"force", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "etag", b"etag", "force", b"force", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -614,11 +620,11 @@ class CancelConversationResponse(_message.Message):
         """The sub-agents that were told to end, `conversations/{conversation}`."""
 
     @_builtins.property
-    def returned_steers(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Message]:
+    def returned_steers(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.QueuedMessage]:
         """Steers that the model has not seen. They are not in the history."""
 
     @_builtins.property
-    def discarded_follow_ups(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Message]:
+    def discarded_follow_ups(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.QueuedMessage]:
         """Follow-ups that were discarded."""
 
     @_builtins.property
@@ -640,8 +646,8 @@ class CancelConversationResponse(_message.Message):
         llm_request_id: _builtins.str = ...,
         tool_use_ids: _abc.Iterable[_builtins.str] | None = ...,
         sub_agents: _abc.Iterable[_builtins.str] | None = ...,
-        returned_steers: _abc.Iterable[_conversation_pb2.Message] | None = ...,
-        discarded_follow_ups: _abc.Iterable[_conversation_pb2.Message] | None = ...,
+        returned_steers: _abc.Iterable[_conversation_pb2.QueuedMessage] | None = ...,
+        discarded_follow_ups: _abc.Iterable[_conversation_pb2.QueuedMessage] | None = ...,
         surviving_jobs: _abc.Iterable[_builtins.str] | None = ...,
         revision: _builtins.int = ...,
         ended_jobs: _abc.Iterable[_builtins.str] | None = ...,
@@ -1124,13 +1130,13 @@ class WithdrawMessageResponse(_message.Message):
 
     MESSAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def message(self) -> _conversation_pb2.Message:
+    def message(self) -> _conversation_pb2.QueuedMessage:
         """The message that was taken back."""
 
     def __init__(
         self,
         *,
-        message: _conversation_pb2.Message | None = ...,
+        message: _conversation_pb2.QueuedMessage | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

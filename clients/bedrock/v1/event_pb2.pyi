@@ -72,7 +72,7 @@ class Event(_message.Message):
             """The questions that are open."""
 
         @_builtins.property
-        def queue(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Message]:
+        def queue(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.QueuedMessage]:
             """The steers and follow-ups that wait, oldest first."""
 
         @_builtins.property
@@ -94,7 +94,7 @@ class Event(_message.Message):
             messages: _abc.Iterable[_conversation_pb2.Message] | None = ...,
             partial: _abc.Iterable[Global___Event.TextDelta] | None = ...,
             pending_approvals: _abc.Iterable[_conversation_pb2.PendingApproval] | None = ...,
-            queue: _abc.Iterable[_conversation_pb2.Message] | None = ...,
+            queue: _abc.Iterable[_conversation_pb2.QueuedMessage] | None = ...,
             sub_agents: Global___Event.SubAgentsChanged | None = ...,
             pending_client_tool_calls: _abc.Iterable[Global___Event.ClientToolCallChanged] | None = ...,
         ) -> None: ...

@@ -27,6 +27,7 @@ from actors.core.notifications import (
     ToolTreeReaped,
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
+from actors.core.summary import run_id
 from actors.messages.commands import (
     ArchiveConversationCommand,
     ContinueConversationCommand,
@@ -106,8 +107,10 @@ def test_a_message_to_a_busy_agent_is_refused_and_changes_nothing(world: World) 
     talk.send("first")
     exchange = talk.exchange()
     before = talk.record
-    with refused(Reason.AGENT_BUSY):
+    with refused(Reason.AGENT_BUSY) as refusal:
         talk.send("second")
+    assert isinstance(refusal.value, Rejected)
+    assert refusal.value.run == (talk.id, run_id(talk.id, before.state.ledger.run))
     assert talk.record == before
     exchange.say("done")
     talk.rest(Idle)
@@ -337,8 +340,9 @@ def test_cancel_returns_steers_and_drops_follow_ups_only_on_request(world: World
     talk.send("steer", delivery="steer")
     talk.send("later", delivery="follow_up")
     answer = talk.cancel(discard_queued=True)
-    assert [item.text for item in answer.returned] == ["steer"]
-    assert [item.text for item in answer.discarded] == ["later"]
+    fates = {change.input.text: change.fate for change in answer.settled}
+    assert fates == {"steer": Fate.RETURNED, "later": Fate.DISCARDED}
+    assert answer.settled_at == talk.record.updated_at
     talk.rest(Idle)
     assert len(talk.found(RunStop)) == 2
 
@@ -472,7 +476,10 @@ def test_delete_refuses_a_busy_conversation_unless_forced(world: World) -> None:
     exchange = talk.exchange()
     with refused(Reason.AGENT_BUSY):
         talk.ask(DeleteConversationCommand())
-    assert talk.ask(DeleteConversationCommand(force=True)) == ()
+    with pytest.raises(EtagMismatchError):
+        talk.ask(DeleteConversationCommand(force=True, etag="outdated"))
+    assert not isinstance(talk.record.state, Idle)
+    assert talk.ask(DeleteConversationCommand(force=True, etag=etag_of(talk.record))) == ()
     assert exchange.cancel.cancelled
     with pytest.raises(UnknownConversationError):
         talk.send("anybody?")

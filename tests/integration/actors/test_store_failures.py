@@ -142,7 +142,7 @@ def test_what_a_cancel_has_queued_up_is_decided_when_it_is_stored(shaky: World) 
     talk.exchange()
     talk.send("by the way", delivery="steer")
     shaky.store.down = True
-    assert talk.cancel().returned == ()
+    assert talk.cancel().settled == ()
     shaky.store.down = False
     talk.rest(Idle)
     assert [told.fate for told in talk.found(QueueChanged)] == [Fate.QUEUED, Fate.RETURNED]

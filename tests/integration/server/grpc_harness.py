@@ -176,7 +176,7 @@ class Refusal:
             bad = error_details_pb2.BadRequest()
             if detail.Unpack(bad):
                 self.fields = [violation.field for violation in bad.field_violations]
-        assert self.info.domain == "bedrock"
+        assert self.info.domain == "bedrock.dev"
 
     @property
     def reason(self) -> str:

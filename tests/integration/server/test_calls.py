@@ -257,7 +257,9 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
         "CancelConversation": requests.CancelConversationResult(no_op=True, state=StateSummary("idle")),
         "SetMode": requests.SetModeResult(author.record, ("b-1",)),
         "SpawnSubAgents": requests.SpawnSubAgentsResult(author.says("Look.").message, "c1:1", ("c1-a1",), 0),
-        "WithdrawMessage": QueueChanged(QueuedInput("m1", "no", (), 1), "steer", Fate.WITHDRAWN),
+        "WithdrawMessage": requests.WithdrawMessageResult(
+            QueueChanged(QueuedInput("m1", "no", (), 1), "steer", Fate.WITHDRAWN), 7
+        ),
     }
     harness.conversations.will(answers.get(method, author.record))
     renamed = type(request)()

@@ -146,10 +146,12 @@ def test_a_queue_of_long_messages_is_listed_in_pages_bounded_in_bytes(harness: G
 
 
 def test_a_message_is_withdrawn_by_its_name(harness: GrpcHarness, author: Author) -> None:
-    harness.conversations.will(end(7, Fate.WITHDRAWN))
+    harness.conversations.will(requests.WithdrawMessageResult(end(7, Fate.WITHDRAWN), 9_000))
     answer = ask(harness, "WithdrawMessage", v1.WithdrawMessageRequest(name=f"{NAME}/messages/q7"))
-    assert (answer.message.name, answer.message.content[0].text) == (f"{NAME}/messages/q7", "later")
-    assert answer.message.delivery == v1.DELIVERY_FOLLOW_UP
+    taken = answer.message.message
+    assert (taken.name, taken.content[0].text) == (f"{NAME}/messages/q7", "later")
+    assert taken.delivery == v1.DELIVERY_FOLLOW_UP
+    assert (answer.message.fate, answer.message.settle_time.seconds) == (v1.QueuedMessage.FATE_WITHDRAWN, 9)
     ((_, asked, _),) = harness.conversations.asked
     assert asked == requests.WithdrawMessageCommand("q7")
     harness.conversations.will(Rejected(Reason.UNKNOWN_OR_DECIDED))

@@ -124,7 +124,7 @@ async def test_a_snapshot_shows_what_waits_and_what_is_asked() -> None:
         stream = s.watch()
         await stream.kind("caught_up")
         snapshot = stream.events[0].snapshot
-        assert [message.name.rsplit("/", 1)[1] for message in snapshot.queue] == ["q2", "q1"]
+        assert [each.message.name.rsplit("/", 1)[1] for each in snapshot.queue] == ["q2", "q1"]
         assert [question.tool_call.tool for question in snapshot.pending_approvals] == ["bash"]
 
 

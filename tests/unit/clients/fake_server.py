@@ -63,7 +63,7 @@ class Refusal(Exception):
     def abort(self, context: Context) -> NoReturn:
         """End a call with this status and its details."""
         status = status_pb2.Status(code=self.code.value[0], message=self.message)
-        info = [error_details_pb2.ErrorInfo(reason=self.reason, domain="bedrock")] if self.reason else []
+        info = [error_details_pb2.ErrorInfo(reason=self.reason, domain="bedrock.dev")] if self.reason else []
         for detail in (*info, *self.details):
             status.details.add().Pack(detail)
         context.abort_with_status(rpc_status.to_status(status))
@@ -550,7 +550,10 @@ class FakeBedrock:
 
     def WithdrawMessage(self, request: v1.WithdrawMessageRequest) -> v1.WithdrawMessageResponse:
         known = [each.message for each in self.queued if each.message.name == request.name]
-        return v1.WithdrawMessageResponse(message=known[0] if known else v1.Message(name=request.name))
+        taken = v1.QueuedMessage(
+            message=known[0] if known else v1.Message(name=request.name), fate=v1.QueuedMessage.FATE_WITHDRAWN
+        )
+        return v1.WithdrawMessageResponse(message=taken)
 
     def ListRequestCycles(self, request: v1.ListRequestCyclesRequest) -> v1.ListRequestCyclesResponse:
         if self.cycles:
@@ -616,7 +619,7 @@ class FakeBedrock:
                 messages=[] if resume else recent,
                 partial=[] if request.omit_deltas else self._partial(),
                 pending_approvals=self.conversation.state.awaiting_approval.pending,
-                queue=[each.message for each in self.queued if each.fate == v1.QueuedMessage.FATE_QUEUED],
+                queue=[each for each in self.queued if each.fate == v1.QueuedMessage.FATE_QUEUED],
             )
             missed = [event for event in self.durable if event.revision > request.after_revision] if resume else []
             head = self.revision

@@ -335,7 +335,7 @@ def test_the_other_calls_reach_the_server(address: str, fake: FakeBedrock) -> No
         await conversation.trigger_continuation()
         assert (await conversation.continue_()).name == NAME
         assert [waiting async for waiting in conversation.queue()] == []
-        assert (await conversation.withdraw(f"{NAME}/messages/9")).name == f"{NAME}/messages/9"
+        assert (await conversation.withdraw(f"{NAME}/messages/9")).message.name == f"{NAME}/messages/9"
         assert await conversation.verify() == []
         assert [line async for line in conversation.export()] == ['{"kind": "conversation"}']
         assert [step.step async for step in conversation.replay()] == [1]

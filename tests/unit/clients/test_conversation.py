@@ -436,7 +436,7 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     conversation.trigger_continuation()
     assert conversation.continue_().name == NAME
     assert list(conversation.queue()) == []
-    assert conversation.withdraw(f"{NAME}/messages/9").name == f"{NAME}/messages/9"
+    assert conversation.withdraw(f"{NAME}/messages/9").message.name == f"{NAME}/messages/9"
     assert conversation.verify() == []
     assert list(conversation.export()) == ['{"kind": "conversation"}']
     assert [step.step for step in conversation.replay()] == [1]

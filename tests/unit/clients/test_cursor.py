@@ -233,7 +233,7 @@ def test_after_a_gap_the_run_is_looked_up() -> None:
     assert lost.stop.detail == "unknown"
 
     waiting = RunProgress("m", "")
-    waiting.lost(snapshot_of(queue=[v1.Message(name="m")]))
+    waiting.lost(snapshot_of(queue=[v1.QueuedMessage(message=v1.Message(name="m"))]))
     assert waiting.stop is None
 
 

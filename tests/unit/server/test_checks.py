@@ -90,7 +90,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.UpdateConversationRequest: {},
     v1.ArchiveConversationRequest: {"name": BAD_NAMES},
     v1.UnarchiveConversationRequest: {"name": BAD_NAMES},
-    v1.DeleteConversationRequest: {"name": BAD_NAMES},
+    v1.DeleteConversationRequest: {"name": BAD_NAMES, "etag": ("x" * 65, "a\0")},
     v1.SendMessageRequest: {
         "name": BAD_NAMES,
         "text": ("", " \n", "x" * (limits.MAX_TEXT_BYTES + 1), "é" * (limits.MAX_TEXT_BYTES // 2 + 1)),

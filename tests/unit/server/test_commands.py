@@ -7,6 +7,7 @@ from bedrock import v1
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.notifications import Fate, QueueChanged
 from actors.core.summary import StateSummary
 from actors.messages.commands import (
     CancelConversationResult,
@@ -140,15 +141,17 @@ def test_a_repeated_request_says_so_and_answers_as_the_first_time() -> None:
 def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
     stopped = CancelConversationResult(
         no_op=False, state=StateSummary("idle"), run="c:3", revision=50, llm_request_id="c:r5",
-        tool_use_ids=("call-1",), sub_agents=("agent-1",), returned=(QUEUED,), discarded=(QUEUED,),
+        tool_use_ids=("call-1",), sub_agents=("agent-1",), settled_at=9_000,
+        settled=(QueueChanged(QUEUED, "steer", Fate.RETURNED), QueueChanged(QUEUED, "follow_up", Fate.DISCARDED)),
         ended_jobs=("job-2",), surviving_jobs=("job-1",),
     )  # fmt: skip
     answer = commands.cancelled(FACTS, "c", stopped, 1)
     named = {field.name for field, _ in answer.ListFields()}
     assert named == {field.name for field in answer.DESCRIPTOR.fields} - {"no_op", "unrecorded"}
-    assert (answer.returned_steers[0].delivery, answer.discarded_follow_ups[0].delivery) == (
-        v1.DELIVERY_STEER, v1.DELIVERY_FOLLOW_UP,
-    )  # fmt: skip
+    (steer,), (follow_up,) = answer.returned_steers, answer.discarded_follow_ups
+    assert (steer.message.delivery, steer.fate) == (v1.DELIVERY_STEER, v1.QueuedMessage.FATE_RETURNED)
+    assert (follow_up.message.delivery, follow_up.fate) == (v1.DELIVERY_FOLLOW_UP, v1.QueuedMessage.FATE_DISCARDED)
+    assert steer.settle_time.seconds == follow_up.settle_time.seconds == 9
 
 
 def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:

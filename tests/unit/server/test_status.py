@@ -101,6 +101,24 @@ def test_a_refusal_of_a_field_names_it(reason: Reason) -> None:
     assert fields(told(Rejected(reason))[2]) == [FIELDS[reason]]
 
 
+def test_a_refusal_because_of_a_run_names_it() -> None:
+    busy, missing = Rejected(Reason.AGENT_BUSY), Rejected(Reason.ARCHIVED)
+    busy.run = missing.run = ("c", "c:3")
+    info = told(busy)[2]["ErrorInfo"]
+    assert isinstance(info, details.ErrorInfo)
+    assert dict(info.metadata) == {"run": "conversations/c/requestCycles/c:3"}
+    for other in (missing, Rejected(Reason.AGENT_BUSY)):
+        info = told(other)[2]["ErrorInfo"]
+        assert isinstance(info, details.ErrorInfo)
+        assert not info.metadata
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_waiting_is_advised_where_it_helps_and_never_for_a_busy_agent(reason: Reason) -> None:
+    soon = {"CANCELLING", "CONTINUATION_IN_PROGRESS", "TOO_MANY_STREAMS", "STORE_UNAVAILABLE", "SERVER_EXHAUSTED"}
+    assert ("RetryInfo" in told(Rejected(reason))[2]) == (reason.value in soon | {"SHUTTING_DOWN"})
+
+
 def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:
     for error in (StoreUnavailableError("disk full"), FencedError("epoch 3")):
         code, reason, found = told(error)

@@ -78,7 +78,7 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
     if receipt.unrecorded:
         print_text(UNRECORDED)
     for steer in receipt.returned_steers:
-        print_text(f"not delivered: {one_line(steer.text, 100)}")
+        print_text(f"not delivered: {one_line(steer.message.text, 100)}")
     _still_running(receipt.surviving_jobs, conversation)
 
 

@@ -56,4 +56,4 @@ def withdraw(ctx: click.Context, name: str, messages: tuple[str, ...], everythin
     if not chosen:
         print_text("nothing waits", err=True)
     for each in chosen:
-        print_text(f"withdrawn: {one_line(conversation.withdraw(each).text, 200)}")
+        print_text(f"withdrawn: {one_line(conversation.withdraw(each).message.text, 200)}")

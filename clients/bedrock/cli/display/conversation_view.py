@@ -68,7 +68,7 @@ class ConversationView:
             self._state(event.state, now)
         match event.kind:
             case "snapshot" if event.snapshot:
-                self.queue = list(event.snapshot.queue)
+                self.queue = [entry.message for entry in event.snapshot.queue]
                 self.jobs = len(event.snapshot.conversation.background_jobs)
             case "approval_changed" if event.approval_changed:
                 self._question(event.approval_changed.approval.name, event.approval)

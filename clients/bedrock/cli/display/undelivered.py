@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
-from bedrock import AsyncConversation, Conversation, v1
 from bedrock.cli.display.labels import NOT_RUN, fate, interruption
 from bedrock.cli.text.style import Paint, one_line
 from bedrock.messages import Message, QueuedMessage
@@ -19,6 +18,7 @@ from bedrock.request_cycles import RequestCycle
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from bedrock import AsyncConversation, Conversation
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.events import Snapshot
 
@@ -61,8 +61,7 @@ async def fates_of_snapshot(conversation: AsyncConversation, snapshot: Snapshot)
         if not runs:
             break
         cut_short += [run for run in _cut_short(cycle, runs) if run.end_time and run.end_time <= until]
-    waiting = [v1.QueuedMessage(message=message.proto, fate=v1.QueuedMessage.FATE_QUEUED) for message in snapshot.queue]
-    return [*reversed(settled), *cut_short, *map(QueuedMessage.from_proto, waiting)]
+    return [*reversed(settled), *cut_short, *snapshot.queue]
 
 
 def with_fates(messages: Iterable[Message], fates: Iterable[Fate]) -> Iterator[Message | Fate]:
