@@ -8,6 +8,8 @@ closes. All that was opened is closed in reverse order, also when startup fails 
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib.util
 import logging
 import os
 import signal
@@ -26,10 +28,13 @@ from bedrock.local_server import TOKEN_FILE, NotPrivateError
 from actors.adapters.images.sandboxed_images import SandboxedImages
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.adapters.mcp.server_settings import servers_from_tables
+from actors.adapters.mcp.servers import McpServerHub
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import probe, with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.store.sqlite.store import open_store
+from actors.adapters.tools.environment import tool_environment
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.conversation.supervisor import Supervisor
@@ -43,6 +48,7 @@ from actors.ports import (
     StoreError,
     StoreUnusableError,
 )
+from actors.ports.mcp import McpServers, NoMcpServers
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
@@ -120,6 +126,8 @@ def wire(config: Config) -> Generator[Wiring]:
         sandbox = _sandbox(config, socket, tool_cpus, threads)
         opened.callback(sandbox.close)
         hub, toolbox = EventHub(), StandardToolbox(threads)
+        mcp = _mcp_servers(config, sandbox, threads)
+        opened.callback(mcp.close)
         services = Services(
             store=store,
             bus=hub,
@@ -135,6 +143,7 @@ def wire(config: Config) -> Generator[Wiring]:
             images=SandboxedImages(store, sandbox),
             idle_seconds=config.idle_seconds,
             titles=config.titles,
+            mcp=mcp,
         )
         supervisor = Supervisor(services)
         if (memory := malloc_trim.of_this_process()) is not None:
@@ -150,9 +159,28 @@ def wire(config: Config) -> Generator[Wiring]:
             token,
             Listen(path=str(socket)),
             store.engine_version,
-            toolbox.load,
+            functools.partial(_load, toolbox, mcp),
             sandbox.exposed,
         )
+
+
+def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:
+    """Import what the first tool call needs, and begin to connect to the MCP servers."""
+    toolbox.load()
+    mcp.start()
+
+
+def _mcp_servers(config: Config, sandbox: ToolHostSandbox, threads: ThreadPool) -> McpServers:
+    """Return the MCP servers of the settings. Raises ConfigError, also if the extra `mcp` is not installed."""
+    if not config.mcp_servers:
+        return NoMcpServers()
+    if importlib.util.find_spec("mcp") is None:
+        raise config.refusal("mcp_servers: the server was installed without MCP; install phoenix-bedrock[mcp]")
+    try:
+        servers = servers_from_tables(config.mcp_servers, config.environ)
+    except ValueError as error:
+        raise config.refusal(str(error)) from None
+    return McpServerHub(servers, sandbox, threads, tool_environment(config.environ))
 
 
 def _retention(config: Config) -> Retention:

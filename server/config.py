@@ -98,6 +98,8 @@ class Config:
     """Model providers from the file, by name; may hold keys, so it is never shown."""
     models: Mapping[str, Any] = field(default_factory=dict)
     """Context windows and prices of models from the file, by prefix of the model's name."""
+    mcp_servers: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    """MCP servers from the file; may hold secrets, so it is never shown."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment in which keys of well-known providers are looked up."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -107,7 +109,7 @@ class Config:
         """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
-        in_file = setting.startswith("models.") or provider in self.providers
+        in_file = setting.startswith(("models.", "mcp_servers")) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
 
     @property
@@ -273,8 +275,8 @@ SETTINGS: dict[str, Parser] = {
     "deny_read": _paths,
     "cpus": _cpus,
 }
-"""Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables `providers`
-and `models`."""
+"""Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
+`providers`, `models` and `mcp_servers`."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -290,9 +292,12 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     models = table.pop("models", {})
     if not isinstance(models, dict):
         raise ConfigError(f'{origin}: models: must be tables, [models."name"]')
+    mcp_servers = table.pop("mcp_servers", [])
+    if not (isinstance(mcp_servers, list) and all(isinstance(each, dict) for each in mcp_servers)):
+        raise ConfigError(f"{origin}: mcp_servers: must be tables, [[mcp_servers]]")
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        known = ", ".join((*SETTINGS, "providers", "models"))
+        known = ", ".join((*SETTINGS, "providers", "models", "mcp_servers"))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -309,7 +314,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         values[name] = _parsed(parse, value, origins[name])
     if "data_dir" not in values:
         values["data_dir"] = data_directory(environ)
-    return _checked(Config(file=source, providers=providers, models=models, environ=environ, origins=origins, **values))
+    tables: dict[str, Any] = {"providers": providers, "models": models, "mcp_servers": tuple(mcp_servers)}
+    return _checked(Config(file=source, environ=environ, origins=origins, **tables, **values))
 
 
 def _parsed(parse: Parser, value: Any, origin: str) -> Any:

@@ -133,6 +133,7 @@ class Lifecycle:
         """Drop the state kept by an ended sub-agent's tools, and report its end to the parent if no effect did."""
         if self._has_ended:
             self._services.toolbox.forget(self._pipeline.conversation_id)
+        self._services.mcp.release(self._pipeline.conversation_id)
         if self.sub_agent is None or self._executor.parent_notified:
             return
         loaded = self._pipeline.loaded

@@ -58,7 +58,16 @@ class LoadedConversation:
         window = self._services.usable_window(self.record.model)
         if window != self.context.usable_window:
             self.context = msgspec.structs.replace(self.context, usable_window=window)
+        if isinstance(self.record.state, QUIET):
+            self._choose_mcp_tools()
         return UnitOfWork(self.record, self.context, self._logged_context)
+
+    def _choose_mcp_tools(self) -> None:
+        """Let the next run have the tools of MCP servers that are known now; during a run they stay the same."""
+        mcp = self._services.mcp
+        before = mcp.offered(self.record.id)
+        if mcp.offer(self.record) != before:
+            self.context = self._services.context_of(self.record)
 
     def commit(
         self, unit: UnitOfWork, *others: Commit, command: CommandRecord | None = None, urgent: bool = False

@@ -159,6 +159,7 @@ class SystemKind(StrEnum):
     SUB_AGENT_RESULTS = "sub_agent_results"
     INTERRUPTED = "interrupted"
     MODE_WORKSPACE = "mode_workspace"
+    MCP_RESTARTED = "mcp_restarted"
 
 
 class Usage(Struct, frozen=True, gc=False):

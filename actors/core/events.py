@@ -281,6 +281,14 @@ class UsageReported(Struct, frozen=True, tag="usage_reported"):
     """Id of the run to whose usage a sub-agent's tokens are added while that run is open."""
 
 
+class McpRestarted(Struct, frozen=True, tag="mcp_restarted"):
+    """MCP servers are started again in the conversation's mode for the run that begins next."""
+
+    at: int
+    servers: tuple[str, ...]
+    """Their names."""
+
+
 Command: TypeAlias = (
     UserMessage | UserCancel | ApprovalResponse | TriggerContinuation | SpawnSubAgents | StartSubAgent | SetMode
 )
@@ -290,6 +298,6 @@ ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | Agent
 AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
 GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
 """Events that each state handles by itself."""
-Beside: TypeAlias = WithdrawMessage | SubmitToolResult | ToolDeadline | InternalFault | UsageReported
+Beside: TypeAlias = WithdrawMessage | SubmitToolResult | ToolDeadline | InternalFault | UsageReported | McpRestarted
 """Events that all states handle in the same way; they are logged and replayed like the others."""
 Event: TypeAlias = GridEvent | Beside

@@ -72,6 +72,7 @@ from actors.core.events import (
     FinishCancel,
     GridEvent,
     InternalFault,
+    McpRestarted,
     PromoteFollowUp,
     Settle,
     SubmitToolResult,
@@ -111,6 +112,7 @@ from actors.core.states import (
 from actors.core.steps.client_tools import end_wait, take_answer
 from actors.core.steps.command_steps import withdraw_message
 from actors.core.steps.internal_faults import handle_fault
+from actors.core.steps.notices import notice_mcp_restart
 from actors.core.steps.usage import add_reported_usage
 from actors.core.summary import run_id
 
@@ -151,6 +153,8 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
             return handle_fault(state, context, event)
         case UsageReported():
             return add_reported_usage(state, context, event)
+        case McpRestarted():
+            return notice_mcp_restart(state, context, event)
         case UserMessage() if event.expected_run and event.expected_run != _live_run(state, context):
             raise Rejected(Reason.RUN_OVER)
         case UserCancel() if event.run_id and event.run_id != _live_run(state, context):

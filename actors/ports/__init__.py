@@ -79,6 +79,7 @@ from actors.ports.tools import (
     ToolOutput,
     ToolTransientError,
     no_sub_agents,
+    parse_arguments,
 )
 from actors.ports.workspace import DirectoryEntry, DirectoryListing, GitState, Instructions, Workspace, WorkspaceContext
 
@@ -159,4 +160,5 @@ __all__ = [
     "WorkspaceContext",
     "live_run",
     "no_sub_agents",
+    "parse_arguments",
 ]

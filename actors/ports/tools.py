@@ -13,6 +13,7 @@ from actors.core.states import AgentTask
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock
 from actors.ports.images import ImagesUnavailableError
+from actors.ports.json_schema import parse_json, shortened
 from actors.ports.models import SideQuery, SideQueryError, ToolSpec
 from actors.ports.processes import RunningProcess, Sandbox
 
@@ -106,6 +107,21 @@ class ToolOutput(Struct, frozen=True):
 
 class InvalidToolInputError(Exception):
     """The input of a call does not fit the tool's schema; the text tells the model what to change."""
+
+
+def parse_arguments(name: str, raw: str) -> dict[str, Any]:
+    """Return the JSON object that a call of a tool has as input; an empty text counts as {}.
+
+    Raises InvalidToolInputError.
+    """
+    try:
+        value = parse_json(raw or "{}")
+    except ValueError as error:
+        fault = shortened(str(error))
+        raise InvalidToolInputError(f"The input of {name} is not valid JSON ({fault}). Nothing was run.") from None
+    if not isinstance(value, dict):
+        raise InvalidToolInputError(f"The input of {name} must be a JSON object. Nothing was run.")
+    return value
 
 
 class ToolTransientError(Exception):

@@ -73,5 +73,8 @@ class RequestBuilder:
         )
 
     def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:
-        specs = self._services.toolbox.specs(sub_agent=not record.user_initiated)
+        specs = (
+            *self._services.toolbox.specs(sub_agent=not record.user_initiated),
+            *self._services.mcp.offered(record.id),
+        )
         return tuple(spec for spec in specs if spec.essential) if model.info.lean else specs

@@ -40,6 +40,7 @@ from actors.ports import (
     ToolContext,
     ToolTransientError,
     no_sub_agents,
+    parse_arguments,
 )
 from actors.ports.resources import exhausted_resource
 from actors.runners.side_queries import SideQueries, ask_for_tool
@@ -242,9 +243,13 @@ class ToolRunner(Actor):
     def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
         """Return the result of the call, or the sub-agents whose reports become its result."""
         effect, started = execution.run.effect, self._services.clock.monotonic()
-        tool = self._services.toolbox.get(effect.name)
+        services = self._services
+        offered = any(traits.name == effect.name for traits in execution.run.context.tools)
+        mcp_tool = services.mcp.tool(effect.name) if offered else None  # so that sub-agents have none
+        tool = mcp_tool or services.toolbox.get(effect.name)
+        parse = services.toolbox.parse if mcp_tool is None else parse_arguments
         try:
-            arguments = self._services.toolbox.parse(effect.name, effect.input)
+            arguments = parse(effect.name, effect.input)
         except InvalidToolInputError as invalid:
             return ToolError(effect.tool_use_id, str(invalid))
         if tool is None:

@@ -19,6 +19,7 @@ from actors.ports import (
     Toolbox,
     Workspace,
 )
+from actors.ports.mcp import McpServers, NoMcpServers
 from actors.runtime.admission import FileRoom
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
@@ -74,6 +75,8 @@ class Services:
     """Maximum model requests in flight in the process; a further one fails and can be retried."""
     files: FileRoom = field(default_factory=FileRoom)
     """Admission of work by free file descriptors."""
+    mcp: McpServers = field(default_factory=NoMcpServers)
+    """The MCP servers, whose tools conversations get beside those of the toolbox."""
     titles: bool = False
     """Whether conversations without a title get one from their first message."""
     node: str = "local"
@@ -94,7 +97,8 @@ class Services:
             follow_up_policy=record.follow_up_policy,
             budget=record.budget,
             limits=self.limits,
-            tools=self.traits(sub_agent=not record.user_initiated),
+            tools=self.traits(sub_agent=not record.user_initiated)
+            + tuple(spec.traits for spec in self.mcp.offered(record.id)),
         )
 
     def usable_window(self, model: str) -> int:

@@ -8,9 +8,20 @@ from typing import Any
 
 from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
-from bedrock.types import Mode, ModelProtocol, SandboxTier, ToolAudience, ToolGroup
+from bedrock.types import McpServerState, Mode, ModelProtocol, SandboxTier, ToolAudience, ToolGroup
 
-__all__ = ["DirectoryEntry", "DirectoryListing", "Limits", "Model", "Sandbox", "ServerInfo", "Tool"]
+__all__ = [
+    "DirectoryEntry",
+    "DirectoryListing",
+    "Limits",
+    "McpHttp",
+    "McpServer",
+    "McpStdio",
+    "Model",
+    "Sandbox",
+    "ServerInfo",
+    "Tool",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +178,40 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
 
 
 @dataclass(frozen=True, slots=True)
+class McpStdio(Wrapper[v1.McpServer.Stdio]):
+    """A program that offers tools over its stdin and stdout."""
+
+    command: tuple[str, ...]
+    """The program and its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpHttp(Wrapper[v1.McpServer.Http]):
+    """A server that offers tools over streamable HTTP."""
+
+    url: str
+    """Its URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer(Wrapper[v1.McpServer]):
+    """A server of tools that speaks the Model Context Protocol."""
+
+    name: str
+    """Its name; its tools are called ``mcp__{name}__{tool}``."""
+    stdio: McpStdio | None
+    """How it is spoken with, if it is a program."""
+    http: McpHttp | None
+    """How it is spoken with, if it has a URL."""
+    state: McpServerState
+    """What is known of it."""
+    error: str
+    """Why it failed; empty unless it did."""
+    tools: tuple[str, ...]
+    """The resource names of its tools, as it listed them last."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     """The version of a server, what its sandbox can do, and its limits."""
 
@@ -182,3 +227,5 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     """The default mode of conversations."""
     sqlite_version: str
     """The version of the SQLite library of the store; empty if it uses another database."""
+    mcp_servers: tuple[McpServer, ...]
+    """The MCP servers that the operator has set up."""

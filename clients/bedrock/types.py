@@ -17,6 +17,7 @@ Disposition = Literal["direct", "steer_queued", "follow_up_queued", "duplicate"]
 ApprovalDecision = Literal["approve", "deny", "approve_always", "withdrawn"]
 Fate = Literal["queued", "delivered", "returned", "discarded", "withdrawn"]
 CycleView = Literal["steps", "rounds", "full", "events"]
+McpServerState = Literal["connecting", "ready", "failed", "stopped"]
 RequestPhase = Literal["connecting", "streaming", "backoff"]
 Role = Literal["user", "agent", "tool", "system", "error"]
 StopReason = Literal["completed", "interrupted", "error"]
@@ -72,6 +73,7 @@ SystemMessageKind = Literal[
     "summary_fallback",
     "sub_agent_results",
     "interrupted",
+    "mcp_restarted",
 ]
 ContextState = Literal[
     "idle",

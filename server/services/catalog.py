@@ -20,6 +20,7 @@ from actors.ports import (
     ToolSpec,
     Workspace,
 )
+from actors.ports.mcp import McpServers, McpServerStatus, McpState
 from server.contract import limits
 from server.contract import resource_names as names
 from server.queries.browse import browse_directory
@@ -40,6 +41,12 @@ _PROTOCOLS = {
     "openai-responses": v1.Model.PROTOCOL_OPENAI_RESPONSES,
     "demo": v1.Model.PROTOCOL_DEMO,
 }
+_MCP_STATES = {
+    McpState.CONNECTING: v1.McpServer.STATE_CONNECTING,
+    McpState.READY: v1.McpServer.STATE_READY,
+    McpState.FAILED: v1.McpServer.STATE_FAILED,
+    McpState.STOPPED: v1.McpServer.STATE_STOPPED,
+}
 _TIERS = {
     "A": v1.GetServerInfoResponse.Sandbox.TIER_A,
     "B": v1.GetServerInfoResponse.Sandbox.TIER_B,
@@ -55,6 +62,7 @@ class CatalogService(v1.CatalogServiceServicer):
         *,
         models: ModelCatalog,
         toolbox: Toolbox,
+        mcp: McpServers,
         report: SandboxReport,
         workspace: Workspace,
         reads: ReadPool,
@@ -66,6 +74,7 @@ class CatalogService(v1.CatalogServiceServicer):
         self._workspace = workspace
         self._reads = reads
         self._tools = tools(toolbox)
+        self._mcp = mcp
         self._info = v1.GetServerInfoResponse(
             sandbox=_sandbox(report),
             limits=_limits(bounds, watching),
@@ -82,7 +91,8 @@ class CatalogService(v1.CatalogServiceServicer):
         return v1.ListModelsResponse(models=[model(info, default) for info in ordered])
 
     async def ListTools(self, request: v1.ListToolsRequest, context: Context) -> v1.ListToolsResponse:
-        return v1.ListToolsResponse(tools=self._tools)
+        of_servers = [_mcp_tool(server, spec) for server in self._mcp.statuses() for spec in server.tools]
+        return v1.ListToolsResponse(tools=sorted((*self._tools, *of_servers), key=lambda tool: tool.name))
 
     async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
         return await self._reads(browse_directory, self._workspace, request.path)
@@ -91,6 +101,7 @@ class CatalogService(v1.CatalogServiceServicer):
         answer = v1.GetServerInfoResponse()
         answer.CopyFrom(self._info)
         answer.version = await self._reads(version)
+        answer.mcp_servers.extend(map(mcp_server, self._mcp.statuses()))
         if self._models.undecided(self._models.default):
             await asyncio.to_thread(self._models.learn, self._models.default, CancelToken())
         default = self._models.default
@@ -114,12 +125,35 @@ def model(info: ModelInfo, default: str) -> v1.Model:
     )
 
 
+def mcp_server(status: McpServerStatus) -> v1.McpServer:
+    """Return an MCP server with its state and tools, and without its environment and headers."""
+    server = v1.McpServer(
+        name=status.name,
+        state=_MCP_STATES[status.state],
+        error=status.error,
+        tools=[names.tool(spec.name) for spec in status.tools],
+    )
+    if status.url:
+        server.http.url = status.url
+    else:
+        server.stdio.command.extend(status.command)
+    return server
+
+
 def tools(toolbox: Toolbox) -> list[v1.Tool]:
     """Return all tools, ordered by name, each with its audience."""
     for_people = {spec.name: spec for spec in toolbox.specs(sub_agent=False)}
     for_agents = {spec.name: spec for spec in toolbox.specs(sub_agent=True)}
     both = for_people | for_agents
     return [_tool(both[name], name in for_people, name in for_agents) for name in sorted(both)]
+
+
+def _mcp_tool(server: McpServerStatus, spec: ToolSpec) -> v1.Tool:
+    """Return a tool of an MCP server. One that may change something runs only where the mode holds its server."""
+    tool = _tool(spec, True, False)
+    if spec.traits.writes:
+        tool.modes[:] = [v1.MODE_UNRESTRICTED] if server.url else [v1.MODE_WORKSPACE, v1.MODE_UNRESTRICTED]
+    return tool
 
 
 def _tool(spec: ToolSpec, for_people: bool, for_agents: bool) -> v1.Tool:

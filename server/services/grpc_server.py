@@ -125,6 +125,7 @@ class GrpcServer:
         catalog = CatalogService(
             models=services.models,
             toolbox=services.toolbox,
+            mcp=services.mcp,
             report=services.sandbox.report,
             workspace=services.workspace,
             reads=self._reads,

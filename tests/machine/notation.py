@@ -237,6 +237,8 @@ def _system(message: Message) -> str:
             return "continuation fallback"
         case SystemKind.SUB_AGENT_RESULTS:
             return f"sub_agent_results {number(message.run)}"
+        case SystemKind.MCP_RESTARTED:
+            return "mcp restarted"
         case SystemKind.NONE | SystemKind.CONTINUE:
             return "?"
 

@@ -22,6 +22,7 @@ from actors.core.events import (
     LlmResponse,
     LlmStreamChunk,
     LlmStreamStarted,
+    McpRestarted,
     PromoteFollowUp,
     Restart,
     RetryTimeout,
@@ -307,7 +308,7 @@ def some_calls_of_any(tape: Tape) -> tuple[ToolUse, ...]:
 def an_event(tape: Tape) -> Event:
     """Anything that can happen."""
     settle: tuple[Event, ...] = (BeginLlm(600), FinishCancel(600), PromoteFollowUp(600))
-    match tape.pick(("outcome", "command", "outcome", "stray", "settle", "restart", "usage", "fault")):
+    match tape.pick(("outcome", "command", "outcome", "stray", "settle", "restart", "usage", "fault", "mcp")):
         case "outcome":
             return an_outcome(tape, mine=True)
         case "stray":
@@ -318,6 +319,8 @@ def an_event(tape: Tape) -> Event:
             return tape.pick(settle)
         case "restart":
             return Restart(600)
+        case "mcp":
+            return McpRestarted(600, ("files",))
         case "usage":
             return UsageReported(600, Usage(tape.pick((50, 5_000))), tape.pick((True, False)))
         case _:

@@ -20,6 +20,7 @@ from actors.core.events import (
     LlmResponse,
     LlmStreamChunk,
     LlmStreamStarted,
+    McpRestarted,
     Restart,
     SetMode,
     SpawnSubAgents,
@@ -455,7 +456,8 @@ def disaster(world: World, tape: Tape) -> None:
     if tape.pick((False, False, True)):
         fault = InternalFault(world.now, "see the log")
         spent = UsageReported(world.now, Usage(tape.pick((10, 500))), tape.pick((True, False)))
-        disasters: tuple[Event, ...] = (Restart(world.now), Restart(world.now), fault, spent)
+        started_again = McpRestarted(world.now, ("files",))
+        disasters: tuple[Event, ...] = (Restart(world.now), Restart(world.now), fault, spent, started_again)
         world.apply(tape.pick(disasters))
     else:
         progress(world, tape)

@@ -19,8 +19,8 @@ from actors.adapters.tools.search import SearchTool
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
 from actors.adapters.tools.think import ThinkTool
-from actors.ports import InvalidToolInputError, Tool, ToolSpec
-from actors.ports.json_schema import JsonSchema, parse_json, shortened
+from actors.ports import InvalidToolInputError, Tool, ToolSpec, parse_arguments
+from actors.ports.json_schema import JsonSchema, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,22 +97,10 @@ class StandardToolbox:
             raise InvalidToolInputError(
                 f"There is no tool {shortened(repr(name))}. The tools are: {', '.join(self._tools)}."
             )
-        arguments = _with_aliases(name, _object(name, raw))
+        arguments = _with_aliases(name, parse_arguments(name, raw))
         if problem := schema.problem(arguments):
             raise InvalidToolInputError(f"The input of {name} does not fit its schema: {problem}. Nothing was run.")
         return arguments
-
-
-def _object(name: str, raw: str) -> dict[str, Any]:
-    """Return the JSON object in `raw`; an empty text counts as {}."""
-    try:
-        value = parse_json(raw or "{}")
-    except ValueError as error:
-        fault = shortened(str(error))
-        raise InvalidToolInputError(f"The input of {name} is not valid JSON ({fault}). Nothing was run.") from None
-    if not isinstance(value, dict):
-        raise InvalidToolInputError(f"The input of {name} must be a JSON object. Nothing was run.")
-    return value
 
 
 def _with_aliases(name: str, arguments: dict[str, Any]) -> dict[str, Any]:

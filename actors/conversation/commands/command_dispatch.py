@@ -12,6 +12,7 @@ from actors.core.content import Delivery
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
+    McpRestarted,
     SetMode,
     TriggerContinuation,
     UsageReported,
@@ -20,7 +21,7 @@ from actors.core.events import (
     WithdrawMessage,
 )
 from actors.core.notifications import QueueChanged
-from actors.core.states import AwaitingToolApproval
+from actors.core.states import QUIET, AwaitingToolApproval
 from actors.messages.commands import (
     ArchiveConversationCommand,
     CancelConversationCommand,
@@ -51,6 +52,7 @@ from actors.runtime import validation
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
+    from actors.conversation.unit_of_work import UnitOfWork
 
 
 class CommandDispatch:
@@ -123,6 +125,7 @@ class CommandDispatch:
         for deleted in (conversation_id, *children):
             services.bus.deleted(deleted, last)
             services.toolbox.forget(deleted)
+            services.mcp.stop(deleted)
 
     def _send(self, loaded: LoadedConversation, request: SendMessageCommand) -> SendMessageResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
@@ -139,6 +142,7 @@ class CommandDispatch:
         )
         self._pipeline.executor.read_history(loaded.record)
         unit = loaded.begin()
+        self._restart_mcp_servers(unit, event.at)
         unit.run(event)
         answer = replies.sent(unit, event.message_id)
         entitled = self._titles.wanted and untitled(loaded.record)
@@ -182,6 +186,11 @@ class CommandDispatch:
         surviving = tuple(job for job in self._jobs() if job not in ended)
         return replies.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
 
+    def _restart_mcp_servers(self, unit: UnitOfWork, at: int) -> None:
+        """Before a run begins: end the MCP servers that run in another mode, and let the unit tell the agent."""
+        if isinstance(unit.record.state, QUIET) and (names := self._services.mcp.restart_for(unit.record)):
+            unit.run(McpRestarted(at, names))
+
     def _withdraw(self, message_id: str) -> WithdrawMessageResult:
         event = WithdrawMessage(self._pipeline.now(), message_id)
         (withdrawn,) = self._pipeline.advance(event).find(QueueChanged)
@@ -202,6 +211,8 @@ class CommandDispatch:
         finally:
             rights.set(loaded.context.mode)
         rights.cancel(stopped)
+        if request.stop_running:
+            self._services.mcp.stop(loaded.record.id, wider_than=mode)
         # Calls are listed before jobs: a call that becomes a background job in between is in at least one of the lists.
         calls = rights.wider_than(mode)
         ended = self._pipeline.executor.end_jobs(loaded.record.id, mode) if request.stop_running else ()
@@ -242,6 +253,7 @@ class CommandDispatch:
             self._pipeline.perform(loaded, unit)
         if archived:
             self._pipeline.executor.end_jobs(loaded.record.id)
+            self._services.mcp.stop(loaded.record.id)
         return loaded.record
 
     def _stop(self, force: bool) -> None:
@@ -255,6 +267,7 @@ class CommandDispatch:
                 UserCancel(self._pipeline.now(), discard_queued=True, kill_jobs=True, reason="deleted")
             )
         self._titles.stop(self._pipeline.conversation_id)
+        self._services.mcp.stop(self._pipeline.conversation_id)
         self._pipeline.executor.stop_everything()
         self._pipeline.executor.end_jobs(self._pipeline.conversation_id)
 

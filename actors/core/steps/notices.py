@@ -16,10 +16,13 @@ from msgspec.structs import replace
 
 from actors.core.content import SystemKind
 from actors.core.context import Rules
+from actors.core.result import TransitionResult, ignored
 from actors.core.states import (
     AwaitingContinuation,
     AwaitingSubAgents,
     AwaitingToolApproval,
+    Error,
+    Idle,
     LlmRequesting,
     Notice,
     Phase,
@@ -27,11 +30,13 @@ from actors.core.states import (
     ToolExecuting,
 )
 from actors.core.steps import texts
+from actors.core.steps.transition_builder import TransitionBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from actors.core.steps.transition_builder import TransitionBuilder
+    from actors.core.context import ConvContext
+    from actors.core.events import McpRestarted
 
 _MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})
 """Kinds that clients do not show: people saw the interruption when it happened."""
@@ -72,6 +77,17 @@ def queue_restart_notice(builder: TransitionBuilder) -> None:
 def deliver_interruption_notice(builder: TransitionBuilder) -> None:
     """Persist the notice of the interrupted run before the next one begins."""
     deliver_notices(builder, _MODEL_ONLY)
+
+
+def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) -> TransitionResult:
+    """Queue the notice that MCP servers have lost what they kept in memory. Ignored but in Idle and Error."""
+    if not isinstance(state, (Idle, Error)) or context.is_sub_agent:
+        return ignored(state)
+    builder = TransitionBuilder(state, context, event.at)
+    text = texts.MCP_RESTARTED.format(servers=", ".join(event.servers))
+    queue_notice(builder, SystemKind.MCP_RESTARTED, text, (SystemKind.MCP_RESTARTED,))
+    builder.place_state()
+    return builder.stay_silently(replace(state, ledger=builder.ledger))
 
 
 def _queue_interruption(builder: TransitionBuilder, text: str) -> None:

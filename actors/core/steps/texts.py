@@ -50,6 +50,11 @@ STOPPED_FOR_MODE = {
     for mode in Mode
 }
 
+MCP_RESTARTED = (
+    "The mode has changed since these MCP servers were started: {servers}. They are started again in the new mode, and "
+    "what they kept in memory is lost."
+)
+
 _NOT_RESUMED = "Do not take up again what was asked before this notice unless the user asks for it."
 RUN_CANCELLED = f"The user interrupted the run {{step}}. {_NOT_RESUMED}"
 RUN_CUT_OFF = f"The server was stopped and the run was cut off {{step}}. {_NOT_RESUMED}"

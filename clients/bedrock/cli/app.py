@@ -28,6 +28,7 @@ OURS = {
     "watch": "bedrock.cli.commands.watch:watch",
     "models": "bedrock.cli.commands.inspect:models",
     "tools": "bedrock.cli.commands.inspect:tools",
+    "mcp": "bedrock.cli.commands.inspect:mcp",
     "approve": "bedrock.cli.commands.manage:approve",
     "deny": "bedrock.cli.commands.manage:deny",
     "cancel": "bedrock.cli.commands.manage:cancel",

@@ -12,6 +12,7 @@ SUMMARIES = {
     "watch": "Follow a conversation, or the list of conversations, until Ctrl-C.",
     "models": "List the models that conversations can use.",
     "tools": "List the tools that agents can call.",
+    "mcp": "List the MCP servers, whether they work, and their tools.",
     "approve": "Approve a tool call that waits for approval.",
     "deny": "Deny a tool call that waits for approval.",
     "cancel": "Cancel the run of a conversation.",

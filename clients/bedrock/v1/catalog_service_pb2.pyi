@@ -637,6 +637,7 @@ class GetServerInfoResponse(_message.Message):
     DEFAULT_MODEL_FIELD_NUMBER: _builtins.int
     DEFAULT_MODE_FIELD_NUMBER: _builtins.int
     SQLITE_VERSION_FIELD_NUMBER: _builtins.int
+    MCP_SERVERS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """The version of the server, as in semantic versioning."""
     default_model: _builtins.str
@@ -657,6 +658,12 @@ class GetServerInfoResponse(_message.Message):
     def limits(self) -> Global___GetServerInfoResponse.Limits:
         """The limits that clients may run into."""
 
+    @_builtins.property
+    def mcp_servers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.McpServer]:
+        """The MCP servers that the operator has set up, in their order. Their tools are
+        offered in every conversation, but not to sub-agents.
+        """
+
     def __init__(
         self,
         *,
@@ -666,10 +673,11 @@ class GetServerInfoResponse(_message.Message):
         default_model: _builtins.str = ...,
         default_mode: _common_pb2.Mode.ValueType = ...,
         sqlite_version: _builtins.str = ...,
+        mcp_servers: _abc.Iterable[_common_pb2.McpServer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sandbox", b"sandbox"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_mode", b"default_mode", "default_model", b"default_model", "limits", b"limits", "sandbox", b"sandbox", "sqlite_version", b"sqlite_version", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_mode", b"default_mode", "default_model", b"default_model", "limits", b"limits", "mcp_servers", b"mcp_servers", "sandbox", b"sandbox", "sqlite_version", b"sqlite_version", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,8 +7,10 @@ its public contract.
 This file holds the enums and small values that the other files share.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -909,6 +911,10 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     """
     SYSTEM_MESSAGE_KIND_MODE_WORKSPACE: _SystemMessageKind.ValueType  # 12
     """The mode has changed to MODE_WORKSPACE. Names the mode and what it means."""
+    SYSTEM_MESSAGE_KIND_MCP_RESTARTED: _SystemMessageKind.ValueType  # 14
+    """MCP servers were started again in another mode, so that what they kept in
+    memory is lost. Names them.
+    """
 
 class SystemMessageKind(_SystemMessageKind, metaclass=_SystemMessageKindEnumTypeWrapper):
     """Why the server wrote a message to the model."""
@@ -941,6 +947,10 @@ at which step. Stored before the first message of the next run.
 """
 SYSTEM_MESSAGE_KIND_MODE_WORKSPACE: SystemMessageKind.ValueType  # 12
 """The mode has changed to MODE_WORKSPACE. Names the mode and what it means."""
+SYSTEM_MESSAGE_KIND_MCP_RESTARTED: SystemMessageKind.ValueType  # 14
+"""MCP servers were started again in another mode, so that what they kept in
+memory is lost. Names them.
+"""
 Global___SystemMessageKind: _TypeAlias = SystemMessageKind  # noqa: Y015
 
 class _Delivery:
@@ -1298,3 +1308,137 @@ class Budget(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Budget: _TypeAlias = Budget  # noqa: Y015
+
+@_typing.final
+class McpServer(_message.Message):
+    """A server of tools that speaks the Model Context Protocol (MCP)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[McpServer._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATE_UNSPECIFIED: McpServer._State.ValueType  # 0
+        """Never sent."""
+        STATE_CONNECTING: McpServer._State.ValueType  # 1
+        """It is being connected to for the first time."""
+        STATE_READY: McpServer._State.ValueType  # 2
+        """The last attempt to connect succeeded."""
+        STATE_FAILED: McpServer._State.ValueType  # 3
+        """The last attempt failed, or the connection was lost. The next call of one of
+        its tools tries again.
+        """
+        STATE_STOPPED: McpServer._State.ValueType  # 4
+        """Nobody has needed it yet."""
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """What is known of a server of tools."""
+
+    STATE_UNSPECIFIED: McpServer.State.ValueType  # 0
+    """Never sent."""
+    STATE_CONNECTING: McpServer.State.ValueType  # 1
+    """It is being connected to for the first time."""
+    STATE_READY: McpServer.State.ValueType  # 2
+    """The last attempt to connect succeeded."""
+    STATE_FAILED: McpServer.State.ValueType  # 3
+    """The last attempt failed, or the connection was lost. The next call of one of
+    its tools tries again.
+    """
+    STATE_STOPPED: McpServer.State.ValueType  # 4
+    """Nobody has needed it yet."""
+
+    @_typing.final
+    class Stdio(_message.Message):
+        """A program that is spoken with through its stdin and stdout. Each conversation
+        that calls one of its tools has one of its own, in its working directory and
+        mode.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        COMMAND_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """The program and its arguments."""
+
+        def __init__(
+            self,
+            *,
+            command: _abc.Iterable[_builtins.str] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Http(_message.Message):
+        """A server that is spoken with by streamable HTTP."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        URL_FIELD_NUMBER: _builtins.int
+        url: _builtins.str
+        """Its URL."""
+        def __init__(
+            self,
+            *,
+            url: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["url", b"url"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STDIO_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, of small letters, digits and hyphens, 32 characters at most. Its tools
+    are called `mcp__{name}__{tool}`.
+    """
+    state: Global___McpServer.State.ValueType
+    """What is known of it."""
+    error: _builtins.str
+    """Why it failed, as text for people. Empty unless it failed."""
+    @_builtins.property
+    def stdio(self) -> Global___McpServer.Stdio:
+        """A program."""
+
+    @_builtins.property
+    def http(self) -> Global___McpServer.Http:
+        """A URL."""
+
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its tools, `tools/mcp__{name}__{tool}`, as it listed them last. Empty until it
+        has. A run has those that were known when it began.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        stdio: Global___McpServer.Stdio | None = ...,
+        http: Global___McpServer.Http | None = ...,
+        state: Global___McpServer.State.ValueType = ...,
+        error: _builtins.str = ...,
+        tools: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["http", b"http", "stdio", b"stdio", "transport", b"transport"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "http", b"http", "name", b"name", "state", b"state", "stdio", b"stdio", "tools", b"tools", "transport", b"transport"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_transport: _TypeAlias = _typing.Literal["stdio", "http"]  # noqa: Y015
+    _WhichOneofArgType_transport: _TypeAlias = _typing.Literal["transport", b"transport"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_transport) -> _WhichOneofReturnType_transport | None: ...
+
+Global___McpServer: _TypeAlias = McpServer  # noqa: Y015

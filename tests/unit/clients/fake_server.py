@@ -265,6 +265,10 @@ class FakeBedrock:
         self.info.sandbox.restricted_available, self.info.sandbox.landlock_abi = True, 4
         self.info.sandbox.tier = v1.GetServerInfoResponse.Sandbox.TIER_B
         self.info.sandbox.reason = "namespaces are forbidden"
+        files = self.info.mcp_servers.add(name="files", state=v1.McpServer.STATE_FAILED, error="it is not installed")
+        files.stdio.command.extend(["mcp-files", "."])
+        self.info.mcp_servers.add(name="web", state=v1.McpServer.STATE_READY, tools=["tools/mcp__web__get"])
+        self.info.mcp_servers[1].http.url = "https://mcp.test"
         self.full = False
         """The store takes nothing: a cancel is carried out and not recorded."""
         self.jobs: list[str] = []

@@ -345,6 +345,13 @@ def test_models_and_tools_are_listed(program: Program) -> None:
     assert program("tools").stdout.startswith("bash\t")
 
 
+def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:
+    files, web = (line.split("\t") for line in program("mcp").stdout.splitlines())
+    assert files == ["files", "failed", "0", "mcp-files .", "it is not installed"]
+    assert web == ["web", "ready", "1", "https://mcp.test", ""]
+    assert json.loads(program("mcp", "--output", "json").stdout)[0]["stdio"] == {"command": ["mcp-files", "."]}
+
+
 def test_a_conversation_is_shown(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "", "", ask=True))
     program("ask", "Remove x")

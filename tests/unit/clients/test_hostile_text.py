@@ -43,6 +43,8 @@ COMMANDS = [
     ("models", "--output", "json"),
     ("tools",),
     ("tools", "--output", "json"),
+    ("mcp",),
+    ("mcp", "--output", "json"),
     ("doctor",),
     ("doctor", "--output", "json"),
     ("watch", NAME),

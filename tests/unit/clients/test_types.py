@@ -25,6 +25,7 @@ ENUMS: dict[str, Any] = {
     "ErrorKind": v1.ErrorKind,
     "Fate": v1.QueuedMessage.Fate,
     "FollowUpPolicy": v1.FollowUpPolicy,
+    "McpServerState": v1.McpServer.State,
     "Mode": v1.Mode,
     "ModelProtocol": v1.Model.Protocol,
     "RequestPhase": v1.ConversationState.LlmRequesting.Phase,

@@ -1,0 +1,103 @@
+"""The one thread with an event loop on which all MCP connections live: the protocol's library is asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
+
+    from actors.ports.threads import Threads
+
+Found = TypeVar("Found")
+
+END_SECONDS = 3.0
+"""Seconds in which the coroutines must have ended when the loop is closed, and again after they were cancelled."""
+
+
+class LoopThread:
+    """Runs coroutines on a thread of its own, which is started by the first one. Any thread."""
+
+    def __init__(self, threads: Threads) -> None:
+        """Start nothing yet. `threads`: for blocking work of the coroutines."""
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def run(self, work: Coroutine[object, object, Found]) -> Future[Found]:
+        """Start a coroutine. Raises RuntimeError if the loop is closed or no thread can be started."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._running())
+        except BaseException:
+            work.close()
+            raise
+
+    async def blocking(self, work: Callable[[], Found]) -> Found:
+        """Run blocking work on another thread and return its result. It goes on if this is cancelled."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Found] = loop.create_future()
+
+        def finish(result: Found | None, error: BaseException | None) -> None:
+            if done.cancelled():
+                return
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]
+
+        def job() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:  # noqa: BLE001 -- handed to the coroutine
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits
+                loop.call_soon_threadsafe(finish, result, error)
+
+        self._threads.run(job, "bedrock-mcp-work")
+        return await done
+
+    def close(self) -> None:
+        """Wait some seconds for all coroutines, cancel those that remain, and end the thread. Idempotent."""
+        with self._lock:
+            self._closed = True
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the server is shutting down")
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_serve, args=(loop,), name="bedrock-mcp", daemon=True)
+                thread.start()
+                self._loop, self._thread = loop, thread
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+        _finish(loop)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        _finish(loop)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+def _finish(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until all tasks have ended, for some seconds at most."""
+    if tasks := asyncio.all_tasks(loop):
+        loop.run_until_complete(asyncio.wait(tasks, timeout=END_SECONDS))

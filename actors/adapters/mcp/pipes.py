@@ -1,0 +1,105 @@
+"""The transport of MCP over the stdin and stdout of a program: one JSON-RPC message a line."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+CHUNK = 1 << 16
+
+LINE_BYTES = 32 << 20
+"""Maximum size of a message; a server that sends a larger one is disconnected."""
+
+
+@asynccontextmanager
+async def pipe_transport(
+    stdin: int, stdout: int, ended: anyio.Event
+) -> AsyncGenerator[
+    tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+]:
+    """Yield the streams of messages from and to a program, through non-blocking descriptors that the caller closes.
+
+    `ended` is set when the program can no longer be spoken with.
+    """
+    arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    async with arriving, received, sent, leaving, anyio.create_task_group() as tasks:
+
+        async def read() -> None:
+            async with arriving:
+                await _read(stdout, arriving)
+            ended.set()
+
+        async def write() -> None:
+            try:
+                await _write(stdin, leaving)
+            except OSError:  # the program reads no more, so that no request would ever be answered
+                await arriving.aclose()
+                ended.set()
+
+        tasks.start_soon(read)
+        tasks.start_soon(write)
+        try:
+            yield received, sent
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    """Pass on the messages of a program until it ends, sends too long a line, or nobody listens any more."""
+    waiting = bytearray()
+    while chunk := await _chunk(stdout):
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            message = _message(bytes(waiting + line))
+            waiting.clear()
+            if message is None:
+                continue
+            try:
+                await arriving.send(message)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return
+        waiting += rest
+        if len(waiting) > LINE_BYTES:
+            return
+
+
+async def _chunk(stdout: int) -> bytes:
+    while True:
+        try:
+            return os.read(stdout, CHUNK)
+        except BlockingIOError:
+            await anyio.wait_readable(stdout)
+        except OSError:
+            return b""
+
+
+def _message(line: bytes) -> SessionMessage | None:
+    """Return the message of a line; None for a line that is none: some programs print other text, too."""
+    if not line.strip():
+        return None
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+async def _write(stdin: int, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    """Write messages to a program. Raises OSError if it reads no more."""
+    async for each in leaving:
+        data = memoryview(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        while data:
+            try:
+                data = data[os.write(stdin, data) :]
+            except BlockingIOError:
+                await anyio.wait_writable(stdin)

@@ -1,0 +1,96 @@
+"""The result of a tool of an MCP server, as the model gets it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import TYPE_CHECKING
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from actors.ports import ImagesUnavailableError, InvalidImageError, ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp_types import CallToolResult
+
+    from actors.core.content import Image
+
+TEXT_CHARACTERS = 128 * 1024
+"""Maximum characters of a result; of a longer one, the beginning and the end are kept."""
+
+MAX_IMAGES = 8
+"""Maximum number of images of a result."""
+
+
+def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
+    """Return a result with its texts joined and its images stored (tool thread). `note` comes first.
+
+    An image that cannot be stored is named in the text instead.
+    """
+    texts = [note] if note else []
+    images: list[Image] = []
+    for part in result.content:
+        match part:
+            case TextContent(text=text):
+                texts.append(text)
+            case ImageContent(data=data) if len(images) < MAX_IMAGES:
+                kept = _image(data, keep_image)
+                if isinstance(kept, str):
+                    texts.append(kept)
+                else:
+                    images.append(kept)
+            case ImageContent():
+                texts.append(f"(A further image was left out: {MAX_IMAGES} are the most.)")
+            case AudioContent(mime_type=kind):
+                texts.append(f"(Audio of type {kind} was left out.)")
+            case ResourceLink(uri=uri, name=name):
+                texts.append(f"(The resource {name}: {uri})")
+            case EmbeddedResource():
+                texts.append(_resource(part.resource))
+    if result.structured_content is not None and not any(isinstance(part, TextContent) for part in result.content):
+        texts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    text = _well_formed("\n".join(texts))
+    return ToolOutput(_cut(text) or ("" if images else "(no content)"), is_error=result.is_error, images=tuple(images))
+
+
+def _resource(resource: TextResourceContents | BlobResourceContents) -> str:
+    if isinstance(resource, TextResourceContents):
+        return f"{resource.uri}:\n{resource.text}"
+    return f"(The resource {resource.uri} of type {resource.mime_type} was left out: it is no text.)"
+
+
+def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
+    """Store an image; return why it cannot be shown, in brackets, if so."""
+    try:
+        return keep_image(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        return "(An image was left out: it is not valid base64.)"
+    except InvalidImageError as invalid:
+        return f"(An image was left out: it {invalid}.)"
+    except ImagesUnavailableError as unavailable:
+        return f"(An image was left out: {unavailable}.)"
+
+
+def _cut(text: str) -> str:
+    """Return a text of bounded length."""
+    over = len(text) - TEXT_CHARACTERS
+    if over <= 0:
+        return text
+    half = TEXT_CHARACTERS // 2
+    return f"{text[:half]}\n[… {over:,} characters left out …]\n{text[-half:]}"
+
+
+def _well_formed(text: str) -> str:
+    """Replace what cannot be stored: NUL and halves of surrogate pairs."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,0 +1,189 @@
+"""The settings of MCP servers, as the operator's file has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct, convert
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*)|(\$))")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_TYPES: Mapping[str, Any] = {
+    "name": str,
+    "command": list[str],
+    "environment": dict[str, Any],
+    "url": str,
+    "headers": dict[str, Any],
+    "oauth": dict[str, Any],
+    "read_only": bool | list[str],
+    "enabled": bool,
+    "connect_seconds": float,
+    "call_seconds": float,
+}
+_OAUTH = ("client_id", "client_secret", "issuer", "scope")
+
+
+class OAuth(Struct, frozen=True):
+    """Credentials of this server itself for an MCP server, by the OAuth grant of client credentials."""
+
+    client_id: str
+    client_secret: str
+    issuer: str
+    """The authorization server that these credentials belong to; no other one gets them."""
+    scope: str = ""
+
+    def __repr__(self) -> str:
+        return f"OAuth({self.client_id!r}, ***)"
+
+
+class McpServer(Struct, frozen=True, kw_only=True):
+    """One MCP server: a program that speaks over stdin and stdout, or a URL."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    """The program and its arguments; () for a server with a URL. It runs in the conversation's working directory."""
+    environment: Mapping[str, str] = {}
+    """Variables for the program beside those that every tool gets. May hold secrets."""
+    url: str = ""
+    headers: Mapping[str, str] = {}
+    """Headers of every request. May hold secrets."""
+    oauth: OAuth | None = None
+    read_only: bool | frozenset[str] = False
+    """The tools that change nothing, by their own names; True: all. Only they run in restricted mode."""
+    connect_seconds: float = 60.0
+    """Time limit for the start of the program and the first exchange."""
+    call_seconds: float = 300.0
+    """Time limit of a call."""
+
+    def __repr__(self) -> str:
+        return f"McpServer({self.name!r})"
+
+    def changes_nothing(self, tool: str) -> bool:
+        """Return whether the operator calls a tool read-only."""
+        return self.read_only if isinstance(self.read_only, bool) else tool in self.read_only
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Return the texts that must never be shown."""
+        oauth = (self.oauth.client_secret,) if self.oauth else ()
+        return tuple(text for text in (*self.environment.values(), *self.headers.values(), *oauth) if len(text) > 3)
+
+
+def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
+    """Read the tables [[mcp_servers]], without those that are not enabled. Values may refer to `environ` and to files.
+
+    Raises ValueError that begins with the setting's name and contains no value of a variable or a file.
+    """
+    found: list[McpServer] = []
+    names: set[str] = set()
+    for number, table in enumerate(tables, 1):
+        name = table.get("name")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ValueError(
+                f"mcp_servers[{number}].name: must be 1 to 32 small letters, digits and -, and begin with no -"
+            )
+        if name in names:
+            raise ValueError(f"mcp_servers.{name}.name: there are two servers of this name")
+        names.add(name)
+        if table.get("enabled", True) is not False:
+            found.append(_server(name, table, environ))
+    return tuple(found)
+
+
+def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> McpServer:
+    where = f"mcp_servers.{name}"
+    given: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _TYPES:
+            raise ValueError(f"{where}.{key}: unknown setting; there are: {', '.join(_TYPES)}")
+        try:
+            given[key] = convert(value, _TYPES[key])
+        except (TypeError, ValueError):
+            raise ValueError(f"{where}.{key}: has the wrong type") from None
+    command, url = tuple(given.get("command", ())), given.get("url", "")
+    _check_transport(where, command, url, given)
+    for key in ("connect_seconds", "call_seconds"):
+        if not 1 <= given.get(key, 1) <= 86_400:
+            raise ValueError(f"{where}.{key}: must be between 1 and 86400 seconds")
+    read_only = given.get("read_only", False)
+    times = {key: given[key] for key in ("connect_seconds", "call_seconds") if key in given}
+    return McpServer(
+        name=name,
+        command=command,
+        environment=_values(f"{where}.environment", given.get("environment", {}), environ),
+        url=url,
+        headers=_values(f"{where}.headers", given.get("headers", {}), environ),
+        oauth=_oauth(f"{where}.oauth", given["oauth"], environ) if "oauth" in given else None,
+        read_only=read_only if isinstance(read_only, bool) else frozenset(read_only),
+        **times,
+    )
+
+
+def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapping[str, Any]) -> None:
+    """Check that there is either a command or a URL, with the settings that belong to it."""
+    if bool(command) == bool(url):
+        raise ValueError(f"{where}.command: give either command, for a program, or url")
+    if command and not command[0]:
+        raise ValueError(f"{where}.command: must begin with a program")
+    for key in ("headers", "oauth") if command else ("environment",):
+        if key in given:
+            raise ValueError(f"{where}.{key}: is for servers with {'url' if command else 'command'}")
+    if any(not _HEADER.fullmatch(header) for header in given.get("headers", ())):
+        raise ValueError(f"{where}.headers: has a name that no header can have")
+    if url:
+        try:
+            parts = urlsplit(url)
+            valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError(f"{where}.url: must be an http or https URL with a host")
+        if parts.username or parts.password:
+            raise ValueError(f"{where}.url: must not contain credentials; use headers or oauth")
+
+
+def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> OAuth:
+    if unknown := given.keys() - set(_OAUTH):
+        raise ValueError(f"{where}.{min(unknown)}: unknown setting; there are: {', '.join(_OAUTH)}")
+    values = _values(where, given, environ)
+    for key in ("client_id", "client_secret", "issuer"):
+        if not values.get(key):
+            raise ValueError(f"{where}.{key}: is missing")
+    return OAuth(**values)
+
+
+def _values(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    return {key: _value(f"{where}.{key}", value, environ) for key, value in given.items()}
+
+
+def _value(where: str, value: Any, environ: Mapping[str, str]) -> str:
+    """Return a value: a text in which $NAME and ${NAME} are variables and $$ is $, or {file = PATH}."""
+    if isinstance(value, str):
+        text = _REFERENCE.sub(lambda found: _variable(where, found, environ), value)
+    elif isinstance(value, dict) and value.keys() == {"file"} and isinstance(value["file"], str):
+        try:
+            text = Path(value["file"]).expanduser().read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError, RuntimeError):
+            raise ValueError(f"{where}: the file cannot be read") from None
+    else:
+        raise ValueError(f'{where}: must be a text or {{ file = "PATH" }}')
+    if any(character in text for character in "\0\r\n"):
+        raise ValueError(f"{where}: must be one line")
+    return text
+
+
+def _variable(where: str, found: re.Match[str], environ: Mapping[str, str]) -> str:
+    if found[3]:
+        return "$"
+    name = found[1] or found[2]
+    if name not in environ:
+        raise ValueError(f"{where}: {name} is not set in the server's environment")
+    return environ[name]

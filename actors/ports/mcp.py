@@ -1,0 +1,124 @@
+"""MCP servers, whose tools conversations use beside the built-in ones."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from actors.ports.models import ToolSpec
+
+if TYPE_CHECKING:
+    from actors.core.context import Mode
+    from actors.ports.records import ConversationRecord
+    from actors.ports.tools import Tool
+
+
+class McpState(StrEnum):
+    """What is known of an MCP server."""
+
+    CONNECTING = "connecting"
+    READY = "ready"
+    """The last attempt to connect succeeded."""
+    FAILED = "failed"
+    STOPPED = "stopped"
+    """Nobody has needed it yet."""
+
+
+class McpServerStatus(Struct, frozen=True):
+    """One MCP server of the operator."""
+
+    name: str
+    state: McpState
+    command: tuple[str, ...] = ()
+    """Its program and arguments; () for a server with a URL."""
+    url: str = ""
+    error: str = ""
+    """Why it failed, for people."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that it listed last, as they are offered."""
+
+
+class McpServers(Protocol):
+    """The MCP servers of this server, with one connection per conversation that calls a tool of theirs.
+
+    Any thread; only a tool's `run` blocks.
+    """
+
+    def start(self) -> None:
+        """Begin to ask all servers for their tools, in the background. Call once."""
+        ...
+
+    def close(self) -> None:
+        """End all connections and kill the servers' programs, within seconds; idempotent."""
+        ...
+
+    def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
+        """Decide which tools of MCP servers the next run of a conversation is offered, and return them.
+
+        They are those that are known now, in the order the model sees them; () for sub-agents. What is not known yet
+        is asked for in the background.
+        """
+        ...
+
+    def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
+        """Return what `offer` returned last for a conversation; () before."""
+        ...
+
+    def tool(self, name: str) -> Tool | None:
+        """Return the tool of an MCP server that models call by this name; None for other tools."""
+        ...
+
+    def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
+        """End the programs of a conversation that run in another mode than its own; return their servers' names.
+
+        The next call of one of their tools starts them again.
+        """
+        ...
+
+    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
+        """End the connections of a conversation; with `wider_than`, only those with more rights than this mode gives.
+
+        Their programs are killed without waiting. The next call connects again.
+        """
+        ...
+
+    def release(self, conversation_id: str) -> None:
+        """Forget what a conversation was offered: its actor has stopped. Connections stay."""
+        ...
+
+    def statuses(self) -> tuple[McpServerStatus, ...]:
+        """Return the servers, in the order of the settings."""
+        ...
+
+
+class NoMcpServers:
+    """Implements McpServers without any server."""
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
+        return ()
+
+    def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
+        return ()
+
+    def tool(self, name: str) -> Tool | None:
+        return None
+
+    def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
+        return ()
+
+    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
+        """Do nothing."""
+
+    def release(self, conversation_id: str) -> None:
+        """Do nothing."""
+
+    def statuses(self) -> tuple[McpServerStatus, ...]:
+        return ()

@@ -1,0 +1,149 @@
+"""MCP servers of the operator, from the settings to the model and back."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e import processes
+from tests.e2e.chat import Chat, question
+from tests.e2e.fake_provider import calls, says
+from tests.e2e.patience import eventually, within
+from tests.e2e.server_process import ROOT, ServerProcess, Servers, provider
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bedrock import Client
+
+    from tests.e2e.fake_provider import FakeProvider
+
+PROGRAM = ROOT / "tests" / "integration" / "mcp" / "program.py"
+
+
+def start(servers: Servers, folder: Path, fake_provider: FakeProvider, *ways: str, **env: str) -> ServerProcess:
+    """A server whose settings have the tests' program as the MCP server `t`; `count` and `spawn` may change things."""
+    command = [sys.executable, "-I", "-S", str(PROGRAM), *ways]
+    settings = folder / "settings.toml"
+    settings.write_text(
+        f'[[mcp_servers]]\nname = "t"\ncommand = {command!r}\nread_only = ["echo", "picture"]\n'
+        'environment = { TOKEN = "$SECRET_FOR_IT" }\n'
+    )
+    settings.chmod(0o600)
+    secret = {"SECRET_FOR_IT": "a-secret-of-the-operator"}
+    return servers(folder, "--config", str(settings), **provider(fake_provider.url), **secret, **env)
+
+
+def marked(server: ServerProcess) -> list[int]:
+    """The processes of MCP servers: they have the operator's variable."""
+    return [pid for pid in processes.running("a-secret-of-the-operator") if pid != server.pid]
+
+
+def tools_known(client: Client) -> None:
+    eventually(lambda: bool(client.server_info().mcp_servers[0].tools), "its tools")
+
+
+def test_a_call_goes_to_the_server_and_its_result_to_the_model(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start(start_server, tmp_path, fake_provider)
+    with server.client() as client:
+        tools_known(client)
+        (status,) = client.server_info().mcp_servers
+        assert (status.name, status.state, status.error) == ("t", "ready", "")
+        (echo,) = [tool for tool in client.tools() if tool.name == "tools/mcp__t__echo"]
+        assert (echo.audience, echo.writes) == ("top_level", False)
+        wanted = calls(("mcp__t__echo", {"text": "hello"}), ("mcp__t__picture", {}), ("mcp__t__extra", {}))
+        part = fake_provider.part(wanted, says("Done."))
+        chat = Chat(client, part, tmp_path)
+        assert chat.ask("Use it.") == "Done."
+        assert "mcp__t__echo" in part.exchanges[0].tools
+        first, second, third = part.exchanges[1].results
+        assert "echo hello" in str(first)
+        assert "image" in str(second)
+        assert "There is no tool" in str(third), "what is not offered is not called"
+        chat.assert_valid()
+        assert marked(server), "it stays for the next call"
+        stored = [path for path in server.data.rglob("*") if path.is_file()]
+        assert [path for path in stored if b"a-secret-of-the-operator" in path.read_bytes()] == []
+        assert "a-secret-of-the-operator" not in server.log_text()
+        chat.conversation.delete()
+        eventually(lambda: not marked(server), "its end with the conversation")
+
+
+def test_a_tool_that_may_change_something_asks_and_needs_another_mode(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start(start_server, tmp_path, fake_provider)
+    with server.client() as client:
+        tools_known(client)
+        if not client.server_info().sandbox.restricted_available:
+            pytest.skip("this machine keeps no restriction")
+        part = fake_provider.part(calls(("mcp__t__count", {})), says("It is refused."))
+        chat = Chat(client, part, tmp_path, mode="restricted", approval_policy="ask_writes")
+        run = chat.send("Count.")
+        asked = question(run)
+        assert asked.tool == "mcp__t__count"
+        chat.conversation.approve(asked)
+        assert within(run.answer) == "It is refused."
+        assert "request_mode_upgrade" in str(part.exchanges[1].results)
+        part.then(calls(("mcp__t__echo", {})), says("One."))
+        assert chat.ask("Now this.") == "One."
+        chat.conversation.set_mode("unrestricted")
+        part.then(says("Ready."), calls(("mcp__t__count", {})), says("Counted."))
+        assert chat.ask("What changed?") == "Ready."
+        notices = [message for message in chat.conversation.messages() if message.system_kind == "mcp_restarted"]
+        assert len(notices) == 1
+        assert " t." in notices[0].text
+        assert "started again" in "".join(part.exchanges[-1].texts)
+        chat.assert_valid()
+
+
+def test_a_cancel_ends_the_call_with_one_result_and_the_server_goes_on(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start(start_server, tmp_path, fake_provider)
+    with server.client() as client:
+        tools_known(client)
+        part = fake_provider.part(calls(("mcp__t__wait", {})))
+        chat = Chat(client, part, tmp_path, mode="unrestricted")
+        run = chat.send("Wait.")
+        within(lambda: next(event for event in run if event.kind == "tool_output_delta"))
+        before = marked(server)
+        chat.conversation.cancel()
+        chat.settle()
+        results = [result for message in chat.conversation.messages() for result in message.tool_results]
+        assert [result.outcome for result in results] == ["cancelled"]
+        part.then(calls(("mcp__t__echo", {"text": "on"})), says("On."))
+        assert chat.ask("Go on.") == "On."
+        assert marked(server) == before, "the same process"
+        chat.assert_valid()
+
+
+def test_nothing_of_it_survives_a_killed_server(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    sleep = processes.forever()
+    server = start(start_server, tmp_path, fake_provider, f"sleep={sleep}")
+    with server.client() as client:
+        tools_known(client)
+        part = fake_provider.part(calls(("mcp__t__spawn", {})), says("Spawned."))
+        chat = Chat(client, part, tmp_path, mode="unrestricted")
+        assert chat.ask("Spawn.") == "Spawned."
+        eventually(lambda: len(processes.sleepers(sleep)) == 1, "its child")
+        server.kill()
+    eventually(lambda: not marked(server), "the end of the server's MCP servers")
+    eventually(lambda: not processes.running(sleep), "the end of what they started")
+
+
+def test_a_server_that_is_down_delays_nothing(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start(start_server, tmp_path, fake_provider, "silent")
+    with server.client() as client:
+        chat = Chat(client, fake_provider.part(says("Hello.")), tmp_path)
+        assert chat.ask("Hi.") == "Hello."
+        (status,) = client.server_info().mcp_servers
+        assert status.state == "connecting"

@@ -1,0 +1,122 @@
+"""MCP servers in real tool hosts, and the certainty that none of them is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from actors.adapters.mcp.server_settings import McpServer
+from actors.adapters.mcp.servers import McpServerHub
+from actors.adapters.sandbox.probe import probe
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.core.content import Image
+from actors.core.context import Mode
+from actors.core.states import Idle
+from actors.ports import CancelToken, ConversationRecord, ToolContext, ToolOutput
+from actors.ports.mcp import McpServerStatus, McpState
+from actors.runtime.system_clock import SystemClock
+from actors.runtime.thread_pool import ThreadPool
+from tests.e2e import processes
+from tests.e2e.patience import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+PROGRAM = str(Path(__file__).with_name("program.py"))
+
+
+def server(*ways: str, name: str = "t", **settings: Any) -> McpServer:
+    """The program of the tests as a server; `ways`: how it misbehaves. All its tools are read-only unless said."""
+    fields: dict[str, Any] = {"read_only": True, "connect_seconds": 30.0} | settings
+    return McpServer(name=name, command=(sys.executable, "-I", "-S", PROGRAM, *ways), **fields)
+
+
+def conversation(name: str = "c1", mode: Mode = Mode.UNRESTRICTED, **fields: Any) -> ConversationRecord:
+    """A conversation as the store has it."""
+    given: dict[str, Any] = {"slug": "", "cwd": "/", "state": Idle(), "model": "m", "principal": "p"} | fields
+    return ConversationRecord(id=name, mode=mode, state_updated_at=1, created_at=1, updated_at=1, **given)
+
+
+class Hub:
+    """A hub of some servers, and the calls of their tools."""
+
+    def __init__(self, sandbox: ToolHostSandbox, marker: str, *servers: McpServer, **settings: Any) -> None:
+        self.threads = ThreadPool()
+        self.sandbox = sandbox
+        self.marker = marker
+        environment = {"PATH": os.environ["PATH"], "MARKER": marker}
+        self.all = McpServerHub(servers, sandbox, self.threads, environment, **settings)
+        self.shown: list[str] = []
+        self.images: list[bytes] = []
+
+    def context(self, cancel: CancelToken | None = None, **changes: Any) -> ToolContext:
+        context = ToolContext(
+            conversation_id="c1",
+            tool_use_id="t1",
+            working_directory="/",
+            mode=Mode.UNRESTRICTED,
+            cancel=cancel or CancelToken(),
+            sandbox=self.sandbox,
+            clock=SystemClock(),
+            on_output=self.shown.append,
+            track=lambda _: lambda: True,
+            reaped=lambda _: None,
+            keep_image=self._keep,
+        )
+        return replace(context, **changes)
+
+    def _keep(self, data: bytes) -> Image:
+        self.images.append(data)
+        return Image("hash", "image/png", 1, 1)
+
+    def call(
+        self, tool: str, arguments: Mapping[str, Any] = {}, cancel: CancelToken | None = None, **changes: Any
+    ) -> ToolOutput:
+        """Call a tool as the tool runner does. `tool` is its own name, or its full one."""
+        name = tool if tool.startswith("mcp__") else f"mcp__t__{tool}"
+        found = self.all.tool(name)
+        assert found is not None
+        return found.run(arguments, self.context(cancel, **changes))
+
+    def status(self) -> McpServerStatus:
+        return self.all.statuses()[0]
+
+    def settled(self) -> McpServerStatus:
+        """The status of the only server once it is known whether it can be connected to."""
+        eventually(lambda: self.status().state in {McpState.READY, McpState.FAILED}, "a state")
+        return self.status()
+
+    def running(self) -> list[int]:
+        """The processes of all servers."""
+        return processes.running(self.marker)
+
+    def close(self) -> None:
+        self.all.close()
+        self.threads.close()
+
+
+@pytest.fixture
+def sandbox() -> Iterator[ToolHostSandbox]:
+    sandbox = ToolHostSandbox(probe())
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.fixture
+def hub(sandbox: ToolHostSandbox) -> Iterator[Callable[..., Hub]]:
+    """Makes hubs; all are closed at the end, and nothing of them runs then."""
+    made: list[Hub] = []
+
+    def make(*servers: McpServer, **settings: Any) -> Hub:
+        made.append(Hub(sandbox, processes.forever(), *servers, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    assert [pid for each in made for pid in each.running()] == []

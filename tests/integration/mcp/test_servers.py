@@ -1,0 +1,349 @@
+"""MCP servers as programs in tool hosts: their tools, their cancels, their ends, and the mischief they can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.adapters.mcp import pipes, results, tool_listing
+from actors.adapters.mcp.servers import RESTARTED
+from actors.core.context import Mode
+from actors.ports import CancelToken
+from actors.ports.mcp import McpState
+from tests.e2e import processes
+from tests.e2e.patience import eventually, within
+from tests.integration.mcp.conftest import Hub, conversation, server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+
+CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "40"))
+"""Calls that are cancelled at a random moment."""
+
+
+def children_of(hub: Hub) -> list[int]:
+    return [pid for pid in hub.running() if processes.alive(pid)]
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def test_its_tools_are_listed_when_the_server_starts_and_nothing_stays(hub: Callable[..., Hub]) -> None:
+    made = hub(server(read_only=frozenset({"echo"})))
+    assert made.status().state is McpState.STOPPED
+    made.all.start()
+    status = made.settled()
+    assert (status.state, status.error) == (McpState.READY, "")
+    assert [tool.name for tool in status.tools][:2] == ["mcp__t__echo", "mcp__t__count"]
+    assert [tool.traits.writes for tool in status.tools][:2] == [False, True], "only what the operator calls read-only"
+    eventually(lambda: not made.running(), "its end")
+    assert made.status().state is McpState.READY
+
+
+def test_a_run_has_the_tools_that_were_known_when_it_began(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    record = conversation()
+    assert made.all.offer(record) == (), "nothing waits for a server"
+    made.settled()
+    assert made.all.offered(record.id) == ()
+    offered = made.all.offer(record)
+    assert offered[0].name == "mcp__t__echo"
+    made.call("more")
+    eventually(lambda: made.status().tools[-1].name == "mcp__t__extra", "the longer list")
+    assert made.all.offered(record.id) == offered, "the run goes on with its list"
+    assert len(made.all.offer(record)) == len(offered) + 1
+    made.all.release(record.id)
+    assert made.all.offered(record.id) == ()
+
+
+def test_a_sub_agent_gets_none(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    made.all.start()
+    made.settled()
+    assert made.all.offer(conversation(user_initiated=False)) == ()
+
+
+def test_what_cannot_be_offered_is_left_out(hub: Callable[..., Hub]) -> None:
+    made = hub(server("hostile", "endless"))
+    made.all.start()
+    tools = {tool.name: tool for tool in made.settled().tools}
+    assert len(tools) == tool_listing.MAX_TOOLS
+    assert "mcp__t__large" not in tools
+    assert tools["mcp__t__echo"].description == "Does echo."
+    assert len(tools["mcp__t__wordy"].description) == tool_listing.DESCRIPTION_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("ways", "settings", "why"),
+    [
+        (("crash",), {}, "no configuration"),
+        (("silent",), {"connect_seconds": 1.0}, "did not answer within 1 s"),
+        (("deaf",), {"connect_seconds": 1.0}, "did not answer within 1 s"),
+        (("flood",), {}, "closed"),
+    ],
+)
+def test_a_server_that_does_not_come_up_is_named_with_its_reason(
+    hub: Callable[..., Hub],
+    monkeypatch: pytest.MonkeyPatch,
+    ways: tuple[str, ...],
+    settings: dict[str, Any],
+    why: str,
+) -> None:
+    monkeypatch.setattr(pipes, "LINE_BYTES", 4 << 20)
+    made = hub(server(*ways, **settings))
+    made.all.start()
+    status = made.settled()
+    assert status.state is McpState.FAILED
+    assert why in status.error
+    called = made.call("echo")
+    assert called.is_error
+    assert why in called.text
+    again = made.call("echo")
+    assert again.is_error, "and at once: it was tried only just now"
+    eventually(lambda: not made.running(), "the end of all that was started")
+
+
+def test_a_program_that_does_not_exist_is_named(hub: Callable[..., Hub], sandbox: ToolHostSandbox) -> None:
+    from actors.adapters.mcp.server_settings import McpServer
+
+    made = hub(McpServer(name="t", command=("no-such-program",)))
+    made.all.start()
+    assert "No such file" in made.settled().error
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_results_are_what_the_server_says(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    assert made.call("echo", {"text": "hi"}).text == "echo hi"
+    failed = made.call("fail")
+    assert (failed.text, failed.is_error) == ("it went wrong", True)
+    pictured = made.call("picture")
+    assert (pictured.text, len(pictured.images)) == ("", 1)
+    assert made.images[0].startswith(b"\x89PNG")
+    assert json.loads(made.call("structured").text) == {"sum": 3}
+    cut = made.call("huge", {"size": 3 << 20}).text
+    assert len(cut) < results.TEXT_CHARACTERS + 100
+    assert "characters left out" in cut
+    unknown = made.call("no-such-tool")
+    assert unknown.is_error
+    assert "KeyError" in unknown.text
+    gone = made.call("mcp__other__echo")
+    assert gone.is_error
+    assert "no MCP server other" in gone.text
+
+
+def test_it_runs_in_the_working_directory_with_its_own_environment_and_no_other(
+    hub: Callable[..., Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a secret")
+    made = hub(server(environment={"TOKEN": "for it"}))
+    assert made.call("where", working_directory=str(tmp_path)).text == str(tmp_path)
+    environment = json.loads(made.call("environment").text)
+    assert environment["TOKEN"] == "for it"
+    assert environment.keys() <= {"PATH", "MARKER", "TOKEN", "BEDROCK_CALL", "LC_CTYPE"}
+
+
+def test_each_conversation_has_a_process_of_its_own(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    assert [made.call("count").text for _ in range(2)] == ["1", "2"]
+    assert made.call("count", conversation_id="c2").text == "1"
+    made.all.stop("c1")
+    assert made.call("count", conversation_id="c2").text == "2"
+    assert made.call("count").text == "1"
+
+
+def test_nonsense_between_messages_is_skipped_and_a_broken_result_is_an_error(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    broken = made.call("nonsense")
+    assert broken.is_error
+    assert made.call("echo", {"text": "on"}).text == "echo on"
+
+
+def test_what_it_asks_of_a_person_is_declined(hub: Callable[..., Hub]) -> None:
+    assert hub(server()).call("ask").text == "asked", "it got an answer, or none, but the call goes on"
+
+
+def test_a_call_that_takes_too_long_fails_and_the_server_goes_on(hub: Callable[..., Hub]) -> None:
+    made = hub(server(call_seconds=1.0))
+    assert made.call("count").text == "1"
+    late = made.call("wait")
+    assert late.is_error
+    assert "did not answer within 1 s" in late.text
+    assert made.call("count").text == "2"
+
+
+def test_a_server_that_dies_is_started_again_and_the_model_is_told(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    made.call("count")
+    died = made.call("die")
+    assert died.is_error
+    eventually(lambda: made.status().state is McpState.FAILED, "the news")
+    assert "a last word" in made.status().error
+    assert made.call("count").text == f"{RESTARTED}\n1"
+    assert made.call("count").text == "2"
+
+
+# --- modes ------------------------------------------------------------------------------------------------------------
+
+
+def test_in_restricted_mode_only_read_only_tools_run_and_their_program_is_restricted(
+    hub: Callable[..., Hub], sandbox: ToolHostSandbox, tmp_path: Path
+) -> None:
+    if not sandbox.report.restriction_available:
+        pytest.skip("this machine keeps no restriction")
+    made = hub(server(read_only=frozenset({"write", "where"})))
+    refused = made.call("count", mode=Mode.RESTRICTED)
+    assert refused.is_error
+    assert "request_mode_upgrade" in refused.text
+    assert made.running() == [], "nothing was started for it"
+    target = tmp_path / "file"
+    written = made.call("write", {"path": str(target)}, mode=Mode.RESTRICTED)
+    assert written.is_error
+    assert not target.exists()
+    assert made.call("where", mode=Mode.RESTRICTED).text == "/"
+
+
+def test_in_workspace_mode_its_program_changes_the_working_directory_only(
+    hub: Callable[..., Hub], sandbox: ToolHostSandbox, tmp_path: Path
+) -> None:
+    if not sandbox.report.workspace_available:
+        pytest.skip("this machine keeps no workspace")
+    made = hub(server(read_only=False))
+    work, outside = tmp_path / "work", tmp_path / "outside"
+    work.mkdir()
+    outside.mkdir()
+    here: dict[str, Any] = {"mode": Mode.WORKSPACE, "working_directory": str(work)}
+    refused = made.call("write", {"path": str(outside / "file")}, **here)
+    assert refused.is_error
+    assert list(outside.iterdir()) == []
+    assert made.call("write", {"path": str(work / "file")}, **here).text == "written"
+    assert (work / "file").read_text() == "written"
+    assert made.call("count", **here).text == "1"
+
+
+def test_another_mode_starts_it_again_when_the_next_run_begins(
+    hub: Callable[..., Hub], sandbox: ToolHostSandbox, tmp_path: Path
+) -> None:
+    if not sandbox.report.restriction_available:
+        pytest.skip("this machine keeps no restriction")
+    made = hub(server())
+    assert made.call("count").text == "1"
+    narrowed = made.call("count", mode=Mode.RESTRICTED)
+    assert narrowed.is_error
+    assert "started again" in narrowed.text
+    assert made.all.restart_for(conversation(mode=Mode.UNRESTRICTED)) == ()
+    assert made.all.restart_for(conversation(mode=Mode.RESTRICTED)) == ("t",)
+    assert made.all.restart_for(conversation(mode=Mode.RESTRICTED)) == ()
+    assert made.call("count", mode=Mode.RESTRICTED).text == "1"
+    assert made.call("count", mode=Mode.UNRESTRICTED).text == "2", "less than the mode gives is no harm"
+
+
+def test_what_has_more_than_a_mode_gives_can_be_ended_at_once(
+    hub: Callable[..., Hub], sandbox: ToolHostSandbox
+) -> None:
+    if not sandbox.report.restriction_available:
+        pytest.skip("this machine keeps no restriction")
+    made = hub(server())
+    made.call("count")
+    made.all.stop("c1", wider_than=Mode.UNRESTRICTED)
+    assert made.call("count").text == "2"
+    made.all.stop("c1", wider_than=Mode.RESTRICTED)
+    eventually(lambda: not made.running(), "its end")
+    assert made.call("count", mode=Mode.RESTRICTED).text == f"{RESTARTED}\n1"
+
+
+# --- cancels and ends -------------------------------------------------------------------------------------------------
+
+
+def test_a_cancel_reaches_the_server_and_does_not_kill_it(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    assert made.call("count").text == "1"
+    cancel = CancelToken()
+    ended: list[bool] = []
+    calling = threading.Thread(target=lambda: ended.append(made.call("wait", cancel=cancel).is_error))
+    calling.start()
+    eventually(lambda: made.shown == ["waiting"], "its progress")
+    cancel.cancel()
+    calling.join(30)
+    assert ended == [True]
+    assert made.call("count").text == "2"
+
+
+def test_a_cancel_ends_a_call_to_a_server_that_hangs(hub: Callable[..., Hub]) -> None:
+    made = hub(server("deaf"))
+    cancel = CancelToken()
+    threading.Timer(0.2, cancel.cancel).start()
+    assert within(lambda: made.call("echo", cancel=cancel)).is_error
+    made.all.stop("c1")
+    eventually(lambda: not made.running(), "its end")
+
+
+def test_cancels_at_random_moments_end_each_call_once_and_leave_nothing(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    made.call("echo")
+    some = random.Random(7)
+    for _ in range(CANCELS):
+        cancel = CancelToken()
+        timer = threading.Timer(some.choice((0, 0.0005, 0.001, 0.003)), cancel.cancel)
+        timer.start()
+        called = within(lambda: made.call("wait", cancel=cancel))  # noqa: B023 -- called before the next round
+        timer.join()
+        assert called.is_error
+        assert cancel.cancelled
+    assert made.call("echo", {"text": "still here"}).text == "echo still here"
+    made.all.stop("c1")
+    eventually(lambda: not made.running(), "its end")
+
+
+def test_everything_a_server_started_ends_with_its_conversation(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    made.call("spawn")
+    eventually(lambda: len(processes.sleepers(made.marker)) == 1, "its child")
+    made.all.stop("c1")
+    eventually(lambda: not made.running(), "the end of the whole tree")
+
+
+def test_everything_ends_with_the_hub_and_leaves_no_thread_or_descriptor(sandbox: ToolHostSandbox) -> None:
+    first = Hub(sandbox, processes.forever(), server())
+    first.call("echo")
+    first.close()
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(3):
+        made = Hub(sandbox, processes.forever(), server(), server("deaf", name="u", connect_seconds=60.0))
+        made.all.start()
+        made.call("spawn")
+        calling = threading.Thread(target=made.call, args=("wait",))
+        calling.start()
+        eventually(lambda: made.shown == ["waiting"], "its progress")  # noqa: B023 -- called at once
+        made.close()
+        calling.join(30)
+        assert not calling.is_alive(), "the call ended with the server"
+        assert made.running() == []
+    eventually(lambda: (len(os.listdir("/proc/self/fd")), threading.active_count()) <= before, "what was before")
+
+
+def test_a_server_that_nobody_calls_ends_by_itself(hub: Callable[..., Hub]) -> None:
+    made = hub(server(), idle_seconds=0.3)
+    made.call("echo")
+    eventually(lambda: not made.running(), "its end")
+    assert made.call("echo", {"text": "again"}).text == f"{RESTARTED}\necho again"
+
+
+def test_a_killed_host_is_a_failed_server(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    made.call("echo")
+    for pid in made.running():
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: made.status().state is McpState.FAILED, "the news")
+    assert made.call("count").text == f"{RESTARTED}\n1"

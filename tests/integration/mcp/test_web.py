@@ -1,0 +1,91 @@
+"""MCP servers with a URL: streamable HTTP, headers, OAuth by client credentials."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors.adapters.mcp.server_settings import McpServer, OAuth
+from actors.core.context import Mode
+from actors.ports import CancelToken
+from actors.ports.mcp import McpState
+from tests.e2e.patience import eventually
+from tests.integration.mcp.web import TOKEN, WebServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.integration.mcp.conftest import Hub
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    with WebServer() as server:
+        yield server
+
+
+def test_tools_of_a_url_are_called_with_its_headers(hub: Callable[..., Hub], web: WebServer) -> None:
+    made = hub(McpServer(name="t", url=web.url, headers={"Authorization": f"Bearer {TOKEN}"}))
+    made.all.start()
+    assert [tool.name for tool in made.settled().tools] == ["mcp__t__add", "mcp__t__wait"]
+    assert made.call("add", {"a": 2, "b": 3}).text == "5"
+    wrong = made.call("add", {"a": "x"})
+    assert wrong.is_error
+    assert made.call("add", {"a": 2, "b": 5}).text == "7"
+    assert made.call("add", {"a": 1, "b": 1}, mode=Mode.RESTRICTED).is_error, "nothing holds what it does"
+
+
+def test_a_cancel_ends_the_call_at_the_server(hub: Callable[..., Hub], web: WebServer) -> None:
+    made = hub(McpServer(name="t", url=web.url, headers={"Authorization": f"Bearer {TOKEN}"}))
+    cancel = CancelToken()
+    calling = threading.Thread(target=lambda: made.call("wait", cancel=cancel))
+    calling.start()
+    assert web.waiting.wait(30)
+    cancel.cancel()
+    calling.join(30)
+    assert not calling.is_alive()
+    assert web.ended.wait(30)
+    assert made.call("add", {"a": 2, "b": 5}).text == "7"
+
+
+def test_without_the_header_it_is_down_and_the_reason_holds_no_secret(hub: Callable[..., Hub], web: WebServer) -> None:
+    made = hub(McpServer(name="t", url=web.url, headers={"Authorization": "Bearer wrong-secret"}))
+    made.all.start()
+    status = made.settled()
+    assert status.state is McpState.FAILED
+    assert "401" in status.error
+    assert "wrong-secret" not in status.error
+
+
+def test_an_access_token_is_got_for_client_credentials(hub: Callable[..., Hub], web: WebServer) -> None:
+    made = hub(McpServer(name="t", url=web.url, oauth=OAuth("me", "pw", web.address)))
+    assert made.call("add", {"a": 2, "b": 3}).text == "5"
+    assert made.call("add", {"a": 2, "b": 3}).text == "5"
+    assert web.tokens_given == 1
+
+
+def test_credentials_go_to_their_issuer_only(hub: Callable[..., Hub], web: WebServer) -> None:
+    made = hub(McpServer(name="t", url=web.url, oauth=OAuth("me", "pw", "https://auth.example.com")))
+    assert made.call("add", {"a": 2, "b": 3}).is_error
+    assert web.tokens_given == 0
+
+
+def test_where_nobody_listens_the_server_is_down(hub: Callable[..., Hub]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    made = hub(McpServer(name="t", url=f"http://127.0.0.1:{port}/mcp"))
+    made.all.start()
+    assert made.settled().state is McpState.FAILED
+    eventually(lambda: made.call("add").is_error, "an error")
+
+
+def test_one_that_never_answers_is_given_up_and_can_be_stopped(hub: Callable[..., Hub]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/mcp"
+        made = hub(McpServer(name="t", url=url, connect_seconds=1.0), McpServer(name="u", url=url))
+        made.all.start()
+        assert "did not answer within 1 s" in made.settled().error
+        made.close()

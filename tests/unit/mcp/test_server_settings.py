@@ -1,0 +1,88 @@
+"""The tables [[mcp_servers]] of the operator's file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.adapters.mcp.server_settings import OAuth, servers_from_tables
+from actors.adapters.mcp.tool_listing import full_name, parted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENVIRON = {"TOKEN": "a-token-4711", "HOME": "/h"}
+
+
+def test_a_program_has_its_environment_from_variables_and_files(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from a file\n")
+    table: dict[str, Any] = {
+        "name": "git",
+        "command": ["mcp-server-git", "--repository", "."],
+        "environment": {"A": "$TOKEN", "B": "x${TOKEN}y$$", "C": {"file": str(tmp_path / "key")}},
+        "read_only": ["git_log"],
+        "call_seconds": 5,
+    }
+    (server,) = servers_from_tables([table], ENVIRON)
+    assert server.command == ("mcp-server-git", "--repository", ".")
+    assert server.environment == {"A": "a-token-4711", "B": "xa-token-4711y$", "C": "from a file"}
+    assert (server.changes_nothing("git_log"), server.changes_nothing("git_commit")) == (True, False)
+    assert (server.call_seconds, server.connect_seconds) == (5.0, 60.0)
+    assert "a-token-4711" in server.secrets
+    assert "4711" not in repr(server)
+
+
+def test_a_url_has_headers_or_oauth() -> None:
+    plain = {"name": "a", "url": "https://x.test/mcp", "headers": {"Authorization": "Bearer $TOKEN"}, "read_only": True}
+    credentials = {"client_id": "me", "client_secret": "$TOKEN", "issuer": "https://auth.test"}
+    one, two = servers_from_tables([plain, {"name": "b", "url": "http://localhost:1/", "oauth": credentials}], ENVIRON)
+    assert one.headers == {"Authorization": "Bearer a-token-4711"}
+    assert one.changes_nothing("anything")
+    assert two.oauth == OAuth("me", "a-token-4711", "https://auth.test")
+    assert "4711" not in repr(two.oauth)
+
+
+def test_one_that_is_not_enabled_is_left_out_and_its_variables_need_not_be_set() -> None:
+    assert servers_from_tables([{"name": "a", "enabled": False, "url": "https://$NONE"}], ENVIRON) == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "where"),
+    [
+        ({}, r"mcp_servers\[1\].name"),
+        ({"name": "A_b", "command": ["x"]}, r"mcp_servers\[1\].name"),
+        ({"name": "a"}, "mcp_servers.a.command"),
+        ({"name": "a", "command": ["x"], "url": "https://x"}, "mcp_servers.a.command"),
+        ({"name": "a", "command": [""]}, "mcp_servers.a.command"),
+        ({"name": "a", "command": "x y"}, "mcp_servers.a.command: has the wrong type"),
+        ({"name": "a", "command": ["x"], "headers": {}}, "mcp_servers.a.headers: is for servers with url"),
+        ({"name": "a", "url": "https://x", "environment": {}}, "mcp_servers.a.environment"),
+        ({"name": "a", "url": "ftp://x"}, "mcp_servers.a.url"),
+        ({"name": "a", "url": "https://me:pw@x"}, "mcp_servers.a.url: must not contain credentials"),
+        ({"name": "a", "url": "https://x", "headers": {"a b": "c"}}, "mcp_servers.a.headers"),
+        ({"name": "a", "command": ["x"], "environment": {"K": "$MISSING"}}, "mcp_servers.a.environment.K: MISSING is"),
+        ({"name": "a", "command": ["x"], "environment": {"K": {"file": "/no/such"}}}, "a.environment.K: the file"),
+        ({"name": "a", "command": ["x"], "environment": {"K": "a\nb"}}, "mcp_servers.a.environment.K: must be one"),
+        ({"name": "a", "command": ["x"], "environment": {"K": 3}}, "mcp_servers.a.environment.K: must be a text"),
+        ({"name": "a", "command": ["x"], "call_seconds": 0}, "mcp_servers.a.call_seconds"),
+        ({"name": "a", "command": ["x"], "color": 1}, "mcp_servers.a.color: unknown setting"),
+        ({"name": "a", "url": "https://x", "oauth": {"client_id": "i"}}, "mcp_servers.a.oauth.client_secret"),
+        ({"name": "a", "url": "https://x", "oauth": {"password": "i"}}, "mcp_servers.a.oauth.password: unknown"),
+    ],
+)
+def test_what_is_wrong_is_named(table: dict[str, Any], where: str) -> None:
+    with pytest.raises(ValueError, match=where):
+        servers_from_tables([table], ENVIRON)
+
+
+def test_two_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two servers of this name"):
+        servers_from_tables([{"name": "a", "command": ["x"]}] * 2, ENVIRON)
+
+
+def test_names_are_put_together_and_taken_apart() -> None:
+    assert full_name("my-server", "do_it") == "mcp__my-server__do_it"
+    assert parted("mcp__my-server__do_it") == ("my-server", "do_it")
+    assert parted("mcp__my-server__do__it") == ("my-server", "do__it")
+    assert [parted(name) for name in ("bash", "mcp__", "mcp__x", "mcp__x__")] == [None] * 4
