@@ -139,11 +139,15 @@ class UpdateConversationCommand(Struct, frozen=True):
     title: str | None = None
     model: str | None = None
     labels: dict[str, str] | None = None
+    some_labels: dict[str, str | None] = {}
+    """Labels to set, and with None to remove; the others stay."""
     approval_policy: ApprovalPolicy | None = None
     always_approved: tuple[str, ...] | None = None
     """The remaining tools: this command can only remove some. An answer to an approval request adds a tool."""
     follow_up_policy: FollowUpPolicy | None = None
     budget: Budget | None = None
+    some_amounts: dict[str, int] = {}
+    """Fields of the budget to set; the others stay."""
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):

@@ -15,6 +15,7 @@ from actors.runtime.system_clock import has_form_of_id
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
+from server.contract.update_mask import ALL, key_of_label, paths_to_set
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
@@ -233,6 +234,8 @@ _UPDATABLE: dict[str, Rule] = {
 }
 """Fields of a conversation that UpdateConversation may set."""
 
+UPDATABLE = tuple(_UPDATABLE)
+
 _CREATED: dict[str, Rule] = {
     "working_directory": path,
     "model": optional(model_name),
@@ -325,16 +328,23 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
 
 
 def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
-    """Check only the fields in the update mask: a client may send back a whole conversation."""
-    paths = request.update_mask.paths
-    if not paths:
-        yield "update_mask", f"is required: one or more of {', '.join(_UPDATABLE)}"
-    for field in paths:
-        rule = _UPDATABLE.get(field)
-        if rule is None:
-            yield "update_mask", f"{field!r} cannot be updated; these can: {', '.join(_UPDATABLE)}"
-        elif text := rule(getattr(request.conversation, field)):
-            yield f"conversation.{field}", text
+    """Check only the fields that the update sets: a client may send back a whole conversation."""
+    wanted = request.conversation
+    for each in paths_to_set(request, UPDATABLE):
+        field, _, inner = each.partition(".")
+        if field == "labels" and inner:
+            key = key_of_label(each)
+            text = labels({key: wanted.labels.get(key, "")})
+        elif field == "budget" and inner in v1.Budget.DESCRIPTOR.fields_by_name:
+            text = not_negative(getattr(wanted.budget, inner))
+        elif each in _UPDATABLE:
+            text = _UPDATABLE[each](getattr(wanted, each))
+        else:
+            paths = f"{', '.join(UPDATABLE)}, labels.KEY, budget.FIELD, or {ALL} alone"
+            yield "update_mask", f"{each!r} cannot be updated; these can: {paths}"
+            continue
+        if text:
+            yield f"conversation.{each}", text
 
 
 def _tasks(request: v1.SpawnSubAgentsRequest) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,8 @@ from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import Fate
 from actors.messages import commands as requests
 from server.contract import resource_names as names
+from server.contract.update_mask import key_of_label, paths_to_set
+from server.contract.validation import UPDATABLE
 from server.wire import conversation_messages as states
 from server.wire import enums, messages
 
@@ -62,7 +64,9 @@ def create(request: v1.CreateConversationRequest, principal: str) -> requests.Cr
 
 def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
     """Return the command of an UpdateConversation request."""
-    wanted, mask = request.conversation, set(request.update_mask.paths)
+    wanted, mask = request.conversation, set(paths_to_set(request, UPDATABLE))
+    keys = () if "labels" in mask else (key_of_label(each) for each in mask if each.startswith("labels."))
+    amounts = () if "budget" in mask else (each.partition(".")[2] for each in mask if each.startswith("budget."))
     tools = tuple(name for each in wanted.always_approved_tools if (name := names.parse_tool(each)))
     return requests.UpdateConversationCommand(
         etag=wanted.etag,
@@ -70,6 +74,7 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
         title=wanted.title if "title" in mask else None,
         model=names.parse_model(wanted.model) if "model" in mask else None,
         labels=dict(wanted.labels) if "labels" in mask else None,
+        some_labels={key: wanted.labels.get(key) for key in keys},
         approval_policy=(
             _APPROVAL_POLICY.get(wanted.approval_policy, ApprovalPolicy.AUTO) if "approval_policy" in mask else None
         ),
@@ -80,6 +85,7 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
             else None
         ),
         budget=_budget(wanted.budget) if "budget" in mask else None,
+        some_amounts={amount: getattr(wanted.budget, amount) for amount in amounts},
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL, AwaitingToolApproval
@@ -16,10 +18,13 @@ if TYPE_CHECKING:
     from actors.messages.commands import (
         UpdateConversationCommand,
     )
+    from actors.ports import ConversationRecord
     from actors.runtime.services import Services
 
 SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "always_approved", "follow_up_policy", "budget")
 """Fields of the record that Update may change."""
+
+MAX_LABELS = 64
 
 
 def update(services: Services, unit: UnitOfWork, request: UpdateConversationCommand, at: int) -> None:
@@ -28,7 +33,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
     wanted: dict[str, Any] = {
         name: value
         for name in SETTINGS
-        if (value := getattr(request, name)) is not None and value != getattr(record, name)
+        if (value := _wanted(record, request, name)) is not None and value != getattr(record, name)
     }
     if "model" in wanted:
         if isinstance(record.state, TERMINAL):
@@ -45,6 +50,19 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
     if wanted:
         change(unit, at, **wanted)
         unit.set_context(services.context_of(unit.record))
+
+
+def _wanted(record: ConversationRecord, request: UpdateConversationCommand, name: str) -> Any:
+    """Return the new value of a setting; None if it stays. Raises InvalidFieldError."""
+    if name == "budget" and request.some_amounts:
+        return msgspec.structs.replace(record.budget, **request.some_amounts)
+    if name == "labels" and request.some_labels:
+        merged = record.labels | request.some_labels
+        labels = {key: text for key, text in merged.items() if text is not None}
+        if len(labels) > MAX_LABELS:
+            raise InvalidFieldError("labels", f"must have at most {MAX_LABELS} entries, those that stay included")
+        return labels
+    return getattr(request, name)
 
 
 def approve_always(services: Services, unit: UnitOfWork, tool_use_id: str, at: int) -> None:

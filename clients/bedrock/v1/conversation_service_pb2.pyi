@@ -224,8 +224,12 @@ class UpdateConversationRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """The fields to set, out of `slug`, `title`, `model`, `labels`,
-        `approval_policy`, `always_approved_tools`, `follow_up_policy` and `budget`.
-        Required; an empty mask or another field is INVALID_ARGUMENT.
+        `approval_policy`, `always_approved_tools`, `follow_up_policy` and `budget`; a
+        single label as `labels.KEY` (in backticks if the key has a dot), which is
+        removed if it is not among the new values; a single amount as
+        `budget.run_tokens`. `*` alone means all of them, so that what is not set is
+        cleared. If empty, all of them that are set. Another field is
+        INVALID_ARGUMENT.
         """
 
     def __init__(

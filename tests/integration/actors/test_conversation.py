@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from actors.core.content import ToolOutcome, ToolUse
-from actors.core.context import ApprovalPolicy
+from actors.core.context import ApprovalPolicy, Budget
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import (
     ApprovalRequested,
@@ -438,6 +438,17 @@ def test_a_conversation_that_cannot_be_is_not_created(world: World, fields: dict
     request = msgspec.structs.replace(CreateConversationCommand("tester", "/tmp"), **fields)
     with refused(reason):
         world.supervisor.create(request).result(10)
+
+
+def test_single_labels_and_amounts_change_and_the_others_stay(world: World) -> None:
+    talk = world.create()
+    talk.ask(UpdateConversationCommand(labels={"a": "1", "b": "2"}, budget=Budget(1, 2, 3)))
+    changed = talk.ask(UpdateConversationCommand(some_labels={"b": None, "c": "3"}, some_amounts={"run_tokens": 9}))
+    assert (changed.labels, changed.budget) == ({"a": "1", "c": "3"}, Budget(9, 2, 3))
+    with pytest.raises(InvalidFieldError) as refusal:
+        talk.ask(UpdateConversationCommand(some_labels={f"k{number}": "" for number in range(63)}))
+    assert refusal.value.field == "labels"
+    assert talk.record.labels == {"a": "1", "c": "3"}
 
 
 def test_settings_change_under_their_etag_and_slugs_are_unique(world: World) -> None:

@@ -279,11 +279,25 @@ def update(*paths: str, **fields: Any) -> v1.UpdateConversationRequest:
     )
 
 
-def test_an_update_needs_a_name_and_a_mask() -> None:
-    assert violated(v1.UpdateConversationRequest()) == ["conversation.name", "update_mask"]
+def test_an_update_needs_a_name_and_no_mask() -> None:
+    assert violated(v1.UpdateConversationRequest()) == ["conversation.name"]
+    check(update())
 
 
-@pytest.mark.parametrize("path", ["name", "mode", "working_directory", "labels.team", "state", "nothing", ""])
+def test_without_a_mask_what_is_set_is_judged_and_with_a_star_everything() -> None:
+    assert violated(update(title="a\0", slug="A")) == ["conversation.slug", "conversation.title"]
+    assert violated(update("*", title="T")) == ["conversation.slug", "conversation.model"]
+    assert violated(update("*", "title", title="T")) == ["update_mask"]
+
+
+def test_single_labels_and_amounts_are_judged() -> None:
+    check(update("labels.team", "labels.`a.b`", "budget.run_tokens", labels={"team": "x"}))
+    assert violated(update("labels.team", labels={"team": "x" * 257})) == ["conversation.labels.team"]
+    assert violated(update("budget.run_tokens", budget=v1.Budget(run_tokens=-1))) == ["conversation.budget.run_tokens"]
+    assert violated(update("budget.nothing")) == ["update_mask"]
+
+
+@pytest.mark.parametrize("path", ["name", "mode", "working_directory", "state", "nothing", ""])
 def test_other_fields_cannot_be_updated(path: str) -> None:
     assert violated(update(path)) == ["update_mask"]
 

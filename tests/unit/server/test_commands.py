@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from bedrock import v1
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -108,6 +110,26 @@ def test_the_same_body_under_another_id_or_name_is_the_same() -> None:
 )
 def test_another_body_is_another(other: v1.SendMessageRequest) -> None:
     assert commands.send(v1.SendMessageRequest(text="x")).body_hash != commands.send(other).body_hash
+
+
+def update(*paths: str, **fields: Any) -> UpdateConversationCommand:
+    request = v1.UpdateConversationRequest(conversation=v1.Conversation(**fields), update_mask=FieldMask(paths=paths))
+    return commands.update(request)
+
+
+def test_an_update_without_a_mask_sets_what_is_set() -> None:
+    assert update(title="t", mode=v1.MODE_RESTRICTED, revision=3) == UpdateConversationCommand(title="t")
+    assert update() == UpdateConversationCommand()
+
+
+def test_an_update_of_everything_clears_what_is_not_set() -> None:
+    made = update("*", slug="s", model="models/m")
+    assert (made.slug, made.title, made.model, made.labels, made.budget) == ("s", "", "m", {}, Budget())
+
+
+def test_an_update_of_a_part_leaves_the_rest() -> None:
+    made = update("labels.a.b", "labels.`c`", "budget.run_tokens", labels={"a.b": "1"}, budget=v1.Budget(run_tokens=7))
+    assert made == UpdateConversationCommand(some_labels={"a.b": "1", "c": None}, some_amounts={"run_tokens": 7})
 
 
 def test_labels_in_another_order_are_the_same_body() -> None:
