@@ -28,7 +28,7 @@ from bedrock.local_server import TOKEN_FILE, NotPrivateError
 from actors.adapters.images.sandboxed_images import SandboxedImages
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
-from actors.adapters.mcp.server_settings import servers_from_tables
+from actors.adapters.mcp.server_settings import McpServer, servers_from_tables
 from actors.adapters.mcp.servers import McpServerHub
 from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import probe, with_limits
@@ -171,16 +171,21 @@ def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:
 
 
 def _mcp_servers(config: Config, sandbox: ToolHostSandbox, threads: ThreadPool) -> McpServers:
-    """Return the MCP servers of the settings. Raises ConfigError, also if the extra `mcp` is not installed."""
+    """Return the MCP servers of the settings. Raises ConfigError."""
+    servers = _mcp_settings(config)
+    return McpServerHub(servers, sandbox, threads, tool_environment(config.environ)) if servers else NoMcpServers()
+
+
+def _mcp_settings(config: Config) -> tuple[McpServer, ...]:
+    """Return the settings of the MCP servers. Raises ConfigError, also if the extra `mcp` is not installed."""
     if not config.mcp_servers:
-        return NoMcpServers()
+        return ()
     if importlib.util.find_spec("mcp") is None:
         raise config.refusal("mcp_servers: the server was installed without MCP; install phoenix-bedrock[mcp]")
     try:
-        servers = servers_from_tables(config.mcp_servers, config.environ)
+        return servers_from_tables(config.mcp_servers, config.environ)
     except ValueError as error:
         raise config.refusal(str(error)) from None
-    return McpServerHub(servers, sandbox, threads, tool_environment(config.environ))
 
 
 def _retention(config: Config) -> Retention:
@@ -336,6 +341,8 @@ def checked(config: Config) -> Iterator[str]:
         for provider in _providers(config):
             key = f", key from {provider.key_source}" if provider.key_source else ""
             yield f"provider {provider.name}: {provider.protocol}{key}"
+        for server in _mcp_settings(config):
+            yield f"MCP server {server.name}: {server.url or server.command[0]}"
         try:
             report = probe(config.sandbox)
         except SandboxUnavailableError as error:

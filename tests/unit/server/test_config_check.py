@@ -81,3 +81,17 @@ def test_a_data_directory_that_others_may_write_to_is_found(home: Path) -> None:
     (home / "data").chmod(0o755)  # the server restricts this one when it starts
     assert check("--data-dir", str(home / "data")).exit_code == 0
     assert (home / "data").stat().st_mode & 0o777 == 0o755
+
+
+def test_mcp_servers_are_named_and_their_mistakes_found(home: Path) -> None:
+    file = home / "bedrock.toml"
+    file.write_text(
+        '[[mcp_servers]]\nname = "files"\ncommand = ["mcp-files", "$NONE"]\nenvironment = { KEY = "$NONE" }\n'
+    )
+    file.chmod(0o600)
+    done = check("--config", str(file), NONE="a secret of theirs")
+    assert (done.exit_code, "MCP server files: mcp-files" in done.output) == (0, True)
+    assert "a secret of theirs" not in done.output
+    wrong = check("--config", str(file))
+    assert wrong.exit_code == 2
+    assert f"{file}: mcp_servers.files.environment.KEY: NONE is not set" in wrong.output
