@@ -27,6 +27,12 @@ __all__ = [
 ]
 
 
+def quoted(text: str) -> str:
+    """Return a text in quotes, for a filter: ``f"labels.team = {quoted(team)}"``."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 @dataclass(frozen=True, slots=True)
 class ContextUsage(Value[v1.ContextUsage]):
     """How full the context of a conversation is."""
@@ -115,10 +121,12 @@ class ConversationListEvent(Wrapper[v1.WatchConversationsResponse]):
     """A conversation as it is now, because it exists, is new, or has changed."""
     conversation_deleted: str
     """The resource name of a conversation that was deleted."""
+    conversation_unmatched: str
+    """The resource name of a conversation that does not match the filter any more."""
 
     @property
     def kind(self) -> ListEventKind | Literal[""]:
-        """What happened: one of "conversation_changed", "conversation_deleted", "caught_up" and "heartbeat"."""
+        """What happened: the name of the attribute that is set, or "caught_up" or "heartbeat"."""
         return cast("ListEventKind", self.proto.WhichOneof("event") or "")
 
 

@@ -111,5 +111,7 @@ EventKind = Literal[
     "client_tool_call_changed",
 ]
 """The fields of the contract's `Event`, and a separate kind for reasoning; heartbeats are not yielded."""
-ListEventKind = Literal["conversation_changed", "conversation_deleted", "caught_up", "heartbeat"]
+ListEventKind = Literal[
+    "conversation_changed", "conversation_deleted", "conversation_unmatched", "caught_up", "heartbeat"
+]
 """The fields of the contract's `WatchConversationsResponse`."""

@@ -115,7 +115,7 @@ export class Bedrock {
     return this.conversation(conversation.name);
   }
 
-  /** The conversations, the latest changed first. `fields`: of ListConversationsRequest, like workingDirectory. */
+  /** The conversations, the latest changed first. `fields`: of ListConversationsRequest, like filter. */
   async *conversations(fields = {}) {
     const page = await this.call('listConversations', fields);
     yield* page.conversations;

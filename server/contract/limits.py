@@ -37,7 +37,11 @@ MAX_LABELS = 64
 MAX_LABEL_KEY_CHARS = 63
 MAX_LABEL_VALUE_CHARS = 256
 MAX_TOOL_NAMES = 256
-MAX_PAGE_TOKEN_CHARS = 1_024
+MAX_PAGE_TOKEN_CHARS = 2_048
+"""A token of a list by title contains a title."""
+MAX_FILTER_BYTES = 8_192
+"""Maximum size of a filter in UTF-8: a path of the maximum length fits into it."""
+MAX_ORDER_BY_CHARS = 64
 
 MAX_IMAGE_BYTES = images.MAX_IMAGE_BYTES
 MAX_IMAGE_PIXELS = images.MAX_IMAGE_PIXELS

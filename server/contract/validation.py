@@ -15,6 +15,9 @@ from actors.runtime.system_clock import has_form_of_id
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
+from server.contract.filters.fields import meaning
+from server.contract.filters.order_by import order_of
+from server.contract.filters.syntax import FilterError, parse
 from server.contract.update_mask import ALL, key_of_label, paths_to_set
 
 if TYPE_CHECKING:
@@ -146,11 +149,6 @@ def path(value: str) -> str | None:
     return None
 
 
-def absolute_path(value: str) -> str | None:
-    """Check a required absolute path on the server."""
-    return path(value) or (None if value.startswith("/") else "must be an absolute path on the server")
-
-
 def labels(value: Mapping[str, str]) -> str | None:
     """Check the number and the sizes of labels."""
     if len(value) > limits.MAX_LABELS:
@@ -220,6 +218,30 @@ def not_negative(value: int) -> str | None:
     return "must not be negative" if value < 0 else None
 
 
+def conversation_filter(value: str) -> str | None:
+    """Check a filter of conversations."""
+    if len(value.encode()) > limits.MAX_FILTER_BYTES:
+        return f"must have at most {limits.MAX_FILTER_BYTES} bytes in UTF-8"
+    if "\0" in value:
+        return "must not contain a NUL character"
+    try:
+        parse(value, meaning)
+    except FilterError as error:
+        return str(error)
+    return None
+
+
+def conversation_order(value: str) -> str | None:
+    """Check an order of conversations."""
+    if len(value) > limits.MAX_ORDER_BY_CHARS:
+        return f"must have at most {limits.MAX_ORDER_BY_CHARS} characters"
+    try:
+        order_of(value)
+    except FilterError as error:
+        return str(error)
+    return None
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 _UPDATABLE: dict[str, Rule] = {
@@ -264,6 +286,8 @@ _PAGE: tuple[tuple[str, Rule], ...] = (
     ("page_token", text_up_to(limits.MAX_PAGE_TOKEN_CHARS)),
 )
 
+_SELECTION: tuple[tuple[str, Rule], ...] = (("filter", conversation_filter), ("order_by", conversation_order))
+
 RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.CreateConversationRequest: (
         *((f"conversation.{field}", rule) for field, rule in _CREATED.items()),
@@ -273,7 +297,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.ListConversationsRequest: (
         *_PAGE,
         ("parent", optional(conversation_name)),
-        ("working_directory", optional(absolute_path)),
+        *_SELECTION,
     ),
     v1.UpdateConversationRequest: (("conversation.name", conversation_name),),
     v1.ArchiveConversationRequest: (("name", conversation_name),),
@@ -318,7 +342,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("after_revision", not_negative),
         ("recent_messages", not_negative),
     ),
-    v1.WatchConversationsRequest: (),
+    v1.WatchConversationsRequest: _SELECTION,
     v1.BrowseDirectoryRequest: (("path", optional(path)),),
     v1.ListModelsRequest: (),
     v1.ListToolsRequest: (),

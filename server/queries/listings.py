@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from bedrock import v1
 from msgspec import Struct
 
+from actors.ports.store.conditions import Place, place_of
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
+from server.queries.conversation_filter import selection_of
 from server.queries.queue import list_queue
 from server.queries.request_cycles import list_cycles
 from server.wire import conversation_messages as states
@@ -19,18 +20,13 @@ from server.wire import messages
 
 if TYPE_CHECKING:
     from actors.core.content import Message
-    from actors.ports import ConversationRecord, StoreReader
+    from actors.ports import StoreReader
     from server.wire.context import ConversionContext
 
 CHUNK = 100
 """Rows read at a time; a page that reaches its limit of bytes has read at most this many rows too many."""
-
-
-class _Conversations(Struct):
-    """Page token: continue after the conversation with this update time."""
-
-    updated_at: int
-    id: str
+READS = 20
+"""Reads for a page of conversations: enough for the largest one, and an end to the search for what is rare."""
 
 
 class _Messages(Struct):
@@ -50,34 +46,31 @@ class Listings:
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
     ) -> v1.ListConversationsResponse:
         """Return a page of conversations; `parent` is the id of the one whose sub-agents are wanted."""
-        directory = os.path.realpath(request.working_directory) if request.working_directory else None
-        listing = ("conversations", principal, request.archived and parent is None, parent, directory)
-        start = position_of(request.page_token, _Conversations, *listing)
-        size = size_of(request.page_size, limits.CONVERSATIONS_PAGE)
-        page, answer = Page(size, limits.PAGE_BYTES), v1.ListConversationsResponse()
-        last: ConversationRecord | None = None
-        before = (start.updated_at, start.id) if start else None
-        while True:
-            records = self._store.list(
-                principal=principal,
-                archived=request.archived and parent is None,
-                parent=parent,
-                directory=directory,
-                before=before,
+        listing = ("conversations", principal, parent, request.filter, request.order_by)
+        place = position_of(request.page_token, Place, *listing)
+        selection = selection_of(self._store, principal, request.filter, request.order_by, parent=parent)
+        page = Page(size_of(request.page_size, limits.CONVERSATIONS_PAGE), limits.PAGE_BYTES)
+        answer = v1.ListConversationsResponse()
+        for _ in range(READS):
+            found = self._store.list(
+                selection,
+                after=place,
                 limit=CHUNK,
                 skipped=lambda conversation_id: answer.unreadable.append(names.conversation(conversation_id)),
             )
-            for record in records:
+            for record in found.records:
                 shown = states.conversation(self._conversion, record)
                 if not page.take(shown.ByteSize()):
-                    assert last is not None  # noqa: S101 -- the first one always fits
-                    answer.next_page_token = token_of(_Conversations(last.updated_at, last.id), *listing)
+                    assert place is not None  # noqa: S101 -- the first one always fits
+                    answer.next_page_token = token_of(place, *listing)
                     return answer
                 answer.conversations.append(shown)
-                last = record
-            if len(records) < CHUNK:
+                place = place_of(record, selection.order)
+            if found.more is None:
+                answer.next_page_token = ""
                 return answer
-            before = (records[-1].updated_at, records[-1].id)
+            place, answer.next_page_token = found.more, token_of(found.more, *listing)
+        return answer
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
         """Return a page of messages, and a revision read before them: a subscription after it misses none."""

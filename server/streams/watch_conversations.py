@@ -15,8 +15,11 @@ from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
 from actors.ports import ConversationReader, ConversationRecord, StoreDamagedError
+from actors.ports.store.conditions import Place, Selection
 from server.contract import resource_names as names
+from server.queries.conversation_filter import selection_of
 from server.streams.base import Stream, Streams
+from server.streams.list_filter import ListFilter, Verdict
 from server.wire.conversation_messages import conversation
 
 if TYPE_CHECKING:
@@ -81,6 +84,10 @@ class ConversationListStream(Stream):
         self._sources = sources
         self._principal = principal
         self._request = request
+        self._sub_agents = request.include_sub_agents
+        self._selection = Selection(principal)
+        """The conversations that exist already and are sent first."""
+        self._filter: ListFilter | None = None
         self._watch = sources.feed.attach(self._on_change)
 
     def close(self) -> None:
@@ -92,6 +99,7 @@ class ConversationListStream(Stream):
         self._sources.wakeups.wake(self.wake)
 
     async def _open(self) -> None:
+        await self._sources.reads(self._select)
         if not self._request.changes_only:
             pages = self._pages()
             while (page := await self._sources.reads(next, pages, None)) is not None:
@@ -105,8 +113,8 @@ class ConversationListStream(Stream):
         self._woken.clear()
         closing = self._streams.closing  # read first: changes until then are still sent
         for change in self._watch.read():
-            if self._wanted(change) and not change.outdated:
-                await self._out.add([self._wire(change)])
+            if self._wanted(change) and not change.outdated and (response := self._told(change)) is not None:
+                await self._out.add([response])
                 await self._out.flush()
         if closing:
             raise Rejected(Reason.SHUTTING_DOWN)
@@ -119,13 +127,26 @@ class ConversationListStream(Stream):
     def _wanted(self, change: ListChange) -> bool:
         if change.record.principal != self._principal:
             return False
-        return self._request.include_sub_agents or not change.sub_agent
+        return self._sub_agents or not change.sub_agent
 
-    def _wire(self, change: ListChange) -> bytes:
-        """Return the response, encoded once for all watchers."""
-        if change.wire is None:
-            change.wire = self._encoded(change).SerializeToString()
-        return change.wire
+    def _told(self, change: ListChange) -> bytes | None:
+        """Return the response to a change, encoded once for all watchers; None if the filter excludes it."""
+        match self._verdict(change):
+            case Verdict.SHOW:
+                if change.wire is None:
+                    change.wire = self._encoded(change).SerializeToString()
+                return change.wire
+            case Verdict.TAKE_OFF:
+                return _unmatched(change.id).SerializeToString()
+            case Verdict.SAY_NOTHING:
+                return None
+
+    def _verdict(self, change: ListChange) -> Verdict:
+        if self._filter is None:
+            return Verdict.SHOW
+        if change.deleted:
+            return Verdict.SHOW if self._filter.forget(change.id) else Verdict.SAY_NOTHING
+        return self._filter.judge(change.record)
 
     def _encoded(self, change: ListChange) -> v1.WatchConversationsResponse:
         if change.deleted:
@@ -140,37 +161,57 @@ class ConversationListStream(Stream):
         await self._out.add([response.SerializeToString()])
         await self._out.flush()
 
+    def _select(self) -> None:
+        """Look up what the filter and the order mean (reading thread)."""
+        request = self._request
+        selection = selection_of(self._sources.store, self._principal, request.filter, request.order_by)
+        self._sub_agents |= selection.sub_agents or selection.parent is not None
+        if request.filter:
+            self._filter = ListFilter(selection.where, may_have_others=request.changes_only)
+        self._selection = Selection(self._principal) if self._sub_agents else selection
+
     def _pages(self) -> Iterator[list[v1.WatchConversationsResponse]]:
         """Read the conversations that exist, page by page (reading thread)."""
-        conversion = self._sources.conversion
-        for archived in (False, True):
-            before: tuple[int, str] | None = None
-            while records := self._sources.store.list(
-                principal=self._principal, archived=archived, parent=None, before=before, limit=PAGE
-            ):
-                yield [_shown(conversion, record) for record in records]
-                before = (records[-1].updated_at, records[-1].id)
-                if self._request.include_sub_agents:
-                    for record in records:
-                        yield self._present(self._sources.store.children(record.id))
+        place: Place | None = None
+        while True:
+            page = self._sources.store.list(self._selection, after=place, limit=PAGE)
+            yield [shown for record in page.records if (shown := self._shown(record)) is not None]
+            if self._sub_agents:
+                for record in page.records:
+                    yield self._present(self._sources.store.children(record.id))
+            if page.more is None:
+                return
+            place = page.more
 
     def _present(self, ids: Iterable[str]) -> list[v1.WatchConversationsResponse]:
         """Read the current state of these conversations (reading thread)."""
         return [shown for id_ in ids if (shown := self._present_one(id_)) is not None]
 
     def _present_one(self, id_: str) -> v1.WatchConversationsResponse | None:
-        """Read one conversation; None if it is damaged, so that it is omitted, as in all lists."""
+        """Read one conversation; None if the filter excludes it, or if it is damaged and omitted, as in all lists."""
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:
             log.exception("conversation %s cannot be read and is left out", id_)
             return None
-        return _deleted(id_) if record is None else _shown(self._sources.conversion, record)
+        if record is None:
+            return _deleted(id_) if self._filter is None or self._filter.forget(id_) else None
+        return self._shown(record)
 
-
-def _shown(conversion: ConversionContext, record: ConversationRecord) -> v1.WatchConversationsResponse:
-    return v1.WatchConversationsResponse(conversation_changed=conversation(conversion, record))
+    def _shown(self, record: ConversationRecord) -> v1.WatchConversationsResponse | None:
+        match Verdict.SHOW if self._filter is None else self._filter.judge(record):
+            case Verdict.SHOW:
+                shown = conversation(self._sources.conversion, record)
+                return v1.WatchConversationsResponse(conversation_changed=shown)
+            case Verdict.TAKE_OFF:
+                return _unmatched(record.id)
+            case Verdict.SAY_NOTHING:
+                return None
 
 
 def _deleted(conversation_id: str) -> v1.WatchConversationsResponse:
     return v1.WatchConversationsResponse(conversation_deleted=names.conversation(conversation_id))
+
+
+def _unmatched(conversation_id: str) -> v1.WatchConversationsResponse:
+    return v1.WatchConversationsResponse(conversation_unmatched=names.conversation(conversation_id))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core import history
 from actors.core.states import QUIET, TERMINAL
+from actors.ports.store.conditions import UNARCHIVED, Selection
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, Part, Play, calls, hangs, held, says, streams
@@ -129,7 +130,7 @@ def test_servers_that_are_killed_at_any_instant_leave_whole_families(
     assert server.stop() == 0
     store = open_store(tmp_path / "data")
     try:
-        parents = store.list(principal="local", archived=False, parent=None, before=None, limit=1_000)
+        parents = store.list(Selection("local", UNARCHIVED), limit=1_000).records
         assert len(parents) == KILLS
         for parent in parents:
             _check(store, parent.id, f"seed {seed}")

@@ -20,6 +20,7 @@ from bedrock.v1 import (
     conversation_service_pb2_grpc,
     event_pb2,
 )
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor, MethodDescriptor
 
 from actors.core.errors import Reason
@@ -160,7 +161,11 @@ def test_the_zero_of_every_enum_means_unspecified(enum: EnumDescriptor) -> None:
 
 @pytest.mark.parametrize("message", tuple(all_messages()), ids=lambda message: message.full_name)
 def test_field_numbers_are_compact(message: Descriptor) -> None:
-    assert sorted(field.number for field in message.fields) == list(range(1, len(message.fields) + 1))
+    proto = descriptor_pb2.DescriptorProto()
+    message.CopyToProto(proto)
+    reserved = [number for each in proto.reserved_range for number in range(each.start, each.end)]
+    numbers = sorted([*reserved, *(field.number for field in message.fields)])
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 @pytest.mark.parametrize("method", tuple(all_methods()), ids=lambda method: method.full_name)

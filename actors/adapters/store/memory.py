@@ -28,11 +28,13 @@ from actors.ports import (
     StoredTransition,
     StoreUnavailableError,
 )
+from actors.ports.store.conditions import Listed, place_of, selects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from actors.core.content import Message
+    from actors.ports.store.conditions import Place, Selection
 
 
 class MemoryStore:
@@ -127,26 +129,29 @@ class MemoryStore:
 
     def list(
         self,
+        selection: Selection,
         *,
-        principal: str,
-        archived: bool,
-        parent: str | None,
-        directory: str | None = None,
-        before: tuple[int, str] | None,
+        after: Place | None = None,
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
-    ) -> tuple[ConversationRecord, ...]:
-        """Return a page of conversations, latest update first; see ports.Store."""
-        records = [
-            kept.record
-            for kept in self._read().values()
-            if (kept.record.principal, kept.record.parent_conversation_id) == (principal, parent)
-            and (kept.record.archived_at is not None) == archived
-            and directory in (None, kept.record.cwd)
-            and (before is None or (kept.record.updated_at, kept.record.id) < before)
-        ]
-        records.sort(key=lambda record: (record.updated_at, record.id), reverse=True)
-        return tuple(records[:limit])
+    ) -> Listed:
+        """Return the next conversations of a list; see ports.Store."""
+        order = selection.order
+
+        def key(record: ConversationRecord) -> tuple[int | str, str]:
+            place = place_of(record, order)
+            return place.key, place.id
+
+        records = sorted(
+            (kept.record for kept in self._read().values() if selects(selection, kept.record)),
+            key=key,
+            reverse=order.descending,
+        )
+        if after is not None:
+            start = (after.key, after.id)
+            records = [each for each in records if (key(each) < start if order.descending else key(each) > start)]
+        page = tuple(records[:limit])
+        return Listed(page, place_of(page[-1], order) if len(records) > limit else None)
 
     def children(self, conversation_id: str) -> tuple[str, ...]:
         """Return the ids of its sub-agents; see ports.Store."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from actors.core.content import Message
     from actors.ports.records import CommandRecord, ConversationRecord, Snapshot
+    from actors.ports.store.conditions import Listed, Place, Selection
 
 
 class ConversationReader(Protocol):
@@ -31,23 +32,20 @@ class ConversationReader(Protocol):
 
     def list(
         self,
+        selection: Selection,
         *,
-        principal: str,
-        archived: bool,
-        parent: str | None,
-        directory: str | None = None,
-        before: tuple[int, str] | None,
+        after: Place | None = None,
         limit: int,
         skipped: Callable[[str], object] = lambda _: None,
-    ) -> tuple[ConversationRecord, ...]:
-        """Return conversations, the last updated first. Fewer than `limit` means that there are no more.
+    ) -> Listed:
+        """Return the next conversations of a list: `limit` at most.
+
+        They may be fewer, even none, although there are more: one call looks at a bounded number of conversations,
+        unless the order is that of titles, or the list contains sub-agents of all conversations.
 
         Args:
-            principal: whose conversations.
-            archived: whether to return archived or unarchived ones.
-            parent: only sub-agents of this conversation; None: only conversations that are no sub-agents.
-            directory: only those with this real path as their working directory.
-            before: (updated_at, id) of the last conversation of the page before.
+            selection: which conversations, and in which order.
+            after: where to go on: `Listed.more` of the call before.
             limit: how many at most.
             skipped: called with the id of each conversation that is omitted because its row is unreadable.
         """

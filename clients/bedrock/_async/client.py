@@ -204,35 +204,55 @@ class AsyncClient(AsyncClosing):
     async def conversations(
         self,
         *,
-        archived: bool = False,
+        archived: bool | None = False,
         parent: str = "",
         working_directory: str | os.PathLike[str] | None = None,
+        filter: str = "",  # noqa: A002 -- the word of the contract
+        order_by: str = "",
         timeout: float | None = None,
     ) -> AsyncIterator[ConversationInfo]:
         """Iterate over the conversations, the latest changed first.
 
         Args:
-            archived: Show the archived ones instead.
+            archived: Show the archived ones instead; with None both.
             parent: Show the sub-agents of this conversation instead.
             working_directory: Show only those of this directory of the server's machine; of all if None.
+            filter: Show only those that match, as in ``busy = true AND labels.team = "docs"``; `quoted` quotes a text
+                for it. The reference describes the language at ConversationService.
+            order_by: "update_time", "create_time" or "title", with " desc" after it for the reverse.
             timeout: Time limit of each page in seconds; the client's if None.
+
+        Raises:
+            InvalidArgument: The filter is not understood; the text says what was expected at which character.
         """
-        request = requests.conversations(archived=archived, parent=parent, working_directory=working_directory)
+        request = requests.conversations(
+            archived=archived, parent=parent, working_directory=working_directory, filter=filter, order_by=order_by
+        )
         async for page in self.pages(self.conversations_stub.ListConversations, request, timeout):
             for conversation in page.conversations:
                 yield ConversationInfo.from_proto(conversation)
 
     def watch_conversations(
-        self, *, changes_only: bool = False, include_sub_agents: bool = False, timeout: float | None = None
+        self,
+        *,
+        changes_only: bool = False,
+        include_sub_agents: bool = False,
+        filter: str = "",  # noqa: A002 -- the word of the contract
+        order_by: str = "",
+        timeout: float | None = None,
     ) -> AsyncStream[ConversationListEvent]:
         """Follow the list of conversations. A broken connection ends the stream with an error: start again then.
 
         Args:
             changes_only: Omit the conversations that exist already.
             include_sub_agents: Show sub-agents, too.
+            filter: Show only those that match, as for `conversations`. One that ceases to match is `unmatched` then.
+            order_by: The order of those that exist already, as for `conversations`.
             timeout: Seconds that the whole stream may take; no limit if None.
         """
-        request = v1.WatchConversationsRequest(changes_only=changes_only, include_sub_agents=include_sub_agents)
+        request = v1.WatchConversationsRequest(
+            changes_only=changes_only, include_sub_agents=include_sub_agents, filter=filter, order_by=order_by
+        )
         entries = self.stream(self.conversations_stub.WatchConversations, request, timeout)
         return entries.map(ConversationListEvent.from_proto)
 

@@ -452,7 +452,7 @@ class AsyncConversation:
 
     async def sub_agents(self, *, timeout: float | None = None) -> AsyncIterator[ConversationInfo]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""
-        request = requests.conversations(archived=False, parent=self.name)
+        request = requests.conversations(archived=None, parent=self.name)
         async for page in self._transport.pages(self._stub.ListConversations, request, timeout):
             for conversation in page.conversations:
                 yield ConversationInfo.from_proto(conversation)

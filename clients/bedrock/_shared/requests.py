@@ -12,7 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock._shared.wrapper import check_list, new_message
-from bedrock.conversations import Budget, Task
+from bedrock.conversations import Budget, Task, quoted
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
@@ -70,13 +70,23 @@ def create(
 
 
 def conversations(
-    *, archived: bool, parent: str, working_directory: str | os.PathLike[str] | None = None
+    *,
+    archived: bool | None,
+    parent: str,
+    working_directory: str | os.PathLike[str] | None = None,
+    filter: str = "",  # noqa: A002 -- the word of the contract
+    order_by: str = "",
 ) -> v1.ListConversationsRequest:
     """Make the request that lists conversations, or the sub-agents of `parent`; of all directories if none is named."""
+    parts = [filter] if filter.strip() else []  # OR binds tighter than AND, so it needs no parentheses
+    if archived is not None:
+        parts.append(f"archived = {str(archived).lower()}")
+    if working_directory is not None:
+        parts.append(f"working_directory = {quoted(str(Path(working_directory).absolute()))}")
     return v1.ListConversationsRequest(
-        archived=archived,
         parent=resource_name("conversations", parent) if parent else "",
-        working_directory="" if working_directory is None else str(Path(working_directory).absolute()),
+        filter=" AND ".join(parts),
+        order_by=order_by,
     )
 
 

@@ -451,7 +451,7 @@ class Conversation:
 
     def sub_agents(self, *, timeout: float | None = None) -> Iterator[ConversationInfo]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""
-        request = requests.conversations(archived=False, parent=self.name)
+        request = requests.conversations(archived=None, parent=self.name)
         for page in self._transport.pages(self._stub.ListConversations, request, timeout):
             for conversation in page.conversations:
                 yield ConversationInfo.from_proto(conversation)

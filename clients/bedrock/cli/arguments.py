@@ -53,6 +53,7 @@ class ConversationName(NameType):
 
 CONVERSATION = ConversationName()
 NAME = click.argument("name", type=CONVERSATION)
+FILTER_OPTION = click.option("--filter", "filter_", metavar="FILTER", default="", help="Only those that match.")
 
 
 def _conversations(client: Client) -> Iterable[tuple[str, str]]:

@@ -133,38 +133,38 @@ class ListConversationsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    ARCHIVED_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
-    WORKING_DIRECTORY_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """How many conversations to return at most. 50 if zero; 1000 at most."""
     page_token: _builtins.str
     """The `next_page_token` of the page before. Empty for the first page."""
-    archived: _builtins.bool
-    """Whether to list the archived conversations instead of the active ones."""
     parent: _builtins.str
     """A conversation, `conversations/{conversation}`, whose sub-agents to list
-    instead of the conversations that people started. `archived` has no meaning
-    then.
+    instead of the conversations that people started.
     """
-    working_directory: _builtins.str
-    """The absolute path of a directory on the server. If it is set, only
-    conversations whose `working_directory` is that directory are listed; those of
-    directories within it are not. Symbolic links in the path are followed. A
-    directory that does not exist any more can be named by its former real path.
+    filter: _builtins.str
+    """Which conversations to list; see "Filters" at the top. All, archived ones
+    included, if empty.
+    """
+    order_by: _builtins.str
+    """What to sort by: `update_time`, `create_time` or `title`, with ` desc` after it
+    for the reverse. `update_time desc` if empty. Titles are in the order of their
+    code points.
     """
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
-        archived: _builtins.bool = ...,
         parent: _builtins.str = ...,
-        working_directory: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archived", b"archived", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1624,21 +1624,36 @@ class WatchConversationsRequest(_message.Message):
 
     CHANGES_ONLY_FIELD_NUMBER: _builtins.int
     INCLUDE_SUB_AGENTS_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     changes_only: _builtins.bool
     """Whether to leave out the conversations that exist already and send only
     changes. `caught_up` is sent all the same, first.
     """
     include_sub_agents: _builtins.bool
-    """Whether to send sub-agents as well; their `parent` is set."""
+    """Whether to send sub-agents as well; their `parent` is set. They are sent in any
+    case if the filter names the field `parent`.
+    """
+    filter: _builtins.str
+    """Which conversations to follow; see "Filters" at the top. All if empty. The names
+    in it are looked up once, when the stream begins.
+    """
+    order_by: _builtins.str
+    """The order in which the conversations that exist already are sent, as in
+    ListConversations. In no particular order if sub-agents are sent as well. What
+    changes is sent as it changes.
+    """
     def __init__(
         self,
         *,
         changes_only: _builtins.bool = ...,
         include_sub_agents: _builtins.bool = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_only", b"changes_only", "include_sub_agents", b"include_sub_agents"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_only", b"changes_only", "filter", b"filter", "include_sub_agents", b"include_sub_agents", "order_by", b"order_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1684,8 +1699,16 @@ class WatchConversationsResponse(_message.Message):
     CONVERSATION_DELETED_FIELD_NUMBER: _builtins.int
     CAUGHT_UP_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    CONVERSATION_UNMATCHED_FIELD_NUMBER: _builtins.int
     conversation_deleted: _builtins.str
-    """The name of a conversation that was deleted."""
+    """The name of a conversation that was deleted. With a filter only if it matched,
+    or if `changes_only` is set.
+    """
+    conversation_unmatched: _builtins.str
+    """The name of a conversation that matched the filter and does not any more:
+    take it off the list. With `changes_only` also once for one that may never have
+    matched, since the server does not know what the client has.
+    """
     @_builtins.property
     def conversation_changed(self) -> _conversation_pb2.Conversation:
         """A conversation as it is now, because it exists, is new, or has changed."""
@@ -1705,12 +1728,13 @@ class WatchConversationsResponse(_message.Message):
         conversation_deleted: _builtins.str = ...,
         caught_up: Global___WatchConversationsResponse.CaughtUp | None = ...,
         heartbeat: Global___WatchConversationsResponse.Heartbeat | None = ...,
+        conversation_unmatched: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["caught_up", b"caught_up", "conversation_changed", b"conversation_changed", "conversation_deleted", b"conversation_deleted", "event", b"event", "heartbeat", b"heartbeat"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caught_up", b"caught_up", "conversation_changed", b"conversation_changed", "conversation_deleted", b"conversation_deleted", "conversation_unmatched", b"conversation_unmatched", "event", b"event", "heartbeat", b"heartbeat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caught_up", b"caught_up", "conversation_changed", b"conversation_changed", "conversation_deleted", b"conversation_deleted", "event", b"event", "heartbeat", b"heartbeat"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caught_up", b"caught_up", "conversation_changed", b"conversation_changed", "conversation_deleted", b"conversation_deleted", "conversation_unmatched", b"conversation_unmatched", "event", b"event", "heartbeat", b"heartbeat"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["conversation_changed", "conversation_deleted", "caught_up", "heartbeat"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["conversation_changed", "conversation_deleted", "caught_up", "heartbeat", "conversation_unmatched"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

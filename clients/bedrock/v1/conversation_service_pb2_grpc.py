@@ -77,6 +77,38 @@ class ConversationServiceStub(object):
     last one. A `page_size` of zero means the default, one above the maximum means
     the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
     one that the server did not make for the same request is INVALID_ARGUMENT.
+
+    # Filters
+
+    A filter is an expression in a subset of AIP-160: restrictions like
+    `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
+    tighter than AND; restrictions without a word between them are connected by AND.
+    Texts stand in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need none. These are the
+    fields of a conversation:
+
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
+    prefix, in either case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
+    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
+    either case; `title:*` is true if there is one. A model may be named with or
+    without `models/`.
+    * `working_directory` (= != :): an absolute path; with `:` that directory and those
+    beneath it. Symbolic links in the path are followed when the call begins. A
+    directory that does not exist any more can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
+    key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
+    `labels."my key" = "value"`.
+    * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
+    `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
+    `!=` is true of a time that is not set.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+    sub-agent.
+
+    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
+    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
+    most. One that is not understood is INVALID_ARGUMENT; the text says what was
+    expected at which character.
     """
 
     def __init__(self, channel):
@@ -259,6 +291,38 @@ class ConversationServiceServicer(object):
     last one. A `page_size` of zero means the default, one above the maximum means
     the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
     one that the server did not make for the same request is INVALID_ARGUMENT.
+
+    # Filters
+
+    A filter is an expression in a subset of AIP-160: restrictions like
+    `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
+    tighter than AND; restrictions without a word between them are connected by AND.
+    Texts stand in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need none. These are the
+    fields of a conversation:
+
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
+    prefix, in either case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
+    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
+    either case; `title:*` is true if there is one. A model may be named with or
+    without `models/`.
+    * `working_directory` (= != :): an absolute path; with `:` that directory and those
+    beneath it. Symbolic links in the path are followed when the call begins. A
+    directory that does not exist any more can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
+    key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
+    `labels."my key" = "value"`.
+    * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
+    `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
+    `!=` is true of a time that is not set.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+    sub-agent.
+
+    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
+    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
+    most. One that is not understood is INVALID_ARGUMENT; the text says what was
+    expected at which character.
     """
 
     def CreateConversation(self, request, context):
@@ -280,11 +344,15 @@ class ConversationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListConversations(self, request, context):
-        """Lists conversations, the latest changed first.
+        """Lists conversations, the latest changed first unless another order is asked
+        for.
 
-        Sub-agents are left out unless their parent is named. A conversation that
-        changes while a client goes through the pages may be listed twice or not at
-        all; WatchConversations does not have this weakness.
+        Archived ones are listed too, unless the filter leaves them out. Sub-agents are
+        left out unless `parent` is set or the filter names the field `parent`. A
+        conversation that changes while a client goes through the pages may be listed
+        twice or not at all; WatchConversations does not have this weakness. A page can
+        be empty although more follow: the server looks at a bounded number of
+        conversations for each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -664,10 +732,11 @@ class ConversationServiceServicer(object):
 
     def WatchConversations(self, request, context):
         """Follows the list of conversations, archived ones included, sub-agents only if
-        asked for.
+        asked for. With a filter, those that match it.
 
-        The stream first shows every conversation that there is, in no particular
-        order, then sends `caught_up`, then every change. Changes of one conversation
+        The stream first shows every conversation that there is, then sends `caught_up`,
+        then every change. A conversation that begins to match the filter is sent like a
+        new one, and one that ceases to is named. Changes of one conversation
         come in the order in which they happened; several may be merged into the last
         one, so the list is always right but is no history. There is no resuming:
         after a broken connection a client starts again and drops what it does not see
@@ -866,6 +935,38 @@ class ConversationService(object):
     last one. A `page_size` of zero means the default, one above the maximum means
     the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
     one that the server did not make for the same request is INVALID_ARGUMENT.
+
+    # Filters
+
+    A filter is an expression in a subset of AIP-160: restrictions like
+    `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
+    tighter than AND; restrictions without a word between them are connected by AND.
+    Texts stand in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need none. These are the
+    fields of a conversation:
+
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
+    prefix, in either case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
+    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
+    either case; `title:*` is true if there is one. A model may be named with or
+    without `models/`.
+    * `working_directory` (= != :): an absolute path; with `:` that directory and those
+    beneath it. Symbolic links in the path are followed when the call begins. A
+    directory that does not exist any more can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
+    key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
+    `labels."my key" = "value"`.
+    * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
+    `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
+    `!=` is true of a time that is not set.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+    sub-agent.
+
+    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
+    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
+    most. One that is not understood is INVALID_ARGUMENT; the text says what was
+    expected at which character.
     """
 
     @staticmethod

@@ -78,6 +78,38 @@ class ConversationServiceStub:
     last one. A `page_size` of zero means the default, one above the maximum means
     the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
     one that the server did not make for the same request is INVALID_ARGUMENT.
+
+    # Filters
+
+    A filter is an expression in a subset of AIP-160: restrictions like
+    `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
+    tighter than AND; restrictions without a word between them are connected by AND.
+    Texts stand in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need none. These are the
+    fields of a conversation:
+
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
+      prefix, in either case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
+    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
+      either case; `title:*` is true if there is one. A model may be named with or
+      without `models/`.
+    * `working_directory` (= != :): an absolute path; with `:` that directory and those
+      beneath it. Symbolic links in the path are followed when the call begins. A
+      directory that does not exist any more can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
+      key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
+      `labels."my key" = "value"`.
+    * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
+      `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
+      `!=` is true of a time that is not set.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+      sub-agent.
+
+    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
+    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
+    most. One that is not understood is INVALID_ARGUMENT; the text says what was
+    expected at which character.
     """
 
     @_typing.overload
@@ -94,11 +126,15 @@ class ConversationServiceStub:
     GetConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationRequest, _conversation_service_pb2.GetConversationResponse]
     """Reads one conversation, by id or by slug."""
     ListConversations: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListConversationsRequest, _conversation_service_pb2.ListConversationsResponse]
-    """Lists conversations, the latest changed first.
+    """Lists conversations, the latest changed first unless another order is asked
+    for.
 
-    Sub-agents are left out unless their parent is named. A conversation that
-    changes while a client goes through the pages may be listed twice or not at
-    all; WatchConversations does not have this weakness.
+    Archived ones are listed too, unless the filter leaves them out. Sub-agents are
+    left out unless `parent` is set or the filter names the field `parent`. A
+    conversation that changes while a client goes through the pages may be listed
+    twice or not at all; WatchConversations does not have this weakness. A page can
+    be empty although more follow: the server looks at a bounded number of
+    conversations for each.
     """
     UpdateConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]
     """Changes the slug, the title, the model or other settings of a conversation.
@@ -393,10 +429,11 @@ class ConversationServiceStub:
     """
     WatchConversations: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.WatchConversationsRequest, _conversation_service_pb2.WatchConversationsResponse]
     """Follows the list of conversations, archived ones included, sub-agents only if
-    asked for.
+    asked for. With a filter, those that match it.
 
-    The stream first shows every conversation that there is, in no particular
-    order, then sends `caught_up`, then every change. Changes of one conversation
+    The stream first shows every conversation that there is, then sends `caught_up`,
+    then every change. A conversation that begins to match the filter is sent like a
+    new one, and one that ceases to is named. Changes of one conversation
     come in the order in which they happened; several may be merged into the last
     one, so the list is always right but is no history. There is no resuming:
     after a broken connection a client starts again and drops what it does not see
@@ -462,6 +499,38 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     last one. A `page_size` of zero means the default, one above the maximum means
     the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
     one that the server did not make for the same request is INVALID_ARGUMENT.
+
+    # Filters
+
+    A filter is an expression in a subset of AIP-160: restrictions like
+    `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
+    tighter than AND; restrictions without a word between them are connected by AND.
+    Texts stand in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need none. These are the
+    fields of a conversation:
+
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
+      prefix, in either case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
+    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
+      either case; `title:*` is true if there is one. A model may be named with or
+      without `models/`.
+    * `working_directory` (= != :): an absolute path; with `:` that directory and those
+      beneath it. Symbolic links in the path are followed when the call begins. A
+      directory that does not exist any more can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
+      key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
+      `labels."my key" = "value"`.
+    * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
+      `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
+      `!=` is true of a time that is not set.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+      sub-agent.
+
+    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
+    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
+    most. One that is not understood is INVALID_ARGUMENT; the text says what was
+    expected at which character.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -475,11 +544,15 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     GetConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationRequest, _conversation_service_pb2.GetConversationResponse]  # type: ignore[assignment]
     """Reads one conversation, by id or by slug."""
     ListConversations: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListConversationsRequest, _conversation_service_pb2.ListConversationsResponse]  # type: ignore[assignment]
-    """Lists conversations, the latest changed first.
+    """Lists conversations, the latest changed first unless another order is asked
+    for.
 
-    Sub-agents are left out unless their parent is named. A conversation that
-    changes while a client goes through the pages may be listed twice or not at
-    all; WatchConversations does not have this weakness.
+    Archived ones are listed too, unless the filter leaves them out. Sub-agents are
+    left out unless `parent` is set or the filter names the field `parent`. A
+    conversation that changes while a client goes through the pages may be listed
+    twice or not at all; WatchConversations does not have this weakness. A page can
+    be empty although more follow: the server looks at a bounded number of
+    conversations for each.
     """
     UpdateConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]  # type: ignore[assignment]
     """Changes the slug, the title, the model or other settings of a conversation.
@@ -774,10 +847,11 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     """
     WatchConversations: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.WatchConversationsRequest, _conversation_service_pb2.WatchConversationsResponse]  # type: ignore[assignment]
     """Follows the list of conversations, archived ones included, sub-agents only if
-    asked for.
+    asked for. With a filter, those that match it.
 
-    The stream first shows every conversation that there is, in no particular
-    order, then sends `caught_up`, then every change. Changes of one conversation
+    The stream first shows every conversation that there is, then sends `caught_up`,
+    then every change. A conversation that begins to match the filter is sent like a
+    new one, and one that ceases to is named. Changes of one conversation
     come in the order in which they happened; several may be merged into the last
     one, so the list is always right but is no history. There is no resuming:
     after a broken connection a client starts again and drops what it does not see
@@ -842,6 +916,38 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     last one. A `page_size` of zero means the default, one above the maximum means
     the maximum, and a negative one is INVALID_ARGUMENT. A `page_token` is opaque;
     one that the server did not make for the same request is INVALID_ARGUMENT.
+
+    # Filters
+
+    A filter is an expression in a subset of AIP-160: restrictions like
+    `title:"draft"`, connected by AND, OR, NOT (or `-`) and parentheses. OR binds
+    tighter than AND; restrictions without a word between them are connected by AND.
+    Texts stand in single or double quotes, in which a backslash quotes the next
+    character; values without spaces, quotes and parentheses need none. These are the
+    fields of a conversation:
+
+    * `state`, `mode` (= !=): a value of StateKind or Mode, with or without its
+      prefix, in either case: `state = awaiting_tool_approval`.
+    * `busy`, `archived` (= !=): true or false. `busy` is that of the state.
+    * `title`, `slug`, `model` (= != :): a whole text, or with `:` a part of it, in
+      either case; `title:*` is true if there is one. A model may be named with or
+      without `models/`.
+    * `working_directory` (= != :): an absolute path; with `:` that directory and those
+      beneath it. Symbolic links in the path are followed when the call begins. A
+      directory that does not exist any more can be named by its former real path.
+    * `labels`: `labels.key = "value"` (= !=), and `labels:key` for those that have the
+      key. A key with other characters than letters, digits, `_`, `-` and `/` is quoted:
+      `labels."my key" = "value"`.
+    * `create_time`, `update_time`, `archive_time` (= != < <= > >=): an RFC 3339 time,
+      `2026-01-31T12:00:00Z`; `archive_time:*` is true if there is one. No comparison but
+      `!=` is true of a time that is not set.
+    * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
+      sub-agent.
+
+    `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
+    filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
+    most. One that is not understood is INVALID_ARGUMENT; the text says what was
+    expected at which character.
     """
 
     @_abc_1.abstractmethod
@@ -871,11 +977,15 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _conversation_service_pb2.ListConversationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.ListConversationsResponse, _abc.Awaitable[_conversation_service_pb2.ListConversationsResponse]]:
-        """Lists conversations, the latest changed first.
+        """Lists conversations, the latest changed first unless another order is asked
+        for.
 
-        Sub-agents are left out unless their parent is named. A conversation that
-        changes while a client goes through the pages may be listed twice or not at
-        all; WatchConversations does not have this weakness.
+        Archived ones are listed too, unless the filter leaves them out. Sub-agents are
+        left out unless `parent` is set or the filter names the field `parent`. A
+        conversation that changes while a client goes through the pages may be listed
+        twice or not at all; WatchConversations does not have this weakness. A page can
+        be empty although more follow: the server looks at a bounded number of
+        conversations for each.
         """
 
     @_abc_1.abstractmethod
@@ -1296,10 +1406,11 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_conversation_service_pb2.WatchConversationsResponse], _abc.AsyncIterator[_conversation_service_pb2.WatchConversationsResponse]]:
         """Follows the list of conversations, archived ones included, sub-agents only if
-        asked for.
+        asked for. With a filter, those that match it.
 
-        The stream first shows every conversation that there is, in no particular
-        order, then sends `caught_up`, then every change. Changes of one conversation
+        The stream first shows every conversation that there is, then sends `caught_up`,
+        then every change. A conversation that begins to match the filter is sent like a
+        new one, and one that ceases to is named. Changes of one conversation
         come in the order in which they happened; several may be merged into the last
         one, so the list is always right but is no history. There is no resuming:
         after a broken connection a client starts again and drops what it does not see

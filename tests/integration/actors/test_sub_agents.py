@@ -20,6 +20,7 @@ from actors.core.notifications import RunStop
 from actors.core.states import Completed, Failed, Idle
 from actors.messages.commands import SendMessageCommand
 from actors.ports import Commit, SandboxReport, ToolOutput
+from actors.ports.store.conditions import UNARCHIVED, Selection
 from actors.runtime.services import AgentLimits
 from tests.e2e.patience import eventually
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
@@ -113,7 +114,7 @@ def test_what_a_sub_agent_is(make_world: Any, tmp_path: Any) -> None:
     assert "You are a sub-agent" in prompt
     assert "You have 7 turns, that is responses, and 1 min 30 s." in prompt
     assert "request_mode_upgrade" not in prompt
-    listed = world.truth.list(principal="tester", archived=False, parent=None, before=None, limit=10)
+    listed = world.truth.list(Selection("tester", UNARCHIVED), limit=10).records
     assert [each.id for each in listed] == [talk.id]
     assert set(world.truth.children(talk.id)) == {f"{talk.id}-a1", f"{talk.id}-a2"}
     all_left(world)

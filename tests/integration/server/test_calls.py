@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -15,6 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite import listing as sqlite_listing
+from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType, Text
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
@@ -25,6 +28,7 @@ from actors.messages import commands as requests
 from actors.messages.refusals import TaskRefusedError, UnknownConversationError
 from actors.ports import StoreDamagedError, StoreUnavailableError
 from server.contract import limits
+from server.queries import listings
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
 from tests.integration.server.watch_harness import Author
 from tests.unit.server.test_checks import GOOD
@@ -406,13 +410,15 @@ def test_conversations_are_listed_in_pages_latest_first(harness: GrpcHarness) ->
     Author(store, hub, "old", archived_at=5)
     Author(store, hub, "theirs", principal="somebody")
     Author(store, hub, "child", parent_conversation_id="n0", user_initiated=False)
-    got = pages(harness, "ListConversations", v1.ListConversationsRequest(page_size=3), "conversations")
+    active = v1.ListConversationsRequest(page_size=3, filter="archived = false")
+    got = pages(harness, "ListConversations", active, "conversations")
     assert [len(page) for page in got] == [3, 3, 1]
     assert [each.name for page in got for each in page] == [f"conversations/n{number}" for number in range(7)]
-    archived = ask(harness, "ListConversations", v1.ListConversationsRequest(archived=True)).conversations
+    assert len(ask(harness, "ListConversations", v1.ListConversationsRequest()).conversations) == 8
+    archived = ask(harness, "ListConversations", v1.ListConversationsRequest(filter="archived = true")).conversations
     assert [each.name for each in archived] == ["conversations/old"]
     children = ask(
-        harness, "ListConversations", v1.ListConversationsRequest(parent="conversations/slug-n0", archived=True)
+        harness, "ListConversations", v1.ListConversationsRequest(parent="conversations/slug-n0")
     ).conversations
     assert [(each.name, each.parent) for each in children] == [("conversations/child", "conversations/n0")]
 
@@ -425,18 +431,63 @@ def test_conversations_of_one_directory_are_listed_in_pages_of_their_own(harness
         within = here if number % 2 else here / "within"
         Author(harness.services.store, harness.hub, f"n{number}", updated_at=100 - number, cwd=str(within))
     for directory in (here, link, f"{here}/../here/"):
-        request = v1.ListConversationsRequest(page_size=2, working_directory=str(directory))
+        request = v1.ListConversationsRequest(page_size=2, filter=f'working_directory = "{directory}"')
         got = pages(harness, "ListConversations", request, "conversations")
         assert [[each.name for each in page] for page in got] == [
             ["conversations/n1", "conversations/n3"],
             ["conversations/n5"],
         ]
-    assert not ask(harness, "ListConversations", v1.ListConversationsRequest(working_directory="/none")).conversations
-    relative = v1.ListConversationsRequest(working_directory="here")
-    assert refused(lambda: ask(harness, "ListConversations", relative)).fields == ["working_directory"]
+    beneath = v1.ListConversationsRequest(filter=f"working_directory:{link}")
+    assert len(ask(harness, "ListConversations", beneath).conversations) == 7
+    none = v1.ListConversationsRequest(filter="working_directory = /none")
+    assert not ask(harness, "ListConversations", none).conversations
+    relative = v1.ListConversationsRequest(filter="working_directory = here")
+    assert refused(lambda: ask(harness, "ListConversations", relative)).fields == ["filter"]
     token = ask(harness, "ListConversations", v1.ListConversationsRequest(page_size=2)).next_page_token
-    other = v1.ListConversationsRequest(page_size=2, page_token=token, working_directory=str(here))
+    other = v1.ListConversationsRequest(page_size=2, page_token=token, filter="archived = false")
     assert refused(lambda: ask(harness, "ListConversations", other)).fields == ["page_token"]
+
+
+def test_conversations_are_listed_in_other_orders_and_by_what_they_are(harness: GrpcHarness) -> None:
+    store, hub = harness.services.store, harness.hub
+    for number, title in enumerate(("c", "A", "b")):
+        times = {"created_at": 10 + number, "updated_at": 90 - number}
+        Author(store, hub, f"n{number}", title=title, labels={"n": title}, **times)
+    Author(store, hub, "n0-a1", parent_conversation_id="n0", user_initiated=False)
+
+    def listed(**request: Any) -> list[str]:
+        found = pages(
+            harness, "ListConversations", v1.ListConversationsRequest(page_size=2, **request), "conversations"
+        )
+        return [each.name.removeprefix("conversations/") for page in found for each in page]
+
+    assert listed(order_by="create_time") == ["n0", "n1", "n2"]
+    assert listed(order_by="create_time desc") == ["n2", "n1", "n0"]
+    assert listed(order_by="title") == ["n1", "n2", "n0"]
+    assert listed(filter="labels.n = b OR title:a", order_by="title desc") == ["n2", "n1"]
+    assert listed(filter="parent = conversations/slug-n0") == listed(filter="parent:*") == ["n0-a1"]
+    assert sorted(listed(filter="parent:* OR title = c")) == ["n0", "n0-a1"]
+    assert listed(filter="title:*", parent="conversations/n0") == []
+    wrong = v1.ListConversationsRequest(filter="title = ", order_by="size")
+    assert refused(lambda: ask(harness, "ListConversations", wrong)).fields == ["filter", "order_by"]
+    token = ask(harness, "ListConversations", v1.ListConversationsRequest(page_size=1)).next_page_token
+    other = v1.ListConversationsRequest(page_size=1, page_token=token, order_by="title")
+    assert refused(lambda: ask(harness, "ListConversations", other)).fields == ["page_token"]
+
+
+def test_a_search_for_what_is_rare_ends_and_can_be_continued(
+    open_harness: Callable[..., GrpcHarness], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_listing, "WINDOW", 2)
+    monkeypatch.setattr(listings, "READS", 3)
+    with closing(open_store(tmp_path / "data")) as store:
+        harness = open_harness(store=store)
+        for number in range(15):
+            Author(store, harness.hub, f"n{number}", updated_at=100 - number, title="x" * (number == 13))
+        rare = v1.ListConversationsRequest(filter="title:*")
+        got = pages(harness, "ListConversations", rare, "conversations")
+        assert [[each.name for each in page] for page in got] == [[], [], ["conversations/n13"]]
+        harness.stop()
 
 
 def test_pages_of_more_than_one_chunk(harness: GrpcHarness) -> None:

@@ -128,6 +128,76 @@ def test_changes_only_leaves_out_what_exists(harness: GrpcHarness) -> None:
     stream.cancel()
 
 
+def kinds(stream: Any, count: int) -> list[tuple[str, str]]:
+    """The next entries: what happened, and to which conversation."""
+    entries = [next(stream) for _ in range(count)]
+    return [
+        (
+            entry.WhichOneof("event").removeprefix("conversation_"),
+            (entry.conversation_changed.name or entry.conversation_deleted or entry.conversation_unmatched)[14:],
+        )
+        for entry in entries
+    ]
+
+
+def test_with_a_filter_what_matches_is_shown_and_what_ceases_to_is_named(harness: GrpcHarness) -> None:
+    plans, notes = write(harness, "plans", title="Plan"), write(harness, "notes", title="Notes")
+    write(harness, "other")
+    stream = watch(harness, filter='title:"plan"')
+    assert until_caught_up(stream) == names_of("plans")
+    notes.commit(changed("idle"), title="More notes")  # it never matched
+    notes.commit(changed("idle"), title="A plan")
+    assert kinds(stream, 1) == [("changed", "notes")]
+    plans.commit(changed("idle"), title="Done")
+    assert kinds(stream, 1) == [("unmatched", "plans")]
+    plans.commit(changed("idle"), title="Done indeed")
+    harness.hub.deleted("plans", plans.record)
+    new = write(harness, "new", title="New plan")
+    harness.hub.created(new.record)
+    assert kinds(stream, 1) == [("changed", "new")]
+    harness.hub.deleted("notes", notes.record)
+    assert kinds(stream, 1) == [("deleted", "notes")]
+    stream.cancel()
+
+
+def test_with_changes_only_what_the_client_may_have_is_named_once(harness: GrpcHarness) -> None:
+    author, new = write(harness, "c1", title="Plan"), write(harness, "c2")
+    stream = watch(harness, filter="title:*", changes_only=True)
+    assert until_caught_up(stream) == []
+    author.commit(changed("idle"), title="")
+    assert kinds(stream, 1) == [("unmatched", "c1")]
+    author.commit(changed("idle"))
+    new.commit(changed("idle"), title="New")
+    assert kinds(stream, 1) == [("changed", "c2")]
+    harness.hub.deleted("c1", author.record)
+    harness.hub.deleted("c2", new.record)
+    assert kinds(stream, 1) == [("deleted", "c2")]
+    stream.cancel()
+
+
+def test_a_filter_that_names_the_parent_shows_sub_agents(harness: GrpcHarness) -> None:
+    write(harness, "c1")
+    child = write(harness, "c1-a1", parent_conversation_id="c1", user_initiated=False)
+    write(harness, "c2")
+    write(harness, "c2-a1", parent_conversation_id="c2", user_initiated=False)
+    stream = watch(harness, filter="parent = conversations/slug-c1")
+    assert until_caught_up(stream) == names_of("c1-a1")
+    child.commit(changed("idle"))
+    assert kinds(stream, 1) == [("changed", "c1-a1")]
+    stream.cancel()
+
+
+def test_what_exists_comes_in_the_order_that_is_asked_for(harness: GrpcHarness) -> None:
+    for number, title in enumerate("bca"):
+        write(harness, f"c{number}", title=title, updated_at=10 + number)
+    stream = watch(harness, order_by="title")
+    assert until_caught_up(stream) == names_of("c2", "c0", "c1")
+    stream.cancel()
+    stream = watch(harness)
+    assert until_caught_up(stream) == names_of("c2", "c1", "c0")
+    stream.cancel()
+
+
 def test_a_conversation_is_shown_with_its_state_and_when_it_is_created_and_deleted(harness: GrpcHarness) -> None:
     stream = watch(harness)
     assert until_caught_up(stream) == []
@@ -183,9 +253,9 @@ def test_what_changes_behind_a_page_is_shown_before_the_stream_has_caught_up(
     store, bus = harness.services.store, harness.hub
     read = store.list
 
-    def read_and_change(**query: Any) -> Any:
+    def read_and_change(*selection: Any, **query: Any) -> Any:
         monkeypatch.setattr(store, "list", read)
-        page = read(**query)
+        page = read(*selection, **query)
         kept.commit(changed("idle"), title="Later")
         store.delete("gone")
         bus.deleted("gone", gone.record)

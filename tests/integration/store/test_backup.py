@@ -21,6 +21,7 @@ from actors.adapters.store.sqlite.files.partial_file import BackupError, part_of
 from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
+from actors.ports.store.conditions import UNARCHIVED, Selection
 from tests.integration.store.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
@@ -53,10 +54,7 @@ def steps(directory: Path) -> dict[str, int]:
 
 
 def steps_of(store: PeeweeStore) -> dict[str, int]:
-    found = {
-        record.id: record.step
-        for record in store.list(principal="local", archived=False, parent=None, before=None, limit=100)
-    }
+    found = {record.id: record.step for record in store.list(Selection("local", UNARCHIVED), limit=100).records}
     assert {name: store.verify(name) for name in found} == dict.fromkeys(found, ())
     return found
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from actors.adapters.store.sqlite import listing
 from actors.adapters.store.sqlite.engine import CACHE_BYTES, WAL_PAGES, raw, sqlite3, wal_reset_race
 from actors.adapters.store.sqlite.files import write_ahead_log
 from actors.adapters.store.sqlite.readers import READERS, Readers
@@ -33,6 +34,18 @@ from actors.ports import (
     StoreDamagedError,
     StoreUnavailableError,
     StoreUnusableError,
+)
+from actors.ports.store.conditions import (
+    UNARCHIVED,
+    Every,
+    Order,
+    OrderKey,
+    Place,
+    Selection,
+    StateIs,
+    TextContains,
+    TextEquals,
+    TextField,
 )
 from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS, Gate
@@ -437,7 +450,7 @@ def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
     snapshot = store.snapshot("c1", 2)
     assert snapshot is not None
     assert snapshot.record == record
-    listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
+    listed = store.list(Selection("local", UNARCHIVED), limit=9).records
     assert record in listed
     assert len(listed) == 2
     draft.record = record
@@ -503,15 +516,13 @@ def test_a_row_that_cannot_be_read_is_left_out_of_lists_and_named(
     with closing(open_store(path)) as store:
         skipped: list[str] = []
         listed: list[str] = []
-        before = None
-        while page := store.list(
-            principal="local", archived=False, parent=None, before=before, limit=1, skipped=skipped.append
-        ):
-            listed += [record.id for record in page]
-            before = (page[-1].updated_at, page[-1].id)
+        page = store.list(Selection("local"), limit=1, skipped=skipped.append)
+        while page.more is not None:
+            listed += [record.id for record in page.records]
+            page = store.list(Selection("local"), after=page.more, limit=1, skipped=skipped.append)
         assert listed == ["c3", "c0"]
         assert skipped == ["c4", "c2", "c1"]
-        assert len(store.list(principal="local", archived=False, parent=None, before=None, limit=9)) == 2
+        assert len(store.list(Selection("local", UNARCHIVED), limit=9).records) == 2
     assert "conversation c2 cannot be read and is left out" in caplog.text
 
 
@@ -638,6 +649,51 @@ def test_every_commit_is_synced_and_only_the_writer_checkpoints(store: PeeweeSto
         assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
 
 
+SORTED = {
+    "everything": Selection("local"),
+    "title": Selection("local", TextContains(TextField.TITLE, "x")),
+    "busy": Selection("local", StateIs(frozenset({"tool_executing"})), Order(OrderKey.STATE_ENTERED, descending=False)),
+    "children": Selection("local", parent="c1"),
+}
+"""Lists of which a part is sorted: one window, what is unsettled, or the sub-agents of one conversation."""
+IN_ORDER = {
+    "conversations_listed": Selection("local", UNARCHIVED),
+    "conversations_of_directory": Selection("local", Every((UNARCHIVED, TextEquals(TextField.DIRECTORY, "/work")))),
+    "conversations_created": Selection("local", UNARCHIVED, Order(OrderKey.CREATED, descending=False)),
+}
+"""Lists that are read from an index in its order."""
+
+
+@pytest.mark.parametrize("name", [*SORTED, *IN_ORDER])
+def test_lists_look_at_a_bounded_number_of_conversations(store: PeeweeStore, name: str) -> None:
+    selection = (SORTED | IN_ORDER)[name]
+    until = Place(9, "c9") if name in IN_ORDER or name in ("everything", "title") else None
+    for query in filter(None, (listing.window_end(selection, until, 5), listing.page(selection, None, until, 5))):
+        with store._reading() as connection:
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", query.values)]
+        steps = [step for step in plan if step.startswith(("SEARCH conversations", "SCAN conversations"))]
+        assert steps
+        assert all("INDEX" in step for step in steps)
+        assert ("USE TEMP B-TREE FOR ORDER BY" in plan) == (name in SORTED)
+        assert name in SORTED or any(name in step for step in steps)
+
+
+def test_a_call_looks_at_no_more_than_a_window_and_says_where_to_go_on(
+    store: PeeweeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "WINDOW", 4)
+    for number in range(10):
+        grow(store, f"c{number}")
+    rare = Selection("local", TextEquals(TextField.SLUG, "c0"), Order(OrderKey.CREATED))
+    found, calls = [], 1
+    page = store.list(rare, limit=9)
+    while page.more is not None:
+        found += [record.id for record in page.records]
+        page, calls = store.list(rare, after=page.more, limit=9), calls + 1
+    found += [record.id for record in page.records]
+    assert (found, calls) == (["c0"], 3)
+
+
 def test_queries_use_their_indexes(store: PeeweeStore) -> None:
     grow(store, "c1")
     statements: list[str] = []
@@ -645,9 +701,6 @@ def test_queries_use_their_indexes(store: PeeweeStore) -> None:
         connection.set_trace_callback(statements.append)
     store.load("c1")
     store.find_slug("c1")
-    store.list(principal="local", archived=False, parent=None, before=(9, "c9"), limit=5)
-    store.list(principal="local", archived=False, parent="c1", before=None, limit=5)
-    store.list(principal="local", archived=False, parent=None, directory="/work", before=(9, "c9"), limit=5)
     store.children("c1")
     store.needing_recovery()
     store.history("c1", 5)
@@ -657,15 +710,13 @@ def test_queries_use_their_indexes(store: PeeweeStore) -> None:
     store.command("c1", "r")
     store.create_command("local", "r")
     store.attachment("c1", "a")
-    assert len(statements) == 14
+    assert len(statements) == 11
     with store._reading() as connection:
         connection.set_trace_callback(None)
         plans = {s: [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {s}")] for s in statements}
     scans = {s: plan for s, plan in plans.items() if any(step.startswith("SCAN") for step in plan)}
     assert [plan for plan in scans.values() if "conversations_unsettled" not in str(plan)] == []
-    assert [steps for s, steps in plans.items() if '"cwd"' in s.partition("WHERE")[2] and "of_directory" in str(steps)]
-    sorts = [s for s, plan in plans.items() if any("TEMP B-TREE" in step for step in plan)]
-    assert all("parent_conversation_id\" = 'c1'" in s for s in sorts)
+    assert [s for s, plan in plans.items() if any("TEMP B-TREE" in step for step in plan)] == []
 
 
 def test_deletion_uses_indexes_in_every_table(store: PeeweeStore) -> None:
@@ -706,7 +757,7 @@ READS: list[Callable[[PeeweeStore], object]] = [
     lambda store: store.needing_recovery(),
     lambda store: store.prunable(before=9_999, keep=0, limit=9),
     lambda store: store.archived(before=9_999, limit=9),
-    lambda store: store.list(principal="local", archived=False, parent=None, before=None, limit=9),
+    lambda store: store.list(Selection("local", UNARCHIVED), limit=9).records,
     lambda store: store.messages("c1", limit=9),
     lambda store: store.history("c1", 9),
     lambda store: store.events("c1", after=0, limit=9),

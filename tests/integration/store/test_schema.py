@@ -275,6 +275,7 @@ FROZEN = {
     "0002_deletions": "6aeefface6120b254d9bfa45ea8ce4f89ed8c23e61179086ad30da398b5f289d",
     "0003_conversations_of_directory": "b28243a35b9bb063972fd791d1e5ccb654a9fa92b8255624bc0d5b231a19b5e8",
     "0004_profiles": "7b3804b850d38dc5367dc734c96328fb37f1429030333bba8c33ce42905f84c9",
+    "0005_conversations_by_creation": "68642415789bd77ba4f155829a73e0edff5a038a6935a782e176e710f006d720",
 }
 """SHA-256 of every migration that has been released. A new file needs a new line; no line ever changes."""
 

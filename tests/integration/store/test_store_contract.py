@@ -70,11 +70,12 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
+from actors.ports.store.conditions import UNARCHIVED, Every, IsArchived, IsWithin, Selection, TextEquals, TextField
 from tests.integration.store.commit_builder import CHANGED, CommitBuilder, message_of, record_of
 from tests.integration.store.conftest import SECONDS, Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 IMAGE = Image("sha256-1", "image/png", 10, 20)
 LEDGER = Ledger(
@@ -210,7 +211,7 @@ def test_a_commit_that_does_not_say_so_leaves_the_profile(store: Store) -> None:
     store.commit(draft.create())
     store.commit(draft.next(profile=Profile()))
     assert loaded(store, "c1").profile == Profile("Sell flowers.")
-    listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
+    listed = store.list(Selection("local", UNARCHIVED), limit=9).records
     assert [record.profile for record in listed] == [Profile("Sell flowers.")]
 
 
@@ -773,26 +774,31 @@ def _ids(records: tuple[ConversationRecord, ...]) -> list[str]:
     return [record.id for record in records]
 
 
+def pages(store: Store, selection: Selection, limit: int) -> list[str]:
+    """Read a list to its end, page by page."""
+    found: list[str] = []
+    page = store.list(selection, limit=limit)
+    while True:
+        assert len(page.records) <= limit
+        found += _ids(page.records)
+        if page.more is None:
+            return found
+        page = store.list(selection, after=page.more, limit=limit)
+
+
 def test_lists_show_the_latest_first_and_nothing_of_others(listed: Store) -> None:
-    found = listed.list(principal="local", archived=False, parent=None, before=None, limit=99)
+    found = listed.list(Selection("local", UNARCHIVED), limit=99).records
     assert _ids(found) == ["c6", "c5", "c4", "c3", "c2", "c1"]
     assert found[0] == listed.load("c6")
-    assert _ids(listed.list(principal="local", archived=True, parent=None, before=None, limit=9)) == ["old"]
-    assert _ids(listed.list(principal="other", archived=False, parent=None, before=None, limit=9)) == ["foreign"]
-    children = listed.list(principal="local", archived=False, parent="c1", before=None, limit=9)
+    assert _ids(listed.list(Selection("local", IsArchived(archived=True)), limit=9).records) == ["old"]
+    assert _ids(listed.list(Selection("other", UNARCHIVED), limit=9).records) == ["foreign"]
+    children = listed.list(Selection("local", parent="c1"), limit=9).records
     assert _ids(children) == ["c1-a2", "c1-a1"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
 def test_lists_are_paged_without_gap_or_repeat(listed: Store, limit: int) -> None:
-    def pages() -> Iterator[str]:
-        before = None
-        while page := listed.list(principal="local", archived=False, parent=None, before=before, limit=limit):
-            assert len(page) <= limit
-            yield from _ids(page)
-            before = (page[-1].updated_at, page[-1].id)
-
-    assert list(pages()) == ["c6", "c5", "c4", "c3", "c2", "c1"]
+    assert pages(listed, Selection("local", UNARCHIVED), limit) == ["c6", "c5", "c4", "c3", "c2", "c1"]
 
 
 def test_lists_of_a_directory_have_no_other_and_are_paged(store: Store) -> None:
@@ -800,13 +806,14 @@ def test_lists_of_a_directory_have_no_other_and_are_paged(store: Store) -> None:
         created = replace_updated(CommitBuilder(f"c{number:02}"), 10 + number // 2)
         directory = ("/work", "/work/within", "/wor")[number % 3]
         store.commit(replace(created, record=replace(created.record, cwd=directory)))
-    found, before = [], None
-    while page := store.list(principal="local", archived=False, parent=None, directory="/work", before=before, limit=2):
-        found += _ids(page)
-        before = (page[-1].updated_at, page[-1].id)
-    assert found == ["c09", "c06", "c03", "c00"]
-    assert store.list(principal="local", archived=True, parent=None, directory="/work", before=None, limit=9) == ()
-    assert store.list(principal="local", archived=False, parent=None, directory="/w%", before=None, limit=9) == ()
+    here = TextEquals(TextField.DIRECTORY, "/work")
+    assert pages(store, Selection("local", Every((UNARCHIVED, here))), 2) == ["c09", "c06", "c03", "c00"]
+    assert pages(store, Selection("local", here), 3) == ["c09", "c06", "c03", "c00"]
+    assert pages(store, Selection("local", Every((IsArchived(archived=True), here))), 9) == []
+    assert pages(store, Selection("local", TextEquals(TextField.DIRECTORY, "/w%")), 9) == []
+    assert pages(store, Selection("local", IsWithin("/work")), 9) == [
+        f"c{number:02}" for number in range(11, -1, -1) if number % 3 != 2
+    ]
 
 
 def test_children_are_the_sub_agents_of_a_conversation(listed: Store) -> None:
@@ -871,9 +878,9 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
     for left in (draft.next(), child.next(), CommitBuilder("c1-a2", parent_conversation_id="c1").create()):
         with pytest.raises(FencedError):
             store.commit(left)
-    listed = store.list(principal="local", archived=False, parent=None, before=None, limit=9)
+    listed = store.list(Selection("local", UNARCHIVED), limit=9).records
     assert [record.id for record in listed] == ["c2"]
-    assert store.list(principal="local", archived=False, parent="c1", before=None, limit=9) == ()
+    assert store.list(Selection("local", parent="c1"), limit=9).records == ()
     assert store.needing_recovery() == ()
     assert store.prunable(before=99_999, keep=0, limit=9) == ("c2",)
     store.commit(CommitBuilder("c3", slug="c1").create())
@@ -973,7 +980,7 @@ def test_a_closed_store_refuses_everything_and_closes_twice(store: Store, grown:
         lambda: store.delete("c1"),
         lambda: store.load("c1"),
         lambda: store.events("c1", after=0, limit=1),
-        lambda: store.list(principal="local", archived=False, parent=None, before=None, limit=1),
+        lambda: store.list(Selection("local", UNARCHIVED), limit=1).records,
         lambda: store.create_command("local", "r"),
     ):
         with pytest.raises(StoreUnavailableError):

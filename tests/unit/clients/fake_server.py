@@ -423,11 +423,10 @@ class FakeBedrock:
         return v1.GetConversationResponse(conversation=shown)
 
     def ListConversations(self, request: v1.ListConversationsRequest) -> v1.ListConversationsResponse:
-        shown = (
-            [] if request.archived or self.conversation.name in self.unreadable else [*self.others, self.conversation]
-        )
-        if request.working_directory:
-            shown = [each for each in shown if each.working_directory == request.working_directory]
+        none = "archived = true" in request.filter or self.conversation.name in self.unreadable
+        shown = [] if none else [*self.others, self.conversation]
+        if "working_directory" in request.filter:
+            shown = [each for each in shown if f'working_directory = "{each.working_directory}"' in request.filter]
         return v1.ListConversationsResponse(conversations=shown, unreadable=self.unreadable)
 
     def UpdateConversation(self, request: v1.UpdateConversationRequest) -> v1.UpdateConversationResponse:

@@ -65,6 +65,8 @@ BAD_NAMES = (
     "conversations/a\0",
     "c" * 600,
 )
+BAD_FILTERS = ("x" * (limits.MAX_FILTER_BYTES + 1), "é" * limits.MAX_FILTER_BYTES, 'title = "a\0"')
+BAD_ORDERS = ("state", "title down", "title desc desc", "t" * 99)
 BAD_TOKENS = ("x" * (limits.MAX_PAGE_TOKEN_CHARS + 1),)
 
 WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
@@ -85,7 +87,8 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "page_size": (-1,),
         "page_token": BAD_TOKENS,
         "parent": BAD_NAMES[1:],
-        "working_directory": ("here", "/a\0b", "/" + "x" * limits.MAX_PATH_BYTES),
+        "filter": BAD_FILTERS,
+        "order_by": BAD_ORDERS,
     },
     v1.UpdateConversationRequest: {},
     v1.ArchiveConversationRequest: {"name": BAD_NAMES},

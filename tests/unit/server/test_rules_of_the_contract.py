@@ -86,8 +86,9 @@ def messages(kind: type[Message], depth: int = 0) -> st.SearchStrategy[Message]:
     return chosen.map(lambda given: kind(**given))
 
 
-SERVER_SIDE = {"state", "context_usage", "total_usage", "aside_usage", "images", "update_mask"}
-"""Fields that the server sets or looks at elsewhere: images when it decodes them, masks in tests of their own."""
+SERVER_SIDE = {"state", "context_usage", "total_usage", "aside_usage", "images", "update_mask", "filter"}
+"""Fields that the server sets or looks at elsewhere: images when it decodes them, masks in tests of their own. No rule
+of the contract knows the language of filters."""
 
 
 def values(field: Any, depth: int) -> st.SearchStrategy[Any] | None:

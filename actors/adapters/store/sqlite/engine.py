@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import peewee
 from peewee import SqliteDatabase
 
+from actors.adapters.store.sqlite.condition_sql import CONTAINS, contains_folded
 from actors.ports import StoreUnusableError
 
 if TYPE_CHECKING:
@@ -143,4 +144,5 @@ def open_reader(path: Path) -> SqliteDatabase:
         check_same_thread=False,
     )
     database.connect()
+    raw(database).create_function(CONTAINS, 2, contains_folded, deterministic=True)
     return database

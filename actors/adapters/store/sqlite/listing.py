@@ -1,50 +1,86 @@
-"""Lists of conversations: the query, and the checks that keep one damaged row from spoiling the list."""
+"""Lists of conversations: their queries, and the checks that keep one damaged row from spoiling the list.
+
+A list in the order of an index is read in windows: the first query finds where a window of so many index entries ends,
+the second one looks for what is wanted among the rows of the window. So a call is bounded even if nothing is found.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from peewee import JOIN, SQL
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.adapters.store import rows
-from actors.adapters.store.sqlite.schema import tables as schema
+from actors.adapters.store.sqlite.condition_sql import Clause, clause_of, joined
+from actors.adapters.store.sqlite.integrity_check import RECORDS
+from actors.adapters.store.sqlite.schema.tables import NOT_DELETED, UNSETTLED
+from actors.ports.store.conditions import (
+    Condition,
+    IsArchived,
+    OrderKey,
+    Place,
+    Selection,
+    StateIs,
+    TextEquals,
+    TextField,
+    TimeCompares,
+    TimeField,
+    conjuncts,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WINDOW = 2_000
+"""Rows that one call looks at, if it has to look at them in order to know whether they are wanted."""
+
+_SETTLED = frozenset({"idle", "context_exhausted", "completed", "failed"})
+"""Kinds of states that are not in the index of unsettled conversations, or not always."""
+_ORDERED_BY_INDEX = frozenset({OrderKey.UPDATED, OrderKey.CREATED})
 
 
-def query(
-    principal: str,
-    *,
-    archived: bool,
-    parent: str | None,
-    directory: str | None,
-    before: tuple[int, str] | None,
-    limit: int,
-) -> Any:
-    """Return the query for rows of RECORD with prompt and profile, latest update first, after the position `before`."""
-    table = schema.Conversation
-    columns = [SQL("CAST(state_data AS BLOB)") if name == "state_data" else SQL(name) for name in rows.RECORD]
-    wanted = (
-        table.select(*columns, schema.Prompt.text, schema.Profile.profile)
-        .join(schema.Prompt, JOIN.LEFT_OUTER)
-        .switch(table)
-        .join(schema.Profile, JOIN.LEFT_OUTER)
-        .where(table.principal == principal, table.archived == archived, SQL(schema.NOT_DELETED))
-        .order_by(table.updated_at.desc(), table.id.desc())
-        .limit(limit)
-    )
-    if parent is None:
-        wanted = wanted.where(SQL("parent_conversation_id IS NULL"))
-    else:
-        wanted = wanted.where(table.parent_conversation == parent)
-    if directory is not None:
-        wanted = wanted.where(table.cwd == directory)
-    if before is not None:
-        wanted = wanted.where(SQL("(updated_at, id) < (?, ?)", before))
-    return wanted.tuples()
+class Query(NamedTuple):
+    """A query with the values of its parameters."""
+
+    sql: str
+    values: tuple[object, ...]
 
 
-def place_of(row: rows.Row) -> tuple[int, str]:
+def window_end(selection: Selection, after: Place | None, limit: int) -> Query | None:
+    """Return the query for the place (key, id) at which the next window ends; no row if that is the end of the list.
+
+    None if the list is not read in windows.
+    """
+    if not _has_index(selection):
+        return None
+    parts = conjuncts(selection.where)
+    indexed = [part for part in parts if _in_index(part, selection.order.key)]
+    size = limit if len(indexed) == len(parts) else WINDOW
+    entries = [_entries(selection, [*indexed, *more], after, size) for more in _halves(selection, indexed)]
+    inner = " UNION ALL ".join(f"SELECT * FROM ({query.sql})" for query in entries)  # noqa: S608 -- names of ours
+    key, direction = selection.order.key, _direction(selection)
+    sql = f"SELECT {key}, id FROM ({inner}) ORDER BY {key} {direction}, id {direction} LIMIT 1 OFFSET ?"  # noqa: S608
+    return Query(sql, (*(value for query in entries for value in query.values), size - 1))
+
+
+def page(selection: Selection, after: Place | None, until: Place | None, limit: int) -> Query:
+    """Return the query for rows of RECORD with prompt and profile, after one place and up to another, included."""
+    wanted = joined(" AND ", "1", [*_scope(selection), clause_of(selection.where), *_between(selection, after, until)])
+    order = _ordered(selection)
+    if not _has_index(selection):  # sorted are the ids alone, not the rows
+        index = "INDEXED BY conversations_unsettled" if _unsettled(selection) else ""
+        ids = f"SELECT id FROM conversations {index} WHERE {wanted.sql} {order} LIMIT ?"  # noqa: S608 -- names of ours
+        wanted = Clause(f"id IN ({ids})", (*wanted.values, limit))
+    sql = f"""
+        SELECT {RECORDS}, text, profile FROM conversations
+        LEFT JOIN prompts ON prompts.conversation_id = conversations.id
+        LEFT JOIN profiles ON profiles.conversation_id = conversations.id
+        WHERE {wanted.sql} {order} LIMIT ?
+    """  # noqa: S608 -- names of ours
+    return Query(sql, (*wanted.values, limit))
+
+
+def place_of(row: rows.Row, selection: Selection) -> Place:
     """Return the position of a row, from which the next page continues."""
-    return row[rows.RECORD.index("updated_at")], row[rows.RECORD.index("id")]
+    return Place(row[rows.RECORD.index(selection.order.key)], row[rows.RECORD.index("id")])
 
 
 def refuse_broken_texts(row: rows.Row) -> None:
@@ -52,3 +88,77 @@ def refuse_broken_texts(row: rows.Row) -> None:
     for value in row:
         if isinstance(value, str):
             value.encode()
+
+
+def _has_index(selection: Selection) -> bool:
+    """Return whether there is an index in the order of the list, and no shorter way to what is wanted."""
+    return (
+        selection.order.key in _ORDERED_BY_INDEX
+        and selection.parent is None
+        and not selection.sub_agents
+        and not _unsettled(selection)
+    )
+
+
+def _unsettled(selection: Selection) -> bool:
+    """Return whether the index of unsettled conversations, of which there are few, has all that is wanted."""
+    return any(isinstance(part, StateIs) and not part.kinds & _SETTLED for part in conjuncts(selection.where))
+
+
+def _in_index(condition: Condition, key: OrderKey) -> bool:
+    """Return whether the index in this order can tell if a condition holds."""
+    match condition:
+        case TimeCompares(field):
+            return field == {OrderKey.UPDATED: TimeField.UPDATED, OrderKey.CREATED: TimeField.CREATED}.get(key)
+        case IsArchived() | TextEquals(TextField.DIRECTORY):
+            return key is OrderKey.UPDATED
+        case _:
+            return False
+
+
+def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Condition, ...]]:
+    """Return the conditions that divide a list into parts of which each is ordered by an index."""
+    if selection.order.key is OrderKey.CREATED or any(isinstance(part, IsArchived) for part in indexed):
+        return [()]
+    return [(IsArchived(archived=False),), (IsArchived(archived=True),)]
+
+
+def _entries(selection: Selection, indexed: Sequence[Condition], after: Place | None, limit: int) -> Query:
+    """Return the query for the next entries of the index."""
+    wanted = joined(" AND ", "1", [*_scope(selection), *map(clause_of, indexed), *_between(selection, after, None)])
+    key = selection.order.key
+    sql = f"SELECT {key}, id FROM conversations WHERE {wanted.sql} {_ordered(selection)} LIMIT ?"  # noqa: S608
+    return Query(sql, (*wanted.values, limit))
+
+
+def _scope(selection: Selection) -> list[Clause]:
+    clauses = [Clause("principal = ?", (selection.principal,)), Clause(NOT_DELETED)]
+    if selection.parent is not None:
+        clauses.append(Clause("parent_conversation_id = ?", (selection.parent,)))
+    elif not selection.sub_agents:
+        clauses.append(Clause("parent_conversation_id IS NULL"))
+    if _unsettled(selection):
+        clauses.append(Clause(f"({UNSETTLED})"))
+    elif _has_index(selection) and selection.order.key is OrderKey.UPDATED:
+        clauses.append(Clause("archived IN (0, 1)"))  # the index begins with it
+    return clauses
+
+
+def _between(selection: Selection, after: Place | None, until: Place | None) -> list[Clause]:
+    key = selection.order.key
+    beyond, up_to = ("<", ">=") if selection.order.descending else (">", "<=")
+    clauses: list[Clause] = []
+    if after is not None:
+        clauses.append(Clause(f"({key}, id) {beyond} (?, ?)", (after.key, after.id)))
+    if until is not None:
+        clauses.append(Clause(f"({key}, id) {up_to} (?, ?)", (until.key, until.id)))
+    return clauses
+
+
+def _direction(selection: Selection) -> str:
+    return "DESC" if selection.order.descending else "ASC"
+
+
+def _ordered(selection: Selection) -> str:
+    direction = _direction(selection)
+    return f"ORDER BY {selection.order.key} {direction}, id {direction}"

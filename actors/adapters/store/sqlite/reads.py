@@ -38,12 +38,14 @@ from actors.ports import (
     StoredEvent,
     StoredTransition,
 )
+from actors.ports.store.conditions import Listed, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from actors.adapters.store.sqlite.removal import Removal
     from actors.core.content import Message
+    from actors.ports.store.conditions import Selection
 
 _log = logging.getLogger(__name__)
 Found = TypeVar("Found")
@@ -101,28 +103,21 @@ class StoreReads:
     @read_again
     def list(
         self,
+        selection: Selection,
         *,
-        principal: str,
-        archived: bool,
-        parent: str | None,
-        directory: str | None = None,
-        before: tuple[int, str] | None,
+        after: Place | None = None,
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
-    ) -> tuple[ConversationRecord, ...]:
-        """Return a page of conversations, latest update first; see ports.Store."""
-        found: list[ConversationRecord] = []
+    ) -> Listed:
+        """Return the next conversations of a list; see ports.Store."""
         with self._readers.lend() as database, every_text(raw(database), "surrogateescape"):
-            while (wanted := limit - len(found)) > 0:
-                query = listing.query(
-                    principal, archived=archived, parent=parent, directory=directory, before=before, limit=wanted
-                )
-                page = list(query.execute(database))
-                found += self._readable(raw(database), page, skipped)
-                if len(page) < wanted:
-                    break
-                before = listing.place_of(page[-1])
-        return tuple(found)
+            connection, until = raw(database), None
+            if (query := listing.window_end(selection, after, limit)) is not None:
+                row = connection.execute(*query).fetchone()
+                until = None if row is None else Place(*row)
+            found = connection.execute(*listing.page(selection, after, until, limit)).fetchall()
+            more = listing.place_of(found[-1], selection) if len(found) == limit else until
+            return Listed(tuple(self._readable(connection, found, skipped)), more)
 
     def _readable(
         self, connection: sqlite3.Connection, page: Sequence[rows.Row], skipped: Callable[[str], object]

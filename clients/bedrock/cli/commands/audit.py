@@ -46,17 +46,16 @@ def _everything(client: Client) -> Iterator[str]:
     Those that are too damaged to be listed are identified by their ids.
     """
     seen: set[str] = set()
-    for archived in (False, True):
-        for name, slug in _listed(client, archived=archived):
-            for each, shown in ((name, slug), *_listed(client, parent=name)):
-                if each not in seen:
-                    seen.add(each)
-                    yield shown or each.removeprefix("conversations/")
+    for name, slug in _listed(client):
+        for each, shown in ((name, slug), *_listed(client, parent=name)):
+            if each not in seen:
+                seen.add(each)
+                yield shown or each.removeprefix("conversations/")
 
 
-def _listed(client: Client, *, archived: bool = False, parent: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and slugs; an unreadable slug is empty."""
-    request = v1.ListConversationsRequest(archived=archived, parent=parent)
+def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
+    """Yield names and slugs, archived conversations included; an unreadable slug is empty."""
+    request = v1.ListConversationsRequest(parent=parent)
     for page in client.pages(client.conversations_stub.ListConversations, request):
         yield from ((found.name, found.slug) for found in page.conversations)
         yield from ((name, "") for name in page.unreadable)

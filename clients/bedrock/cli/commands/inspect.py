@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC, datetime
 from itertools import islice
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bedrock.cli.arguments import CONVERSATION, NAME
+from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display import sub_agent_list as sub_agents
 from bedrock.cli.display.timeline import timeline_of
@@ -34,18 +35,41 @@ _LABEL = 12
 @click.option("--archived", is_flag=True, help="List archived conversations instead.")
 @click.option("--here", is_flag=True, help="Only conversations of the current directory.")
 @click.option("--parent", metavar="SLUG", type=CONVERSATION, help="List the sub-agents of this conversation instead.")
+@FILTER_OPTION
+@click.option("--order-by", metavar="ORDER", default="", help="update_time, create_time or title, and desc after it.")
 @click.option("-n", "--limit", type=click.IntRange(1), default=30, show_default=True, help="How many at most.")
 @JSON_OPTION
 @click.pass_context
-def list_(ctx: click.Context, *, archived: bool, here: bool, parent: str | None, limit: int, output: str) -> None:
-    """List conversations, the latest first: of all directories, or with --here of the current one."""
-    listed = connect(ctx).conversations(archived=archived, parent=parent or "", working_directory="." if here else None)
+def list_(
+    ctx: click.Context,
+    *,
+    archived: bool,
+    here: bool,
+    parent: str | None,
+    filter_: str,
+    order_by: str,
+    limit: int,
+    output: str,
+) -> None:
+    """List conversations, the latest first: of all directories, or with --here of the current one.
+
+    FILTER names fields of conversations: --filter 'busy = true', 'title:"draft" AND labels.team = "docs"',
+    'update_time > "2026-01-31T00:00:00Z" AND NOT model:opus'. docs/api/conversations.md lists them. Archived
+    conversations are left out unless it names archived or archive_time.
+    """
+    listed = connect(ctx).conversations(
+        archived=archived or (None if re.search(r"\barchive(d|_time)\b", filter_) else False),
+        parent=parent or "",
+        working_directory="." if here else None,
+        filter=filter_,
+        order_by=order_by,
+    )
     found = list(islice(listed, limit))
     if output == "json":
         print_values(found)
         return
     if not found and sys.stdout.isatty():
-        print_text(_nothing_found(here=here, archived=archived, parent=parent))
+        print_text("No such conversations." if filter_ else _nothing_found(here=here, archived=archived, parent=parent))
         return
     if parent:
         print_table(sub_agents.COLUMNS, sub_agents.rows(found))

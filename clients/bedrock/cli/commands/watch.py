@@ -17,7 +17,7 @@ from bedrock import AsyncClient
 from bedrock._shared.enum_names import resource_name
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
-from bedrock.cli.arguments import CONVERSATION
+from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION
 from bedrock.cli.display.connection_state import Outage
 from bedrock.cli.display.follower import Onlooker
 from bedrock.cli.display.live_list import watch_list
@@ -44,17 +44,20 @@ UNFINISHED_LINES, UNFINISHED_SHARE = 8, 4
     default="text",
     help="Text for people, or JSON lines.",
 )
+@FILTER_OPTION
 @PLAIN_OPTION
 @click.pass_context
-def watch(ctx: click.Context, name: str | None, output: str, plain: bool) -> None:
+def watch(ctx: click.Context, name: str | None, output: str, filter_: str, plain: bool) -> None:
     """Follow a conversation, or the list of conversations, until Ctrl-C. Watching changes nothing.
 
     While sub-agents are at work a terminal shows what each of them is doing. To see all that one does, watch it by its
-    own name: `bedrock list --parent NAME` lists them.
+    own name: `bedrock list --parent NAME` lists them. FILTER narrows the list, as that of `bedrock list` does.
     """
+    if name is not None and filter_:
+        raise click.UsageError("--filter is for the list of conversations: give no NAME")
     address: str | None = ctx.find_root().obj
     if name is None:
-        following = watch_list(address, output)
+        following = watch_list(address, output, filter_)
     elif output == "stream-json":
         following = _print_events(address, name)
     else:

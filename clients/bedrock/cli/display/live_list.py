@@ -26,9 +26,9 @@ MARGIN = 3
 DIRECTORY_COLUMNS = 30
 
 
-async def watch_list(address: str | None, output: str) -> None:
-    """Follow the list until the stream ends."""
-    async with AsyncClient(address) as client, aclosing(client.watch_conversations()) as entries:
+async def watch_list(address: str | None, output: str, wanted: str = "") -> None:
+    """Follow the list, or those that match the filter `wanted`, until the stream ends."""
+    async with AsyncClient(address) as client, aclosing(client.watch_conversations(filter=wanted)) as entries:
         if output == "stream-json":
             async for entry in entries:
                 print_json(entry.to_dict())
@@ -56,6 +56,8 @@ async def _draw(entries: AsyncIterator[ConversationListEvent]) -> None:
 def _line(entry: ConversationListEvent, paint: Paint) -> SafeText:
     if entry.kind == "conversation_deleted":
         return paint.flat(entry.conversation_deleted) + "  deleted"
+    if entry.kind == "conversation_unmatched":
+        return paint.flat(entry.conversation_unmatched) + "  does not match any more"
     if (changed := entry.conversation_changed) is None:
         return SafeText()
     state = "archived" if changed.archive_time else _state(changed)
@@ -75,8 +77,8 @@ class Listing:
 
     def take(self, entry: ConversationListEvent) -> None:
         """Apply one event of the stream."""
-        if entry.kind == "conversation_deleted":
-            self._active.pop(entry.conversation_deleted, None)
+        if entry.kind in ("conversation_deleted", "conversation_unmatched"):
+            self._active.pop(entry.conversation_deleted or entry.conversation_unmatched, None)
         elif (changed := entry.conversation_changed) is not None:
             self._active.pop(changed.name, None)
             if not changed.archive_time:

@@ -80,15 +80,16 @@ class Conversation(Model):
         table_name = "conversations"
 
 
-def _index_of_list(name: str, *narrowed: Field) -> None:
-    """Index the top-level conversations of a principal, and of one value of each `narrowed` column, by update time."""
-    columns = (Conversation.principal, Conversation.archived, *narrowed, Conversation.updated_at, Conversation.id)
-    index = Conversation.index(*columns, where=SQL("parent_conversation_id IS NULL"), name=name)
+def _index_of_list(name: str, *columns: Field) -> None:
+    """Index the top-level conversations of a principal by these columns."""
+    top_level = SQL("parent_conversation_id IS NULL")
+    index = Conversation.index(Conversation.principal, *columns, Conversation.id, where=top_level, name=name)
     Conversation.add_index(index)
 
 
-_index_of_list("conversations_listed")
-_index_of_list("conversations_of_directory", Conversation.cwd)
+_index_of_list("conversations_listed", Conversation.archived, Conversation.updated_at)
+_index_of_list("conversations_of_directory", Conversation.archived, Conversation.cwd, Conversation.updated_at)
+_index_of_list("conversations_created", Conversation.created_at)
 Conversation.add_index(Conversation.index(Conversation.id, where=SQL(UNSETTLED), name="conversations_unsettled"))
 
 

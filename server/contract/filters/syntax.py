@@ -1,0 +1,175 @@
+"""The syntax of filters: restrictions like `title:"draft"`, connected by AND, OR, NOT and parentheses.
+
+As AIP-160 has it, OR binds tighter than AND, and restrictions without a word between them are connected by AND.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from actors.ports.store.conditions import AnyOf, Condition, Every, Negation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_DEPTH = 32
+"""Maximum depth of parentheses."""
+MAX_RESTRICTIONS = 100
+
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"[^\s()\"'.,=<>!:]+")
+_OPERATOR = re.compile(r"!=|<=|>=|[=<>:]")
+_VALUE = re.compile(r"[^\s()\"'=<>!,]+")
+"""A value without quotes: it may contain dots and colons, so that times, paths and names of models need none."""
+_STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_WORDS = frozenset({"AND", "OR", "NOT"})
+
+
+class FilterError(Exception):
+    """A filter is not understood."""
+
+    def __init__(self, at: int, text: str) -> None:
+        super().__init__(f"at character {at + 1}: {text}")
+
+
+class Value(NamedTuple):
+    """The right side of a restriction."""
+
+    text: str
+    at: int
+    """Index of its first character in the filter."""
+    quoted: bool = False
+
+
+class Restriction(NamedTuple):
+    """A field compared with a value."""
+
+    path: tuple[str, ...]
+    """The name of the field, and the key in a map if there is one."""
+    at: int
+    """Index of its first character in the filter."""
+    operator: str
+    """`=`, `!=`, `<`, `<=`, `>`, `>=` or `:`."""
+    value: Value
+
+
+def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
+    """Return the condition that a filter states; `meaning` converts each restriction. Raises FilterError."""
+    parser = _Parser(text, meaning)
+    if parser.at_end():
+        return Every()
+    condition = parser.expression(0)
+    if not parser.at_end():
+        parser.fail("expected AND, OR or the end of the filter")
+    return condition
+
+
+class _Parser:
+    """A recursive descent parser over the characters of a filter."""
+
+    def __init__(self, text: str, meaning: Callable[[Restriction], Condition]) -> None:
+        self._text = text
+        self._meaning = meaning
+        self._at = 0
+        self._restrictions = 0
+        self._skip()
+
+    def at_end(self) -> bool:
+        return self._at == len(self._text)
+
+    def fail(self, text: str, at: int | None = None) -> NoReturn:
+        raise FilterError(self._at if at is None else at, text)
+
+    def expression(self, depth: int) -> Condition:
+        """Read `a b AND c`."""
+        parts = [self._alternatives(depth)]
+        while not self.at_end() and not self._sees(")"):
+            self._word("AND")
+            parts.append(self._alternatives(depth))
+        return parts[0] if len(parts) == 1 else Every(tuple(parts))
+
+    def _alternatives(self, depth: int) -> Condition:
+        """Read `a OR b`."""
+        parts = [self._term(depth)]
+        while self._word("OR"):
+            parts.append(self._term(depth))
+        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+
+    def _term(self, depth: int) -> Condition:
+        """Read `a`, `NOT a`, `-a` or either with parentheses."""
+        negated = self._word("NOT") or self._takes("-")
+        if not self._takes("("):
+            part = self._restriction()
+        elif depth == MAX_DEPTH:
+            self.fail(f"parentheses may be nested {MAX_DEPTH} deep at most", self._at - 1)
+        else:
+            part = self.expression(depth + 1)
+            if not self._takes(")"):
+                self.fail("expected a closing parenthesis")
+        return Negation(part) if negated else part
+
+    def _restriction(self) -> Condition:
+        self._restrictions += 1
+        if self._restrictions > MAX_RESTRICTIONS:
+            self.fail(f"a filter may have {MAX_RESTRICTIONS} restrictions at most")
+        at, path = self._at, [self._name()]
+        while self._takes("."):
+            path.append(self._string() or self._name())
+        operator = _OPERATOR.match(self._text, self._at)
+        if operator is None:
+            self.fail("expected one of = != < <= > >= : after the name of a field")
+        self._go_to(operator.end())
+        return self._meaning(Restriction(tuple(path), at, operator.group(), self._value()))
+
+    def _name(self) -> str:
+        found = _NAME.match(self._text, self._at)
+        if found is None or found.group() in _WORDS:
+            self.fail("expected the name of a field")
+        self._go_to(found.end())
+        return found.group()
+
+    def _value(self) -> Value:
+        at = self._at
+        if (text := self._string()) is not None:
+            return Value(text, at, quoted=True)
+        found = _VALUE.match(self._text, at)
+        if found is None:
+            self.fail("expected a value; write texts in quotes")
+        self._go_to(found.end())
+        return Value(found.group(), at)
+
+    def _string(self) -> str | None:
+        if not self._text.startswith(('"', "'"), self._at):
+            return None
+        found = _STRING.match(self._text, self._at)
+        if found is None:
+            self.fail("the quote is not closed")
+        self._go_to(found.end())
+        return _ESCAPED.sub(r"\1", found.group(1) if found.group(2) is None else found.group(2))
+
+    def _sees(self, character: str) -> bool:
+        return self._text.startswith(character, self._at)
+
+    def _takes(self, character: str) -> bool:
+        found = self._sees(character)
+        if found:
+            self._go_to(self._at + 1)
+        return found
+
+    def _word(self, word: str) -> bool:
+        found = _NAME.match(self._text, self._at)
+        if found is None or found.group() != word:
+            return False
+        self._go_to(found.end())
+        return True
+
+    def _go_to(self, at: int) -> None:
+        self._at = at
+        self._skip()
+
+    def _skip(self) -> None:
+        space = _SPACE.match(self._text, self._at)
+        assert space is not None  # noqa: S101 -- it matches the empty text
+        self._at = space.end()

@@ -1,0 +1,61 @@
+"""Convert the filter and the order of a request to a selection of conversations. Blocks, on a reading thread."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from actors.ports.store.conditions import (
+    Condition,
+    IsWithin,
+    Selection,
+    TextEquals,
+    TextField,
+    conjuncts,
+    leaves,
+    rewritten,
+)
+from server.contract.filters.fields import meaning
+from server.contract.filters.order_by import order_of
+from server.contract.filters.syntax import parse
+
+if TYPE_CHECKING:
+    from actors.ports import ConversationReader
+
+
+def selection_of(
+    store: ConversationReader, principal: str, text: str, order_by: str, *, parent: str | None = None
+) -> Selection:
+    """Return the conversations that a valid filter selects, in an order; `parent` as in Selection.
+
+    Directories and conversations are looked up now: what they are named by may be a symbolic link or a slug.
+    """
+    where = rewritten(parse(text, meaning), partial(_looked_up, store))
+    order = order_of(order_by)
+    if parent is not None:
+        return Selection(principal, where, order, parent)
+    parent = next(filter(None, map(_parent, conjuncts(where))), None)
+    mixed = parent is None and any(map(_about_parent, leaves(where)))
+    return Selection(principal, where, order, parent, sub_agents=mixed)
+
+
+def _looked_up(store: ConversationReader, condition: Condition) -> Condition:
+    match condition:
+        case TextEquals(TextField.DIRECTORY, path):
+            return TextEquals(TextField.DIRECTORY, os.path.realpath(path))
+        case IsWithin(path):
+            return IsWithin(os.path.realpath(path))
+        case TextEquals(TextField.PARENT, name) if name:
+            return TextEquals(TextField.PARENT, store.find_slug(name) or name)
+        case _:
+            return condition
+
+
+def _about_parent(condition: Condition) -> bool:
+    return isinstance(condition, TextEquals) and condition.field is TextField.PARENT
+
+
+def _parent(condition: Condition) -> str:
+    """Return the conversation whose sub-agents alone a condition selects; "" if there is none."""
+    return condition.value if isinstance(condition, TextEquals) and condition.field is TextField.PARENT else ""

@@ -1,0 +1,214 @@
+"""Filters: the SQLite store selects exactly the conversations that `matches` accepts, in order, page by page."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite import listing
+from actors.adapters.store.sqlite.store import open_store
+from actors.core.context import Mode
+from actors.core.errors import ErrorKind
+from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmRequesting, Phase
+from actors.ports.store.conditions import Order, OrderKey, Selection, matches, selects
+from server.contract.filters.fields import FIELDS, meaning
+from server.contract.filters.syntax import FilterError, parse
+from tests.integration.store.commit_builder import CommitBuilder
+from tests.property.profiles import profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from actors.ports import Commit, Store
+
+STATES = (
+    Idle(),
+    Error(Ledger(), "it failed", ErrorKind.AUTH),
+    ContextExhausted(Ledger(), "all"),
+    Completed(Ledger(), "done"),
+    LlmRequesting(Ledger(), "r1", 1, Phase.STREAMING, 8),
+)
+TITLES = (
+    "",
+    "Draft of a plan",
+    "DRAFT",
+    "Über Straßen",
+    "über strassen",
+    'says "hi"',
+    "back\\slash",
+    "50 % _done_",
+    "日本",
+)
+DIRECTORIES = ("/work", "/work/within", "/worker", "/", "/über")
+LABELS: tuple[dict[str, str], ...] = (
+    {},
+    {"team": "docs"},
+    {"team": ""},
+    {"team": "Docs", "a.b": "x"},
+    {'q"\\': 'v"\\', "ü\U0001f600": "\n\t"},
+    {"a.b": "docs"},
+)
+TIMES = (0, 1_000, 1_001, 86_400_000)
+
+
+def commits() -> Iterator[Commit]:
+    """Return conversations of many kinds; every field meets every other one's values in some of them."""
+    for number in range(90):
+        child = number % 7 == 3
+        draft = CommitBuilder(
+            f"c{number:02}",
+            slug="" if number % 5 == 0 else f"slug-{number}",
+            cwd=DIRECTORIES[number % 5],
+            title=TITLES[number % 9],
+            labels=LABELS[number % 6],
+            model=("demo", "models-x", "gpt-4.1")[number % 3],
+            mode=tuple(Mode)[number // 2 % 2],
+            archived_at=TIMES[1 + number % 3] if number % 4 == 1 else None,
+            principal="other" if number % 11 == 5 else "local",
+            parent_conversation_id="c00" if child else None,
+            user_initiated=not child,
+            created_at=TIMES[number % 4],
+        )
+        commit = draft.create()
+        state = STATES[number // 3 % 5]
+        yield replace(
+            commit, record=replace(commit.record, state=state, updated_at=TIMES[number // 5 % 4] + number % 2)
+        )
+
+
+RECORDS = tuple(commit.record for commit in commits())
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, MemoryStore]]:
+    written = list(commits())
+    memory = MemoryStore()
+    directory: Path = tmp_path_factory.mktemp("filters")
+    store = open_store(directory)
+    for commit in written:
+        store.commit(commit)
+        memory.commit(commit)
+    yield store, memory
+    store.close()
+
+
+def in_quotes(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+EQUAL, PART = st.sampled_from(["=", "!="]), st.sampled_from(["=", "!=", ":"])
+COMPARED = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
+TEXTS = st.sampled_from([*TITLES, *(title.upper() for title in TITLES), "ss", "%", "slug-1", "mo", "gpt-4.1"]).map(
+    in_quotes
+)
+KINDS = ("idle", "STATE_KIND_ERROR", "llm_requesting", "completed", "awaiting_llm")
+INSTANTS = st.sampled_from(
+    ["1970-01-01T00:00:01Z", "1970-01-01T01:00:01.001+01:00", "1970-01-01T00:00:01.0005Z", "1970-01-02T00:00:00Z"]
+)
+KEYS = st.sampled_from([in_quotes(key) for labels in LABELS for key in labels] + ["team", "none"])
+VALUES = st.sampled_from([in_quotes(value) for labels in LABELS for value in labels.values()] + ["docs"])
+FLAG = st.sampled_from(["true", "false"])
+
+
+def joined(*parts: st.SearchStrategy[str] | str) -> st.SearchStrategy[str]:
+    drawn = [st.just(part) if isinstance(part, str) else part for part in parts]
+    return st.tuples(*drawn).map("".join)
+
+
+RESTRICTIONS = st.one_of(
+    joined(st.sampled_from(["title", "slug", "model"]), PART, TEXTS),
+    joined(st.sampled_from(["title", "slug", "parent", "create_time", "update_time", "archive_time"]), ":*"),
+    joined("state", EQUAL, st.sampled_from(KINDS)),
+    joined(st.sampled_from(["busy", "archived"]), EQUAL, FLAG),
+    joined("mode", EQUAL, st.sampled_from(["restricted", "MODE_UNRESTRICTED"])),
+    joined("working_directory", PART, st.sampled_from(DIRECTORIES).map(in_quotes)),
+    joined(st.sampled_from(["create_time", "update_time", "archive_time"]), COMPARED, INSTANTS),
+    joined("labels:", KEYS),
+    joined("labels.", KEYS, PART, VALUES),
+    joined("parent", EQUAL, st.sampled_from(["conversations/c00", "conversations/c07"])),
+)
+FILTERS = st.recursive(
+    RESTRICTIONS,
+    lambda inner: st.one_of(
+        joined("NOT (", inner, ")"),
+        joined("-(", inner, ")"),
+        joined("(", inner, st.sampled_from([" AND ", " OR ", " "]), inner, ")"),
+        joined(inner, st.sampled_from([" AND ", " "]), inner),
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    text=FILTERS,
+    order=st.builds(Order, st.sampled_from(OrderKey), st.booleans()),
+    scope=st.sampled_from([{}, {"parent": "c00"}, {"sub_agents": True}]),
+    limit=st.sampled_from([2, 9, 100]),
+    window=st.sampled_from([3, 11, 2_000]),
+)
+@profile(400)
+def test_every_store_selects_what_matches(stores: tuple[Store, MemoryStore], **drawn: Any) -> None:
+    selection = Selection("local", parse(drawn["text"], meaning), drawn["order"], **drawn["scope"])
+    wanted = [record for record in RECORDS if selects(selection, record)]
+    wanted.sort(
+        key=lambda record: (getattr(record, selection.order.key), record.id), reverse=selection.order.descending
+    )
+    before, listing.WINDOW = listing.WINDOW, drawn["window"]
+    try:
+        for store in stores:
+            assert read(store, selection, drawn["limit"]) == [record.id for record in wanted]
+    finally:
+        listing.WINDOW = before
+
+
+def read(store: Store, selection: Selection, limit: int) -> list[str]:
+    """Read a list to its end, page by page."""
+    found: list[str] = []
+    page = store.list(selection, limit=limit)
+    while True:
+        assert len(page.records) <= limit
+        found += [record.id for record in page.records]
+        if page.more is None:
+            return found
+        page = store.list(selection, after=page.more, limit=limit)
+
+
+SYMBOLS = (
+    "(",
+    ")",
+    '"',
+    "'",
+    "\\",
+    "-",
+    ".",
+    ":",
+    "=",
+    "!=",
+    "<",
+    "AND",
+    "OR",
+    "NOT",
+    " ",
+    "*",
+    "labels",
+    "1",
+    *FIELDS,
+)
+
+
+@given(
+    text=st.text(st.characters(codec="utf-8"), max_size=60)
+    | st.lists(st.sampled_from(SYMBOLS)).map("".join)
+    | st.lists(st.sampled_from(SYMBOLS)).map(" ".join)
+)
+@profile(1_500)
+def test_whatever_is_written_is_a_condition_or_an_error(text: str) -> None:
+    with suppress(FilterError):
+        assert matches(parse(text, meaning), CommitBuilder("c1").record) in (True, False)
