@@ -269,7 +269,8 @@ def _malformed(violations: Sequence[tuple[str, str]], text: str, reason: str = M
 
 
 def _missing(name: str, text: str) -> Status:
-    resource = details.ResourceInfo(resource_type="bedrock.v1.Conversation", resource_name=name)
+    kind = {"models": "Model", "tools": "Tool"}.get(name.partition("/")[0], "Conversation")
+    resource = details.ResourceInfo(resource_type=f"bedrock.v1.{kind}", resource_name=name)
     return make(_Code.NOT_FOUND, text, "NOT_FOUND", None, resource)
 
 

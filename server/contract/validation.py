@@ -81,6 +81,11 @@ def model_name(value: str) -> str | None:
     return None if names.parse_model(value) else "must be models/{model}; ListModels names them"
 
 
+def tool_name(value: str) -> str | None:
+    """Check the name of a tool."""
+    return None if names.parse_tool(value) else "must be tools/{tool}; ListTools names them"
+
+
 def optional(rule: Rule) -> Rule:
     """Return the rule that also accepts an empty value."""
     return lambda value: rule(value) if value else None
@@ -346,6 +351,8 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.BrowseDirectoryRequest: (("path", optional(path)),),
     v1.ListModelsRequest: (),
     v1.ListToolsRequest: (),
+    v1.GetModelRequest: (("name", model_name),),
+    v1.GetToolRequest: (("name", tool_name),),
     v1.GetServerInfoRequest: (),
 }
 """The rules of every request that this version of the server accepts."""

@@ -23,6 +23,7 @@ from actors.ports import (
 from actors.ports.mcp import McpServers, McpServerStatus, McpState
 from server.contract import limits
 from server.contract import resource_names as names
+from server.contract.errors import ConversationNotFoundError
 from server.queries.browse import browse_directory
 from server.wire.enums import MODE, TOOL_GROUP
 from server.wire.values import duration, struct_of
@@ -83,16 +84,34 @@ class CatalogService(v1.CatalogServiceServicer):
         )
 
     async def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:
+        return v1.ListModelsResponse(models=await self._offered())
+
+    async def GetModel(self, request: v1.GetModelRequest, context: Context) -> v1.GetModelResponse:
+        found = next((each for each in await self._offered() if each.name == request.name), None)
+        if found is None:
+            raise ConversationNotFoundError(request.name)
+        return v1.GetModelResponse(model=found)
+
+    async def _offered(self) -> list[v1.Model]:
         # Not on the small pool for reads, because a provider may take seconds to answer.
         await asyncio.to_thread(self._models.learn, "", CancelToken())
         infos = await self._reads(self._models.list)
         default = self._models.default
         ordered = sorted(infos, key=lambda info: info.name)
-        return v1.ListModelsResponse(models=[model(info, default) for info in ordered])
+        return [model(info, default) for info in ordered]
 
     async def ListTools(self, request: v1.ListToolsRequest, context: Context) -> v1.ListToolsResponse:
+        return v1.ListToolsResponse(tools=self._all_tools())
+
+    async def GetTool(self, request: v1.GetToolRequest, context: Context) -> v1.GetToolResponse:
+        found = next((each for each in self._all_tools() if each.name == request.name), None)
+        if found is None:
+            raise ConversationNotFoundError(request.name)
+        return v1.GetToolResponse(tool=found)
+
+    def _all_tools(self) -> list[v1.Tool]:
         of_servers = [_mcp_tool(server, spec) for server in self._mcp.statuses() for spec in server.tools]
-        return v1.ListToolsResponse(tools=sorted((*self._tools, *of_servers), key=lambda tool: tool.name))
+        return sorted((*self._tools, *of_servers), key=lambda tool: tool.name)
 
     async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
         return await self._reads(browse_directory, self._workspace, request.path)

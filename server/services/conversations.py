@@ -23,7 +23,7 @@ from server.wire import commands
 from server.wire.conversation_messages import present
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from concurrent.futures import Future
 
     import grpc.aio
@@ -293,7 +293,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 
 @contextmanager
-def _of_conversation() -> Iterator[None]:
+def _of_conversation() -> Generator[None, None, None]:
     """Name the field that is refused as one of the request's `conversation`."""
     try:
         yield

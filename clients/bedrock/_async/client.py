@@ -266,6 +266,16 @@ class AsyncClient(AsyncClosing):
         response = await self.call(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
         return [Tool.from_proto(tool) for tool in response.tools]
 
+    async def model(self, name: str, *, timeout: float | None = None) -> Model:
+        """Return one of the models that conversations can use now. Raises NotFound for any other."""
+        request = v1.GetModelRequest(name=resource_name("models", name))
+        return Model.from_proto((await self.call(self.catalog_stub.GetModel, request, timeout)).model)
+
+    async def tool(self, name: str, *, timeout: float | None = None) -> Tool:
+        """Return one of the tools that agents can call. Raises NotFound for any other."""
+        request = v1.GetToolRequest(name=resource_name("tools", name))
+        return Tool.from_proto((await self.call(self.catalog_stub.GetTool, request, timeout)).tool)
+
     async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Return the version of the server, what its sandbox can do, and its limits."""
         response = await self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)

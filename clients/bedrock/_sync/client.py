@@ -267,6 +267,16 @@ class Client(Closing):
         response = self.call(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
         return [Tool.from_proto(tool) for tool in response.tools]
 
+    def model(self, name: str, *, timeout: float | None = None) -> Model:
+        """Return one of the models that conversations can use now. Raises NotFound for any other."""
+        request = v1.GetModelRequest(name=resource_name("models", name))
+        return Model.from_proto((self.call(self.catalog_stub.GetModel, request, timeout)).model)
+
+    def tool(self, name: str, *, timeout: float | None = None) -> Tool:
+        """Return one of the tools that agents can call. Raises NotFound for any other."""
+        request = v1.GetToolRequest(name=resource_name("tools", name))
+        return Tool.from_proto((self.call(self.catalog_stub.GetTool, request, timeout)).tool)
+
     def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Return the version of the server, what its sandbox can do, and its limits."""
         response = self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)

@@ -41,10 +41,20 @@ class CatalogServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_catalog__service__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.GetModel = channel.unary_unary(
+                '/bedrock.v1.CatalogService/GetModel',
+                request_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetModelRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetModelResponse.FromString,
+                _registered_method=True)
         self.ListTools = channel.unary_unary(
                 '/bedrock.v1.CatalogService/ListTools',
                 request_serializer=bedrock_dot_v1_dot_catalog__service__pb2.ListToolsRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.ListToolsResponse.FromString,
+                _registered_method=True)
+        self.GetTool = channel.unary_unary(
+                '/bedrock.v1.CatalogService/GetTool',
+                request_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetToolRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetToolResponse.FromString,
                 _registered_method=True)
         self.BrowseDirectory = channel.unary_unary(
                 '/bedrock.v1.CatalogService/BrowseDirectory',
@@ -75,11 +85,25 @@ class CatalogServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetModel(self, request, context):
+        """Reads one of the models that conversations can use now. Any other is NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListTools(self, request, context):
         """Lists the tools that agents can call, ordered by name.
 
         Names, descriptions and schemas are the same in every mode; only what a tool
         may do depends on the mode.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTool(self, request, context):
+        """Reads one of the tools that agents can call. Any other is NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,10 +137,20 @@ def add_CatalogServiceServicer_to_server(servicer, server):
                     request_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.ListModelsRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_catalog__service__pb2.ListModelsResponse.SerializeToString,
             ),
+            'GetModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetModel,
+                    request_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetModelRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetModelResponse.SerializeToString,
+            ),
             'ListTools': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTools,
                     request_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.ListToolsRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_catalog__service__pb2.ListToolsResponse.SerializeToString,
+            ),
+            'GetTool': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTool,
+                    request_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetToolRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetToolResponse.SerializeToString,
             ),
             'BrowseDirectory': grpc.unary_unary_rpc_method_handler(
                     servicer.BrowseDirectory,
@@ -169,6 +203,33 @@ class CatalogService(object):
             _registered_method=True)
 
     @staticmethod
+    def GetModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.CatalogService/GetModel',
+            bedrock_dot_v1_dot_catalog__service__pb2.GetModelRequest.SerializeToString,
+            bedrock_dot_v1_dot_catalog__service__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListTools(request,
             target,
             options=(),
@@ -185,6 +246,33 @@ class CatalogService(object):
             '/bedrock.v1.CatalogService/ListTools',
             bedrock_dot_v1_dot_catalog__service__pb2.ListToolsRequest.SerializeToString,
             bedrock_dot_v1_dot_catalog__service__pb2.ListToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.CatalogService/GetTool',
+            bedrock_dot_v1_dot_catalog__service__pb2.GetToolRequest.SerializeToString,
+            bedrock_dot_v1_dot_catalog__service__pb2.GetToolResponse.FromString,
             options,
             channel_credentials,
             insecure,

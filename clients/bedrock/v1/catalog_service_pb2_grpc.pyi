@@ -43,12 +43,16 @@ class CatalogServiceStub:
     ten seconds, and a server that is down costs some seconds. The answer may change
     between two calls as providers come and go.
     """
+    GetModel: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetModelRequest, _catalog_service_pb2.GetModelResponse]
+    """Reads one of the models that conversations can use now. Any other is NOT_FOUND."""
     ListTools: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListToolsRequest, _catalog_service_pb2.ListToolsResponse]
     """Lists the tools that agents can call, ordered by name.
 
     Names, descriptions and schemas are the same in every mode; only what a tool
     may do depends on the mode.
     """
+    GetTool: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetToolRequest, _catalog_service_pb2.GetToolResponse]
+    """Reads one of the tools that agents can call. Any other is NOT_FOUND."""
     BrowseDirectory: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.BrowseDirectoryRequest, _catalog_service_pb2.BrowseDirectoryResponse]
     """Lists the directories and files in a directory of the server, to help people
     choose a working directory.
@@ -76,12 +80,16 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     ten seconds, and a server that is down costs some seconds. The answer may change
     between two calls as providers come and go.
     """
+    GetModel: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetModelRequest, _catalog_service_pb2.GetModelResponse]  # type: ignore[assignment]
+    """Reads one of the models that conversations can use now. Any other is NOT_FOUND."""
     ListTools: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListToolsRequest, _catalog_service_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists the tools that agents can call, ordered by name.
 
     Names, descriptions and schemas are the same in every mode; only what a tool
     may do depends on the mode.
     """
+    GetTool: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetToolRequest, _catalog_service_pb2.GetToolResponse]  # type: ignore[assignment]
+    """Reads one of the tools that agents can call. Any other is NOT_FOUND."""
     BrowseDirectory: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.BrowseDirectoryRequest, _catalog_service_pb2.BrowseDirectoryResponse]  # type: ignore[assignment]
     """Lists the directories and files in a directory of the server, to help people
     choose a working directory.
@@ -114,6 +122,14 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def GetModel(
+        self,
+        request: _catalog_service_pb2.GetModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_service_pb2.GetModelResponse, _abc.Awaitable[_catalog_service_pb2.GetModelResponse]]:
+        """Reads one of the models that conversations can use now. Any other is NOT_FOUND."""
+
+    @_abc_1.abstractmethod
     def ListTools(
         self,
         request: _catalog_service_pb2.ListToolsRequest,
@@ -124,6 +140,14 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         Names, descriptions and schemas are the same in every mode; only what a tool
         may do depends on the mode.
         """
+
+    @_abc_1.abstractmethod
+    def GetTool(
+        self,
+        request: _catalog_service_pb2.GetToolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_service_pb2.GetToolResponse, _abc.Awaitable[_catalog_service_pb2.GetToolResponse]]:
+        """Reads one of the tools that agents can call. Any other is NOT_FOUND."""
 
     @_abc_1.abstractmethod
     def BrowseDirectory(

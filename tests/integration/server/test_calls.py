@@ -568,6 +568,19 @@ def test_models_are_listed_with_the_default(harness: GrpcHarness) -> None:
     assert models[0].usable_window_tokens > 0
 
 
+def test_a_model_and_a_tool_are_read_by_their_names(harness: GrpcHarness) -> None:
+    call: Any = {"metadata": AUTHORIZED, "timeout": 10}
+    model = harness.catalog.GetModel(v1.GetModelRequest(name="models/demo"), **call).model
+    assert [model] == list(harness.catalog.ListModels(v1.ListModelsRequest(), **call).models)
+    tool = harness.catalog.GetTool(v1.GetToolRequest(name="tools/patch"), **call).tool
+    assert tool in harness.catalog.ListTools(v1.ListToolsRequest(), **call).tools
+    for read in (
+        lambda: harness.catalog.GetModel(v1.GetModelRequest(name="models/none"), **call),
+        lambda: harness.catalog.GetTool(v1.GetToolRequest(name="tools/none"), **call),
+    ):
+        assert refused(read).code == "NOT_FOUND"
+
+
 def test_tools_are_listed_with_whom_they_are_for_and_where_they_work(harness: GrpcHarness) -> None:
     tools = harness.catalog.ListTools(v1.ListToolsRequest(), metadata=AUTHORIZED, timeout=10).tools
     shown = {tool.name: tool for tool in tools}

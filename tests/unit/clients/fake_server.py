@@ -661,6 +661,12 @@ class FakeBedrock:
     def ListModels(self, request: v1.ListModelsRequest) -> v1.ListModelsResponse:
         return v1.ListModelsResponse(models=self.models)
 
+    def GetModel(self, request: v1.GetModelRequest) -> v1.GetModelResponse:
+        return v1.GetModelResponse(model=v1.Model(name=request.name))
+
+    def GetTool(self, request: v1.GetToolRequest) -> v1.GetToolResponse:
+        return v1.GetToolResponse(tool=v1.Tool(name=request.name))
+
     def ListTools(self, request: v1.ListToolsRequest) -> v1.ListToolsResponse:
         return v1.ListToolsResponse(tools=[v1.Tool(name="tools/bash", description="Runs a command.", writes=True)])
 

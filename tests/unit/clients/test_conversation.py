@@ -448,6 +448,7 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert [entry.kind for entry in entries] == ["conversation_changed", "caught_up"]
     assert [model.name for model in client.models()] == ["models/demo", "models/big"]
     assert [tool.name for tool in client.tools()] == ["tools/bash"]
+    assert (client.tool("bash").name, client.model("models/a/b").name) == ("tools/bash", "models/a/b")
     assert client.server_info().version == "0.1.0"
     assert client.browse("/tmp").path == "/tmp"
 

@@ -55,6 +55,7 @@ EMPTY = {
 }
 ENVELOPES = {
     *(f"{call}ConversationResponse" for call in "Create Get Update Archive Unarchive Delete Continue Verify".split()),
+    *("GetModelResponse", "GetToolResponse"),
     *(f"List{what}Response" for what in "Conversations Messages RequestCycles Queue Models Tools".split()),
     *"SendMessageResponse SpawnSubAgentsResponse ResolveApprovalResponse WithdrawMessageResponse".split(),
     *"TriggerContinuationResponse SubscribeResponse ExportConversationResponse DownloadAttachmentResponse".split(),

@@ -52,6 +52,8 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.BrowseDirectoryRequest: {},
     v1.ListModelsRequest: {},
     v1.ListToolsRequest: {},
+    v1.GetModelRequest: {"name": "models/a/b"},
+    v1.GetToolRequest: {"name": "tools/bash"},
     v1.GetServerInfoRequest: {},
 }
 
@@ -140,6 +142,8 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.SubscribeRequest: {"name": BAD_NAMES, "after_revision": (-1,), "recent_messages": (-1,)},
     v1.ListModelsRequest: {},
     v1.ListToolsRequest: {},
+    v1.GetModelRequest: {"name": ("", "demo", "models/", "models/a b")},
+    v1.GetToolRequest: {"name": ("", "bash", "tools/", "tools/a\n")},
     v1.GetServerInfoRequest: {},
 }
 
