@@ -37,6 +37,7 @@ RECIPES = {
     "steer and follow up": ["DISPOSITION_DIRECT", "DISPOSITION_STEER_QUEUED", "DISPOSITION_FOLLOW_UP_QUEUED"],
     "cancel": ["STATE_KIND_IDLE", "returnedSteers", "discardedFollowUps"],
     "list cycles": ["steps", "rounds", "STOP_REASON_INTERRUPTED", "not_run"],
+    "find": ['"slug": "first-steps"'],
     "spawn sub-agents": ["subAgents", "run"],
 }
 """What each recipe of the guide prints, among other things."""
