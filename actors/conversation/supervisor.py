@@ -16,7 +16,7 @@ from actors.core.events import Restart
 from actors.messages.commands import (
     CancelConversationCommand,
     ConversationCommand,
-    CreateConversationCommand,
+    CreatingCommand,
     SetModeCommand,
     SpawnSubAgentsCommand,
 )
@@ -73,10 +73,8 @@ class Supervisor:
             self._recover(ids[first : first + RECOVERY_BATCH])
         return ids
 
-    def create(
-        self, request: CreateConversationCommand, *, deadline: float | None = None
-    ) -> Future[ConversationRecord]:
-        """Create a conversation."""
+    def create(self, request: CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
+        """Create a conversation, or a fork of one."""
         return self._accept(self._services.ids.conversation(), AskEnvelope(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:

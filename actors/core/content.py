@@ -160,6 +160,7 @@ class SystemKind(StrEnum):
     INTERRUPTED = "interrupted"
     MODE_WORKSPACE = "mode_workspace"
     MCP_RESTARTED = "mcp_restarted"
+    FORKED = "forked"
 
 
 class Usage(Struct, frozen=True, gc=False):

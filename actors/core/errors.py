@@ -79,6 +79,8 @@ class Reason(StrEnum):
     PERMISSION_DENIED = "PERMISSION_DENIED"
     NOT_EXHAUSTED = "NOT_EXHAUSTED"
     SERVER_EXHAUSTED = "SERVER_EXHAUSTED"
+    NOT_FORKABLE = "NOT_FORKABLE"
+    CYCLE_RUNNING = "CYCLE_RUNNING"
 
 
 REFUSAL_TEXTS: dict[Reason, str] = {
@@ -109,6 +111,8 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.SHUTTING_DOWN: "the server is shutting down",
     Reason.PERMISSION_DENIED: "this token may not do that",
     Reason.SERVER_EXHAUSTED: "this server has no room for that now: nothing was changed, try again",
+    Reason.NOT_FORKABLE: "there is nothing to fork: no request cycle has ended",
+    Reason.CYCLE_RUNNING: "this request cycle has not ended: wait, or fork at an earlier one",
     Reason.NOT_EXHAUSTED: "the context is not used up: send a message instead",
 }
 

@@ -17,3 +17,9 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     """Whether the instructions stand instead of Bedrock's own prompt, not after it."""
     tools: tuple[str, ...] | None = None
     """The names of the built-in tools that are offered; None: all of them."""
+    forked_from: str = ""
+    """The id of the conversation that this one was forked from; "" if it was not."""
+    forked_at: str = ""
+    """The id of the last run of that conversation which the fork has, as the origin calls it."""
+    cache_key: str = ""
+    """The key by which providers find cached prefixes, shared by forks and their origin; "": the conversation's id."""

@@ -18,7 +18,7 @@ from actors.core.events import Event
 from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, TextDelta, ToolTreeReaped
 from actors.core.states import Idle, Ledger, State
 from actors.core.transition import context_after, settle_event, transition
-from actors.messages.log_entries import Created, Entry, SettingsChanged, TreeReaped
+from actors.messages.log_entries import Created, Entry, Forked, SettingsChanged, TreeReaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -94,7 +94,9 @@ class Replay:
             yield "its time is not that of its input"
         match entry:
             case Created():
-                yield from self._create(row)
+                yield from self._create(row, Ledger(seq=len(row.notifications)))
+            case Forked(ledger=ledger):
+                yield from self._create(row, ledger)
             case SettingsChanged(fields=fields):
                 yield from _unlike((ConversationUpdated(fields),), row.notifications)
             case TreeReaped(tool_use_id=tool_use_id):
@@ -115,10 +117,10 @@ class Replay:
             return None
         return settle_event(self._state, self._at)
 
-    def _create(self, row: StoredTransition) -> Iterator[str]:
+    def _create(self, row: StoredTransition, ledger: Ledger) -> Iterator[str]:
         if row.step != 1:
             yield "a conversation is created only once"
-        self._state = Idle(Ledger(seq=len(row.notifications)))
+        self._state = Idle(ledger)
         if not all(isinstance(each, MessageAdded) for each in row.notifications):
             yield "a creation brings nothing but messages"
 

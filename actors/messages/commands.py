@@ -175,6 +175,21 @@ class ContinueConversationCommand(Struct, frozen=True):
     body_hash: str = ""
 
 
+class ForkConversationCommand(Struct, frozen=True):
+    """Create a conversation with the history of another one up to the end of a run. The result is its record."""
+
+    principal: str
+    origin: str
+    """The id of the conversation to fork."""
+    run: str = ""
+    """The id of the last run that the fork contains; "": the last one that has ended."""
+    slug: str = ""
+    title: str = ""
+    """The title; "": that of the origin."""
+    request_id: str = ""
+    body_hash: str = ""
+
+
 class DeleteConversationCommand(Struct, frozen=True):
     """Delete the conversation once all of its processes have exited. The result is a tuple of warnings."""
 
@@ -235,6 +250,9 @@ class WithdrawMessageResult(Struct, frozen=True):
     change: QueueChanged
     at: int
 
+
+CreatingCommand: TypeAlias = CreateConversationCommand | ForkConversationCommand
+"""A command to a conversation that does not exist yet."""
 
 ConversationCommand: TypeAlias = (
     SendMessageCommand

@@ -6,12 +6,27 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from actors.core.states import Ledger
+
 
 class Created(Struct, frozen=True, tag="created"):
     """The conversation was created."""
 
     at: int
     principal: str
+
+
+class Forked(Struct, frozen=True, tag="forked"):
+    """The conversation was created as a fork. The copied messages are stored as messages only, not in the log."""
+
+    at: int
+    principal: str
+    origin: str
+    """The id of the conversation that it was forked from."""
+    run: str
+    """The last run that was copied, as the origin calls it."""
+    ledger: Ledger
+    """The ledger with which it begins."""
 
 
 class SettingsChanged(Struct, frozen=True, tag="settings_changed"):
@@ -28,4 +43,4 @@ class TreeReaped(Struct, frozen=True, tag="tree_reaped"):
     tool_use_id: str
 
 
-Entry: TypeAlias = Created | SettingsChanged | TreeReaped
+Entry: TypeAlias = Created | Forked | SettingsChanged | TreeReaped

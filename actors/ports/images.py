@@ -58,6 +58,10 @@ class Images(Protocol):
         """Return the size of the view in bytes, 0 without one; cached. Raises what `view` raises."""
         ...
 
+    def stored_as(self, image: Image) -> tuple[str, ...]:
+        """Return the ids of the attachments that hold the original and its view. Never blocks."""
+        ...
+
 
 class NoImages:
     """The Images port of a server that accepts no images."""
@@ -73,3 +77,7 @@ class NoImages:
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
         """Return 0."""
         return 0
+
+    def stored_as(self, image: Image) -> tuple[str, ...]:
+        """Return the id of the original."""
+        return (image.attachment,)

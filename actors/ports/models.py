@@ -92,6 +92,8 @@ class ModelRequest(Struct, frozen=True):
     """Limit of the answer in tokens; 0: the model's own limit."""
     purpose: Purpose = Purpose.CONVERSATION
     """Only the scripted model uses it."""
+    cache_key: str = ""
+    """The key by which a provider finds the cached prefix, the same for forks of one conversation; "": its id."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:

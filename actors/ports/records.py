@@ -85,6 +85,20 @@ class CommandRecord(Struct, frozen=True):
     at: int
 
 
+class ForkedHistory(Struct, frozen=True):
+    """What a fork takes over from its origin, beside its messages and its record."""
+
+    origin: str
+    """The id of the origin, which must still exist when the fork is written."""
+    revision: int
+    """The revision of the origin at the end of the last cycle that is taken over; the fork's own log begins after it,
+    like a log from which all events up to it were pruned."""
+    runs: tuple[StoppedRun, ...]
+    """The outcomes of the cycles, with the fork's ids and the origin's revisions."""
+    attachments: tuple[str, ...]
+    """The ids of the attachments to copy; those that the origin does not have are omitted."""
+
+
 class Commit(Struct, frozen=True):
     """The atomic write of one chain of transitions of one conversation."""
 
@@ -100,6 +114,13 @@ class Commit(Struct, frozen=True):
     create: bool = False
     create_command: bool = False
     """Whether `command` is identified by (principal, request id), not by (conversation, request id)."""
+    fork: ForkedHistory | None = None
+    """With `create`: what is copied from another conversation. `messages` are in no event of the log then."""
+
+    @property
+    def begins_after(self) -> int:
+        """The revision after which a new conversation begins: 0, or that of its origin if it is a fork."""
+        return self.fork.revision if self.fork else 0
 
 
 class StoredTransition(Struct, frozen=True):

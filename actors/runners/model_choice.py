@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from actors.messages.commands import (
     ConversationCommand,
     CreateConversationCommand,
+    CreatingCommand,
     SpawnSubAgentsCommand,
     UpdateConversationCommand,
 )
@@ -18,14 +19,12 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 
-def undecided(services: Services, request: CreateConversationCommand | ConversationCommand) -> bool:
+def undecided(services: Services, request: CreatingCommand | ConversationCommand) -> bool:
     """Return whether providers have to be asked before this command can be checked. Never blocks."""
     return any(name and services.models.undecided(name) for name in _named(services, request))
 
 
-def learn_for(
-    services: Services, request: CreateConversationCommand | ConversationCommand, cancel: CancelToken
-) -> None:
+def learn_for(services: Services, request: CreatingCommand | ConversationCommand, cancel: CancelToken) -> None:
     """Ask the providers that may serve the models that a command names. Blocks."""
     learn(services, _named(services, request), cancel)
 
@@ -48,7 +47,7 @@ def find(services: Services, name: str, cancel: CancelToken) -> Model:
     return model
 
 
-def _named(services: Services, request: CreateConversationCommand | ConversationCommand) -> tuple[str, ...]:
+def _named(services: Services, request: CreatingCommand | ConversationCommand) -> tuple[str, ...]:
     match request:
         case CreateConversationCommand(model=model):
             return (model or services.models.default,)

@@ -70,6 +70,7 @@ class RequestBuilder:
             tools=tools,
             view=view,
             view_of=lambda image: images.view(record.id, image, cancel),
+            cache_key=record.profile.cache_key,
         )
 
     def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:

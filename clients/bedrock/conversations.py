@@ -85,6 +85,10 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """The conversation that this one continues; empty if there is none."""
     continued_by: str
     """The conversation that continues this one; empty if there is none."""
+    forked_from: str
+    """The conversation that this one was forked from, which may be deleted; empty if it is no fork."""
+    forked_at: str
+    """The last request cycle of that conversation that this one has, by its name there; empty if it is no fork."""
     continuation_summary: str
     """The summary that was written when the context was used up; empty before."""
     create_time: datetime

@@ -21,9 +21,11 @@ Catch the class that you can do something about, or a class higher up:
     │   ├── Cancelling
     │   ├── ContextExhausted
     │   ├── ContinuationInProgress
+    │   ├── CycleRunning
     │   ├── ModeUnavailable
     │   ├── NotAwaitingApproval
     │   ├── NotExhausted
+    │   ├── NotForkable
     │   ├── NotSubAgent
     │   ├── SubAgent
     │   └── Terminal
@@ -78,6 +80,7 @@ __all__ = [
     "Cancelling",
     "ContextExhausted",
     "ContinuationInProgress",
+    "CycleRunning",
     "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
@@ -89,6 +92,7 @@ __all__ = [
     "ModelUnavailable",
     "NotAwaitingApproval",
     "NotExhausted",
+    "NotForkable",
     "NotFound",
     "NotSubAgent",
     "OutOfRange",
@@ -254,6 +258,18 @@ class NotExhausted(FailedPrecondition):
     """The context is not used up, so that there is nothing to continue."""
 
     hint = "Send a message instead."
+
+
+class NotForkable(FailedPrecondition):
+    """The conversation cannot be forked there: no cycle has ended, or its context was full or used up by then."""
+
+    hint = "Fork at an earlier request cycle, if there is one."
+
+
+class CycleRunning(FailedPrecondition):
+    """The request cycle has not ended yet."""
+
+    hint = "Wait for its end, or fork at an earlier one."
 
 
 class NotSubAgent(FailedPrecondition):

@@ -74,6 +74,7 @@ SystemMessageKind = Literal[
     "sub_agent_results",
     "interrupted",
     "mcp_restarted",
+    "forked",
 ]
 ContextState = Literal[
     "idle",

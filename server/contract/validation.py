@@ -329,6 +329,12 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.SetModeRequest: (("name", conversation_name), ("mode", known(v1.Mode, required=True))),
     v1.TriggerContinuationRequest: (("name", conversation_name),),
     v1.ContinueConversationRequest: (("name", conversation_name), ("request_id", optional(uuid))),
+    v1.ForkConversationRequest: (
+        ("name", conversation_name),
+        ("request_cycle", optional(child_name("requestCycles"))),
+        *((field, _CREATED[field]) for field in ("slug", "title")),
+        ("request_id", optional(uuid)),
+    ),
     v1.SpawnSubAgentsRequest: (("name", conversation_name), ("tasks", tasks), ("request_id", optional(uuid))),
     v1.DownloadAttachmentRequest: (("name", child_name("attachments")),),
     v1.ListMessagesRequest: (("parent", conversation_name), *_PAGE, ("after_sequence", not_negative)),

@@ -49,10 +49,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class Conversations(Protocol):
     """The interface of the conversations, implemented by actors.conversation.supervisor.Supervisor. Never blocks."""
 
-    def create(
-        self, request: requests.CreateConversationCommand, *, deadline: float | None = None
-    ) -> Future[ConversationRecord]:
-        """Create a conversation, or return the one that this request id has created."""
+    def create(self, request: requests.CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
+        """Create a conversation or a fork, or return the one that this request id has created."""
         ...
 
     def ask(
@@ -192,6 +190,16 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> v1.ContinueConversationResponse:
         record = await self._ask(context, request.name, commands.continue_(request))
         return v1.ContinueConversationResponse(conversation=self._encoded.message(record))
+
+    async def ForkConversation(
+        self, request: v1.ForkConversationRequest, context: Context
+    ) -> v1.ForkConversationResponse:
+        seconds = _seconds(context)
+        origin = await self._resolver.identify(request.name)
+        fork = commands.fork(request, origin, caller.get())
+        future = self._conversations.create(fork, deadline=self._clock.monotonic() + seconds)
+        record = await self._answer(future, seconds)
+        return v1.ForkConversationResponse(conversation=self._encoded.message(record))
 
     async def SpawnSubAgents(self, request: v1.SpawnSubAgentsRequest, context: Context) -> v1.SpawnSubAgentsResponse:
         conversation_id = await self._resolver.identify(request.name)

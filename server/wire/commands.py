@@ -135,6 +135,22 @@ def continue_(request: v1.ContinueConversationRequest) -> requests.ContinueConve
     )
 
 
+def fork(request: v1.ForkConversationRequest, origin: str, principal: str) -> requests.ForkConversationCommand:
+    """Return the command of a ForkConversation request for the conversation with the id `origin`."""
+    named_by_id = v1.ForkConversationRequest()
+    named_by_id.CopyFrom(request)
+    named_by_id.name = names.conversation(origin)
+    return requests.ForkConversationCommand(
+        principal=principal,
+        origin=origin,
+        run=run_in(request.request_cycle),
+        slug=request.slug,
+        title=request.title,
+        request_id=request.request_id.lower(),
+        body_hash=body_hash(named_by_id),
+    )
+
+
 def run_in(name: str) -> str:
     """Return the id in the name of a run; "" for an empty name."""
     found = names.parse_child(name, "requestCycles") if name else None

@@ -51,6 +51,8 @@ def conversation(
         continued_from=names.conversation(record.continued_from),
         continued_by=names.conversation(record.continued_by),
         continuation_summary=summary,
+        forked_from=names.conversation(record.profile.forked_from),
+        forked_at=names.cycle(record.profile.forked_from, record.profile.forked_at),
         create_time=timestamp(record.created_at),
         update_time=timestamp(record.updated_at),
         archive_time=timestamp(record.archived_at or 0),

@@ -38,6 +38,7 @@ RECIPES = {
     "cancel": ["STATE_KIND_IDLE", "returnedSteers", "discardedFollowUps"],
     "list cycles": ["steps", "rounds", "STOP_REASON_INTERRUPTED", "not_run"],
     "find": ['"slug": "first-steps"'],
+    "fork": ['"slug": "second-try"', "forkedFrom", "forkedAt"],
     "spawn sub-agents": ["subAgents", "run"],
 }
 """What each recipe of the guide prints, among other things."""

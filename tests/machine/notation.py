@@ -217,6 +217,8 @@ def _system(message: Message) -> str:
     match message.kind:
         case SystemKind.INTERRUPTED:
             return "interrupted"
+        case SystemKind.FORKED:
+            return "forked"
         case SystemKind.MODE_RESTRICTED:
             return "mode restricted"
         case SystemKind.MODE_WORKSPACE:

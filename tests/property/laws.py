@@ -92,12 +92,21 @@ from actors.core.transition import Step, context_after, transition
 from tests.property.step_laws import IN_FLIGHT, check, check_transition, names, notifications
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from actors.core.context import ConvContext, ToolTraits
+    from actors.core.history import Turn
+    from actors.core.states import Ledger
+    from actors.ports import StoppedRun
 
 T = TypeVar("T")
 
 UNSAID = "~"
 """Stands in every streamed text and in no other, so that a leak shows (I30)."""
+
+
+def _row(view: Iterable[Turn]) -> list[tuple[str, Any]]:
+    return [(turn.role, block) for turn in view for block in turn.content]
 
 
 def independent(thing: T) -> T:
@@ -145,6 +154,32 @@ class Laws:
         """The call whose result a client was asked for."""
         self.cut_off = False
         """A run was cancelled or cut off by a restart, and the agent has not been told."""
+
+    def take_over(self, history: Sequence[Message], stops: Sequence[StoppedRun], ledger: Ledger) -> None:
+        """Begin as a fork, with the history of another life."""
+        self.audit.begin_mid_log()
+        for message in history:
+            found = [*self.chain_check.feed(message), *self.audit.preload(message)]
+            check("I23 a fork begins with a valid chain", not found, found)
+            self._use(f"message {message.id}")
+            self.history.append(message)
+            if message.type is MessageType.USER:
+                if message.delivery != "steer":
+                    self.roots[message.run] = message.id
+                self._fate(message.id, message.delivery)
+                self.accepted.add(message.id)
+            if message.type is MessageType.AGENT:
+                self.last_attempt[message.request_id] = message.attempt
+                self.view = _row(provider_view(self.history, message.through_sequence))
+        ends = {stop.last_sequence: [s.stop for s in stops if s.last_sequence == stop.last_sequence] for stop in stops}
+        for message in history:
+            self.told += [MessageAdded(message), *ends.get(message.sequence, ())]
+        self.stopped = {stop.stop.run: stop.stop for stop in stops}
+        waiting = {notice.kind for notice in ledger.pending_notices}
+        self.mode_changed = any(message.kind in KINDS.values() for message in history) or bool(
+            {*KINDS.values()} & waiting
+        )
+        self.cut_off = SystemKind.INTERRUPTED in waiting
 
     # --- one transition
 
@@ -295,7 +330,7 @@ class Laws:
         view = provider_view(self.history, effect.through_sequence)
         roles = [turn.role for turn in view]
         check("I24 roles alternate", roles == (["user", "assistant"] * len(view))[: len(view)] and len(view) % 2, roles)
-        row = [(turn.role, block) for turn in view for block in turn.content]
+        row = _row(view)
         calls = [block.id for _, block in row if isinstance(block, ToolUse)]
         check("I24 unique tool ids", len(calls) == len(set(calls)), calls)
         sent = self.view

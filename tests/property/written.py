@@ -33,12 +33,17 @@ SETTINGS = {
 class WrittenWorld(World):
     """A world whose every commit is stored."""
 
-    def __init__(self, store: Store, context: ConvContext) -> None:
+    record: ConversationRecord
+
+    def __init__(self, store: Store, context: ConvContext, *, begin: bool = True) -> None:
+        """`begin`: store a new conversation; without it, the subclass has stored one."""
         super().__init__(context)
         self.store = store
-        self.record = stored_record(context)
         self._told = context
         self._logged: ConvContext | None = None
+        if not begin:
+            return
+        self.record = stored_record(context)
         born = LogEntry(1, self.at, msgspec.json.encode(Created(self.at, self.record.principal)), 1, ())
         store.commit(Commit(record=self.record, expected_step=0, log=(born,), create=True))
 

@@ -127,6 +127,10 @@ class SandboxedImages:
                 self._sizes.popitem(last=False)
         return size
 
+    def stored_as(self, image: Image) -> tuple[str, ...]:
+        """Return the ids of the attachments of an image; see ports.Images."""
+        return (image.attachment, view_name(image.attachment))
+
     def _decode(self, data: bytes, name: str, cancel: CancelToken) -> Decoded:
         """Decode an image in a worker. Raises InvalidImageError or ImagesUnavailableError."""
         with self._slots.taken(cancel):

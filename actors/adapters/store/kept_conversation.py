@@ -80,14 +80,24 @@ class KeptConversation(NamedTuple):
 
 
 def created_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:
-    """Return a new conversation before its first commit. Raises FencedError or SlugTakenError."""
+    """Return a new conversation before its first commit, with what it copies if it is a fork.
+
+    Raises FencedError or SlugTakenError.
+    """
     record = part.record
     if record.id in kept:
         raise FencedError(f"{record.id} is there already")
     if record.parent_conversation_id is not None and record.parent_conversation_id not in kept:
         raise FencedError(f"{record.parent_conversation_id} does not exist")
     _check_slug(kept, record)
-    return KeptConversation(replace(record, log_hash=""), (), (), BEGINNING, (), (), {}, {})
+    empty = KeptConversation(replace(record, log_hash=""), (), (), BEGINNING, (), (), {}, {})
+    if part.fork is None:
+        return empty
+    origin = kept.get(part.fork.origin)
+    if origin is None:
+        raise FencedError(f"{part.fork.origin} does not exist")
+    attachments = {id_: origin.attachments[id_] for id_ in part.fork.attachments if id_ in origin.attachments}
+    return empty._replace(begins=Place(revision=part.fork.revision), runs=part.fork.runs, attachments=attachments)
 
 
 def changed_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:

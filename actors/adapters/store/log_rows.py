@@ -100,8 +100,11 @@ def check_shape(part: Commit) -> None:
         revision += len(entry.notifications)
     if part.record.step != step or part.record.last_seq != revision - 1:
         raise ValueError(f"the record of {part.record.id} does not end where its log ends")
-    if part.create and (part.expected_step or (part.log and part.log[0].first_revision != 1)):
+    first = part.begins_after + 1
+    if part.create and (part.expected_step or (part.log and part.log[0].first_revision != first)):
         raise ValueError(f"{part.record.id} does not begin at the beginning")
+    if part.fork is not None and not part.create:
+        raise ValueError(f"{part.record.id} exists: only a new conversation can be a fork")
 
 
 def next_revision(part: Commit) -> int:
@@ -141,6 +144,12 @@ def events_after(
         first = found[0].revision
         raise RevisionTooOldError(f"the events of {conversation_id} begin at revision {first}", oldest=first - 1)
     return found
+
+
+def refuse_before(begins: int, conversation_id: str, after: int) -> None:
+    """Raise RevisionTooOldError if a log that has no event after revision `after` begins only after `begins`."""
+    if after < begins:
+        raise RevisionTooOldError(f"the events of {conversation_id} begin after revision {begins}", oldest=begins)
 
 
 def stored_transition(row: LogRow) -> StoredTransition:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from actors.adapters.store.integrity import rows_of, violations
 from actors.adapters.store.kept_conversation import KeptConversation, changed_by, created_by
-from actors.adapters.store.log_rows import check_shape, events_after, stored_transition
+from actors.adapters.store.log_rows import check_shape, events_after, refuse_before, stored_transition
 from actors.adapters.store.pruning import Bounds, place_after, prunable
 from actors.core.states import TERMINAL, Idle
 from actors.ports import (
@@ -205,7 +205,10 @@ class MemoryStore:
         """Return events after a revision; see ports.Store."""
         kept = self._read().get(conversation_id)
         rows = ((row.first_revision, row.at, row.notifications) for row in (kept.log if kept else ()))
-        return events_after(rows, conversation_id, after, limit)
+        found = events_after(rows, conversation_id, after, limit)
+        if kept is not None and not found:
+            refuse_before(kept.begins.revision, conversation_id, after)
+        return found
 
     def stopped_runs(
         self,

@@ -29,7 +29,9 @@ from actors.messages.commands import (
     ContinueConversationCommand,
     ConversationCommand,
     CreateConversationCommand,
+    CreatingCommand,
     DeleteConversationCommand,
+    ForkConversationCommand,
     ResolveApprovalCommand,
     SendMessageCommand,
     SendMessageResult,
@@ -67,10 +69,10 @@ class CommandDispatch:
         self._titles = titles
         self._services = pipeline.services
 
-    def carry_out(self, request: CreateConversationCommand | CreateSubAgent | ConversationCommand) -> object:
+    def carry_out(self, request: CreatingCommand | CreateSubAgent | ConversationCommand) -> object:
         """Handle a command and return its answer; None for a Delete, which `delete` finishes later."""
         match request:
-            case CreateConversationCommand():
+            case CreateConversationCommand() | ForkConversationCommand():
                 return new_conversations.create(self._pipeline, request)
             case CreateSubAgent():
                 return creation.create_sub_agent(self._pipeline, request)

@@ -11,7 +11,7 @@ from actors.ports import CommandRecord, ConversationRecord
 if TYPE_CHECKING:
     from actors.messages.commands import (
         ContinueConversationCommand,
-        CreateConversationCommand,
+        CreatingCommand,
         SendMessageCommand,
         SpawnSubAgentsCommand,
     )
@@ -31,8 +31,8 @@ def known_command(
     return _same(known, request.body_hash)
 
 
-def known_create(store: Store, request: CreateConversationCommand) -> CommandRecord | None:
-    """Return the stored record of the same Create command if it was accepted before; see `known_command`."""
+def known_create(store: Store, request: CreatingCommand) -> CommandRecord | None:
+    """Return the stored record of the same Create or Fork command if it was accepted before; see `known_command`."""
     known = store.create_command(request.principal, request.request_id) if request.request_id else None
     return _same(known, request.body_hash)
 

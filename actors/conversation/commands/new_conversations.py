@@ -1,40 +1,47 @@
-"""The commands that create a conversation: Create, and Continue for the successor of an exhausted one."""
+"""The commands that create a conversation: Create, Fork, and Continue for the successor of an exhausted one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from actors.conversation.commands import creation
+from actors.conversation.commands.forking import forked_conversation
 from actors.conversation.commands.idempotency import command_record, created_by, known_command, known_create
 from actors.conversation.pipeline import LoadedConversation
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AwaitingContinuation, ContextExhausted
-from actors.ports import CommandExistsError, SlugTakenError
+from actors.messages.commands import ForkConversationCommand
+from actors.messages.refusals import UnknownConversationError
+from actors.ports import CommandExistsError, FencedError, SlugTakenError
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline
-    from actors.messages.commands import ContinueConversationCommand, CreateConversationCommand
-    from actors.ports import ConversationRecord
+    from actors.messages.commands import ContinueConversationCommand, CreatingCommand
+    from actors.ports import Commit, ConversationRecord
 
 SLUG_TRIES = 10
 """Number of generated slugs that are tried before creation fails because they are taken."""
 
 
-def create(pipeline: ConversationPipeline, request: CreateConversationCommand) -> ConversationRecord:
+def create(pipeline: ConversationPipeline, request: CreatingCommand) -> ConversationRecord:
     """Create the conversation of this pipeline (actor's thread).
 
-    Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
+    Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
     """
     services = pipeline.services
     for _ in range(SLUG_TRIES):
         known = known_create(services.store, request)
         if known is not None:
             return created_by(services.store, known)
-        record, commit = creation.conversation(services, pipeline.conversation_id, request, pipeline.now())
+        record, commit = _first_commit(pipeline, request)
         try:
             services.store.commit(commit)
         except CommandExistsError:
             continue
+        except FencedError:
+            if commit.fork is None:
+                raise
+            raise UnknownConversationError("the conversation to fork has been deleted") from None
         except SlugTakenError:
             if request.slug:
                 raise
@@ -43,6 +50,13 @@ def create(pipeline: ConversationPipeline, request: CreateConversationCommand) -
         services.bus.created(record)
         return record
     raise SlugTakenError
+
+
+def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> tuple[ConversationRecord, Commit]:
+    services, new_id, at = pipeline.services, pipeline.conversation_id, pipeline.now()
+    if isinstance(request, ForkConversationCommand):
+        return forked_conversation(services, new_id, request, at)
+    return creation.conversation(services, new_id, request, at)
 
 
 def continue_exhausted(

@@ -63,6 +63,12 @@ WHILE_ANSWERING = "while you were answering; what you had written of that answer
 WHILE_SUB_AGENTS_WORKED = "while sub-agents were at work"
 WHILE_SUMMING_UP = "while you were writing the summary of a full context"
 
+FORKED = (
+    "This conversation was forked: the history up to here is that of another one, which may have gone on without you. "
+    "Nothing but the history was taken back: files are as they are now, also where the history says otherwise, so read "
+    "them again before you rely on them. Background jobs and clipboards of the other conversation are not yours."
+)
+
 GRACE = (
     "The turn limit is reached: this is your last turn. Call submit_result with what you have, or submit_error; "
     "no other tool will run."

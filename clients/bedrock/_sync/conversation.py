@@ -24,7 +24,7 @@ from bedrock.conversations import (
     SetModeResult,
     Task,
 )
-from bedrock.errors import NotFound
+from bedrock.errors import NotForkable, NotFound
 from bedrock.messages import Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
 
@@ -420,6 +420,60 @@ class Conversation:
         )
         response = self._transport.call(self._stub.ContinueConversation, request, timeout)
         return Conversation(self._transport, response.conversation.name)
+
+    def fork(
+        self,
+        at: RequestCycle | str = "",
+        *,
+        slug: str = "",
+        title: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Conversation:
+        """Create a conversation with the history of this one up to the end of a request cycle.
+
+        It has the same settings and goes on from there by itself. Files stay as they are now. What waits in the queue,
+        open questions and background jobs are not taken over.
+
+        Args:
+            at: The last request cycle of the fork, or its name or id; the last one that has ended if empty.
+            slug: Its slug; generated if empty.
+            title: Its title; that of this conversation if empty.
+            request_id: The id to reuse if this call is repeated; generated if None.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            CycleRunning: That cycle has not ended.
+            NotForkable: No cycle has ended, or the context was full or used up by then.
+            SubAgent: This conversation belongs to a sub-agent.
+            InvalidArgument: There is no such cycle.
+        """
+        cycle = at if isinstance(at, str) else at.name
+        request = v1.ForkConversationRequest(
+            name=self.name,
+            request_cycle=f"{self.name}/{resource_name('requestCycles', cycle.rpartition('/')[2])}" if cycle else "",
+            slug=slug,
+            title=title,
+            request_id=request_id or requests.new_request_id(),
+        )
+        response = self._transport.call(self._stub.ForkConversation, request, timeout)
+        return Conversation(self._transport, response.conversation.name)
+
+    def rewind(self, cycles: int = 1, *, slug: str = "", title: str = "", timeout: float | None = None) -> Conversation:
+        """Create a fork without the last `cycles` request cycles, the one in progress included.
+
+        This conversation and its files stay as they are. The arguments and the errors raised are those of `fork`.
+
+        Raises:
+            NotForkable: There would be no cycle left.
+        """
+        found = 0
+        for cycle in self.cycles(newest_first=True, timeout=timeout):
+            if found == cycles:
+                return self.fork(cycle, slug=slug, title=title, timeout=timeout)
+            found += 1
+        text = f"nothing would be left: the conversation has only {found} request cycle{'' if found == 1 else 's'}"
+        raise NotForkable(text, reason="NOT_FORKABLE")
 
     def spawn(
         self,

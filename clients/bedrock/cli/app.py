@@ -36,6 +36,7 @@ OURS = {
     "withdraw": "bedrock.cli.commands.queue:withdraw",
     "mode": "bedrock.cli.commands.manage:mode",
     "compact": "bedrock.cli.commands.manage:compact",
+    "fork": "bedrock.cli.commands.manage:fork",
     "continue": "bedrock.cli.commands.manage:continue_",
     "rename": "bedrock.cli.commands.manage:rename",
     "archive": "bedrock.cli.commands.manage:archive",

@@ -20,6 +20,7 @@ SUMMARIES = {
     "withdraw": "Withdraw messages from the queue, and print their texts.",
     "mode": "Set what the tools of a conversation may do, from now on.",
     "compact": "Summarize a conversation now, and continue in a new one that begins with the summary.",
+    "fork": "Fork a conversation: create another one with its history up to the end of a run.",
     "continue": "Continue a full conversation in a new one.",
     "rename": "Give a conversation another slug or title.",
     "archive": "Take a conversation off the list; it can still be read.",

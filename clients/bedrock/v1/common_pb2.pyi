@@ -208,6 +208,17 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Try again later; RetryInfo says when at the earliest. If it happens often, raise
     the limit or have fewer conversations run at the same time.
     """
+    REFUSAL_REASON_NOT_FORKABLE: _RefusalReason.ValueType  # 31
+    """FAILED_PRECONDITION. Nothing of the conversation can be forked there: no request
+    cycle has ended, or its context was full or used up by then.
+
+    Fork at an earlier request cycle, if there is one.
+    """
+    REFUSAL_REASON_CYCLE_RUNNING: _RefusalReason.ValueType  # 33
+    """FAILED_PRECONDITION. The request cycle has not ended yet.
+
+    Wait for its end, or fork at an earlier one.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """The reasons for which a well-formed call is refused.
@@ -428,6 +439,17 @@ for the call. The message names what is lacking and the limit.
 
 Try again later; RetryInfo says when at the earliest. If it happens often, raise
 the limit or have fewer conversations run at the same time.
+"""
+REFUSAL_REASON_NOT_FORKABLE: RefusalReason.ValueType  # 31
+"""FAILED_PRECONDITION. Nothing of the conversation can be forked there: no request
+cycle has ended, or its context was full or used up by then.
+
+Fork at an earlier request cycle, if there is one.
+"""
+REFUSAL_REASON_CYCLE_RUNNING: RefusalReason.ValueType  # 33
+"""FAILED_PRECONDITION. The request cycle has not ended yet.
+
+Wait for its end, or fork at an earlier one.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
@@ -915,6 +937,10 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     """MCP servers were started again in another mode, so that what they kept in
     memory is lost. Names them.
     """
+    SYSTEM_MESSAGE_KIND_FORKED: _SystemMessageKind.ValueType  # 15
+    """The conversation is a fork. Says that files and background jobs were not taken
+    back. Stored with the fork's first request to the model, after its history.
+    """
 
 class SystemMessageKind(_SystemMessageKind, metaclass=_SystemMessageKindEnumTypeWrapper):
     """Why the server wrote a message to the model."""
@@ -950,6 +976,10 @@ SYSTEM_MESSAGE_KIND_MODE_WORKSPACE: SystemMessageKind.ValueType  # 12
 SYSTEM_MESSAGE_KIND_MCP_RESTARTED: SystemMessageKind.ValueType  # 14
 """MCP servers were started again in another mode, so that what they kept in
 memory is lost. Names them.
+"""
+SYSTEM_MESSAGE_KIND_FORKED: SystemMessageKind.ValueType  # 15
+"""The conversation is a fork. Says that files and background jobs were not taken
+back. Stored with the fork's first request to the model, after its history.
 """
 Global___SystemMessageKind: _TypeAlias = SystemMessageKind  # noqa: Y015
 

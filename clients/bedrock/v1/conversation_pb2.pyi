@@ -81,6 +81,8 @@ class Conversation(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     ASIDE_USAGE_FIELD_NUMBER: _builtins.int
     BACKGROUND_JOBS_FIELD_NUMBER: _builtins.int
+    FORKED_FROM_FIELD_NUMBER: _builtins.int
+    FORKED_AT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name, `conversations/{conversation}`. It never changes. Calls
     also accept `conversations/{slug}`; answers always use the id.
@@ -143,6 +145,14 @@ class Conversation(_message.Message):
     follow_up_policy: _common_pb2.FollowUpPolicy.ValueType
     """What happens to queued follow-ups when a run ends. Set at creation; the
     server's default if unset. Can be updated.
+    """
+    forked_from: _builtins.str
+    """The conversation that this one was forked from. Empty if it is no fork. It may
+    have been deleted since.
+    """
+    forked_at: _builtins.str
+    """The last request cycle of that conversation which the fork has, by the name that it
+    has there. Empty if this is no fork.
     """
     @_builtins.property
     def state(self) -> Global___ConversationState:
@@ -235,10 +245,12 @@ class Conversation(_message.Message):
         budget: _common_pb2.Budget | None = ...,
         aside_usage: _common_pb2.Usage | None = ...,
         background_jobs: _abc.Iterable[_builtins.str] | None = ...,
+        forked_from: _builtins.str = ...,
+        forked_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "state", b"state", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -910,6 +910,71 @@ class ContinueConversationResponse(_message.Message):
 Global___ContinueConversationResponse: _TypeAlias = ContinueConversationResponse  # noqa: Y015
 
 @_typing.final
+class ForkConversationRequest(_message.Message):
+    """The request of ForkConversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_CYCLE_FIELD_NUMBER: _builtins.int
+    SLUG_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The conversation to fork, `conversations/{conversation}`. Required."""
+    request_cycle: _builtins.str
+    """The last request cycle that the fork contains,
+    `conversations/{conversation}/requestCycles/{request_cycle}`. The last one that has
+    ended and can be forked at, if empty.
+    """
+    slug: _builtins.str
+    """The slug of the fork. The server makes one up if empty."""
+    title: _builtins.str
+    """The title of the fork. That of the conversation if empty."""
+    request_id: _builtins.str
+    """A UUID that makes the call idempotent. May be empty."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        request_cycle: _builtins.str = ...,
+        slug: _builtins.str = ...,
+        title: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_cycle", b"request_cycle", "request_id", b"request_id", "slug", b"slug", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkConversationRequest: _TypeAlias = ForkConversationRequest  # noqa: Y015
+
+@_typing.final
+class ForkConversationResponse(_message.Message):
+    """The response of ForkConversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def conversation(self) -> _conversation_pb2.Conversation:
+        """The fork."""
+
+    def __init__(
+        self,
+        *,
+        conversation: _conversation_pb2.Conversation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkConversationResponse: _TypeAlias = ForkConversationResponse  # noqa: Y015
+
+@_typing.final
 class SpawnSubAgentsRequest(_message.Message):
     """The request of SpawnSubAgents."""
 

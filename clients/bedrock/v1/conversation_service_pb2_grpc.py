@@ -65,10 +65,10 @@ class ConversationServiceStub(object):
 
     An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation count within
-    the caller alone. They are kept as long as their conversation, and those of
-    CreateConversation for ever: once what it created is deleted, a repetition is
-    NOT_FOUND.
+    another conversation is another call. The ids of CreateConversation and
+    ForkConversation count within the caller alone. They are kept as long as their
+    conversation, and those of these two for ever: once what such a call created is
+    deleted, a repetition is NOT_FOUND.
 
     # Pages
 
@@ -182,6 +182,11 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ContinueConversationRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ContinueConversationResponse.FromString,
                 _registered_method=True)
+        self.ForkConversation = channel.unary_unary(
+                '/bedrock.v1.ConversationService/ForkConversation',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ForkConversationRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ForkConversationResponse.FromString,
+                _registered_method=True)
         self.SpawnSubAgents = channel.unary_unary(
                 '/bedrock.v1.ConversationService/SpawnSubAgents',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SpawnSubAgentsRequest.SerializeToString,
@@ -279,10 +284,10 @@ class ConversationServiceServicer(object):
 
     An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation count within
-    the caller alone. They are kept as long as their conversation, and those of
-    CreateConversation for ever: once what it created is deleted, a repetition is
-    NOT_FOUND.
+    another conversation is another call. The ids of CreateConversation and
+    ForkConversation count within the caller alone. They are kept as long as their
+    conversation, and those of these two for ever: once what such a call created is
+    deleted, a repetition is NOT_FOUND.
 
     # Pages
 
@@ -531,6 +536,34 @@ class ConversationServiceServicer(object):
         CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
         written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
         `request_id`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForkConversation(self, request, context):
+        """Creates a conversation with the history of another one up to the end of a request
+        cycle. Nothing runs yet, and the other conversation does not change.
+
+        The fork has the same working directory, model, mode, policies, labels, budget and
+        other settings, and the same system prompt, so that what the model gets of the
+        history is the same to the byte and providers can use what they have cached of it.
+        Messages and request cycles are copied with names of the fork, images too: the
+        other conversation can be deleted. What the fork itself spends counts for its
+        budget, from zero on. Its revisions go on from that of the end of the cycle:
+        events before that belong to the other conversation and are REVISION_TOO_OLD.
+
+        Not taken over: what waits in the queue, open questions, background jobs,
+        clipboards, sub-agents' conversations. Files stay as they are now, whatever the
+        history says of them; the model is told so with the first request of the fork.
+
+        A conversation can be forked in every state, also while a run is under way, and
+        when it is archived. Refused with CYCLE_RUNNING if that cycle has not ended,
+        with NOT_FORKABLE if none has, if the history up to there fills the model's
+        context, or if the context was used up in that cycle, and with SUB_AGENT for a
+        sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A cycle
+        that the conversation does not have is INVALID_ARGUMENT. Idempotent by
+        `request_id`, which counts within the caller, as with CreateConversation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -820,6 +853,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ContinueConversationRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ContinueConversationResponse.SerializeToString,
             ),
+            'ForkConversation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkConversation,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ForkConversationRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ForkConversationResponse.SerializeToString,
+            ),
             'SpawnSubAgents': grpc.unary_unary_rpc_method_handler(
                     servicer.SpawnSubAgents,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.SpawnSubAgentsRequest.FromString,
@@ -923,10 +961,10 @@ class ConversationService(object):
 
     An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation count within
-    the caller alone. They are kept as long as their conversation, and those of
-    CreateConversation for ever: once what it created is deleted, a repetition is
-    NOT_FOUND.
+    another conversation is another call. The ids of CreateConversation and
+    ForkConversation count within the caller alone. They are kept as long as their
+    conversation, and those of these two for ever: once what such a call created is
+    deleted, a repetition is NOT_FOUND.
 
     # Pages
 
@@ -1310,6 +1348,33 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/ContinueConversation',
             bedrock_dot_v1_dot_conversation__service__pb2.ContinueConversationRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.ContinueConversationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkConversation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/ForkConversation',
+            bedrock_dot_v1_dot_conversation__service__pb2.ForkConversationRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.ForkConversationResponse.FromString,
             options,
             channel_credentials,
             insecure,

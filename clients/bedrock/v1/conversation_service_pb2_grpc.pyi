@@ -66,10 +66,10 @@ class ConversationServiceStub:
 
     An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation count within
-    the caller alone. They are kept as long as their conversation, and those of
-    CreateConversation for ever: once what it created is deleted, a repetition is
-    NOT_FOUND.
+    another conversation is another call. The ids of CreateConversation and
+    ForkConversation count within the caller alone. They are kept as long as their
+    conversation, and those of these two for ever: once what such a call created is
+    deleted, a repetition is NOT_FOUND.
 
     # Pages
 
@@ -273,6 +273,30 @@ class ConversationServiceStub:
     CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
     written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
     `request_id`.
+    """
+    ForkConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ForkConversationRequest, _conversation_service_pb2.ForkConversationResponse]
+    """Creates a conversation with the history of another one up to the end of a request
+    cycle. Nothing runs yet, and the other conversation does not change.
+
+    The fork has the same working directory, model, mode, policies, labels, budget and
+    other settings, and the same system prompt, so that what the model gets of the
+    history is the same to the byte and providers can use what they have cached of it.
+    Messages and request cycles are copied with names of the fork, images too: the
+    other conversation can be deleted. What the fork itself spends counts for its
+    budget, from zero on. Its revisions go on from that of the end of the cycle:
+    events before that belong to the other conversation and are REVISION_TOO_OLD.
+
+    Not taken over: what waits in the queue, open questions, background jobs,
+    clipboards, sub-agents' conversations. Files stay as they are now, whatever the
+    history says of them; the model is told so with the first request of the fork.
+
+    A conversation can be forked in every state, also while a run is under way, and
+    when it is archived. Refused with CYCLE_RUNNING if that cycle has not ended,
+    with NOT_FORKABLE if none has, if the history up to there fills the model's
+    context, or if the context was used up in that cycle, and with SUB_AGENT for a
+    sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A cycle
+    that the conversation does not have is INVALID_ARGUMENT. Idempotent by
+    `request_id`, which counts within the caller, as with CreateConversation.
     """
     SpawnSubAgents: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SpawnSubAgentsRequest, _conversation_service_pb2.SpawnSubAgentsResponse]
     """Starts sub-agents by hand, as a run of its own.
@@ -487,10 +511,10 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation count within
-    the caller alone. They are kept as long as their conversation, and those of
-    CreateConversation for ever: once what it created is deleted, a repetition is
-    NOT_FOUND.
+    another conversation is another call. The ids of CreateConversation and
+    ForkConversation count within the caller alone. They are kept as long as their
+    conversation, and those of these two for ever: once what such a call created is
+    deleted, a repetition is NOT_FOUND.
 
     # Pages
 
@@ -691,6 +715,30 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
     written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
     `request_id`.
+    """
+    ForkConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ForkConversationRequest, _conversation_service_pb2.ForkConversationResponse]  # type: ignore[assignment]
+    """Creates a conversation with the history of another one up to the end of a request
+    cycle. Nothing runs yet, and the other conversation does not change.
+
+    The fork has the same working directory, model, mode, policies, labels, budget and
+    other settings, and the same system prompt, so that what the model gets of the
+    history is the same to the byte and providers can use what they have cached of it.
+    Messages and request cycles are copied with names of the fork, images too: the
+    other conversation can be deleted. What the fork itself spends counts for its
+    budget, from zero on. Its revisions go on from that of the end of the cycle:
+    events before that belong to the other conversation and are REVISION_TOO_OLD.
+
+    Not taken over: what waits in the queue, open questions, background jobs,
+    clipboards, sub-agents' conversations. Files stay as they are now, whatever the
+    history says of them; the model is told so with the first request of the fork.
+
+    A conversation can be forked in every state, also while a run is under way, and
+    when it is archived. Refused with CYCLE_RUNNING if that cycle has not ended,
+    with NOT_FORKABLE if none has, if the history up to there fills the model's
+    context, or if the context was used up in that cycle, and with SUB_AGENT for a
+    sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A cycle
+    that the conversation does not have is INVALID_ARGUMENT. Idempotent by
+    `request_id`, which counts within the caller, as with CreateConversation.
     """
     SpawnSubAgents: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SpawnSubAgentsRequest, _conversation_service_pb2.SpawnSubAgentsResponse]  # type: ignore[assignment]
     """Starts sub-agents by hand, as a run of its own.
@@ -904,10 +952,10 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
     An id counts within its caller and its conversation: SendMessage, SpawnSubAgents
     and ContinueConversation of one conversation share their ids, and the same id in
-    another conversation is another call. The ids of CreateConversation count within
-    the caller alone. They are kept as long as their conversation, and those of
-    CreateConversation for ever: once what it created is deleted, a repetition is
-    NOT_FOUND.
+    another conversation is another call. The ids of CreateConversation and
+    ForkConversation count within the caller alone. They are kept as long as their
+    conversation, and those of these two for ever: once what such a call created is
+    deleted, a repetition is NOT_FOUND.
 
     # Pages
 
@@ -1184,6 +1232,36 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         CONTINUATION_IN_PROGRESS (FAILED_PRECONDITION) while its summary is being
         written, and with SUB_AGENT (FAILED_PRECONDITION) for a sub-agent. Idempotent by
         `request_id`.
+        """
+
+    @_abc_1.abstractmethod
+    def ForkConversation(
+        self,
+        request: _conversation_service_pb2.ForkConversationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.ForkConversationResponse, _abc.Awaitable[_conversation_service_pb2.ForkConversationResponse]]:
+        """Creates a conversation with the history of another one up to the end of a request
+        cycle. Nothing runs yet, and the other conversation does not change.
+
+        The fork has the same working directory, model, mode, policies, labels, budget and
+        other settings, and the same system prompt, so that what the model gets of the
+        history is the same to the byte and providers can use what they have cached of it.
+        Messages and request cycles are copied with names of the fork, images too: the
+        other conversation can be deleted. What the fork itself spends counts for its
+        budget, from zero on. Its revisions go on from that of the end of the cycle:
+        events before that belong to the other conversation and are REVISION_TOO_OLD.
+
+        Not taken over: what waits in the queue, open questions, background jobs,
+        clipboards, sub-agents' conversations. Files stay as they are now, whatever the
+        history says of them; the model is told so with the first request of the fork.
+
+        A conversation can be forked in every state, also while a run is under way, and
+        when it is archived. Refused with CYCLE_RUNNING if that cycle has not ended,
+        with NOT_FORKABLE if none has, if the history up to there fills the model's
+        context, or if the context was used up in that cycle, and with SUB_AGENT for a
+        sub-agent (all FAILED_PRECONDITION); with SLUG_TAKEN (ALREADY_EXISTS). A cycle
+        that the conversation does not have is INVALID_ARGUMENT. Idempotent by
+        `request_id`, which counts within the caller, as with CreateConversation.
         """
 
     @_abc_1.abstractmethod

@@ -318,6 +318,18 @@ def test_create_is_asked_for_with_its_owner(harness: GrpcHarness, author: Author
     assert answer.conversation.slug == "calm-cove"
 
 
+def test_a_fork_is_asked_for_with_its_owner_and_the_id_of_its_origin(harness: GrpcHarness, author: Author) -> None:
+    cycle, request_id = f"conversations/{author.record.slug}/requestCycles/c1:2", str(uuid.uuid4())
+    for name in (NAME, f"conversations/{author.record.slug}"):
+        harness.conversations.will(author.record)
+        request = v1.ForkConversationRequest(name=name, request_cycle=cycle, title="T", slug="s", request_id=request_id)
+        assert ask(harness, "ForkConversation", request).conversation.slug == "calm-cove"
+    (_, asked, deadline), (_, by_slug, _) = harness.conversations.asked
+    assert (asked.principal, asked.origin, asked.run, asked.title, asked.slug) == ("local", "c1", "c1:2", "T", "s")
+    assert asked == by_slug, "the same call, whichever name it uses"
+    assert deadline is not None
+
+
 def test_the_clients_deadline_is_the_actors(harness: GrpcHarness, author: Author) -> None:
     harness.conversations.will(author.record)
     now = harness.services.clock.monotonic()

@@ -60,6 +60,8 @@ from actors.ports import (
     Commit,
     ConversationRecord,
     FencedError,
+    ForkedHistory,
+    LogEntry,
     RevisionTooOldError,
     SettledInput,
     SlugTakenError,
@@ -734,6 +736,66 @@ def _raised(commit: Callable[[], None]) -> BaseException | None:
     except StoreError as error:
         return error
     return None
+
+
+# --- forks ----------------------------------------------------------------------------------------------------
+
+
+def a_fork(origin: CommitBuilder, *attachments: str, revision: int = 7) -> Commit:
+    """The first commit of a fork that has two messages and one run."""
+    stop = RunStop("f:1", StopReason.COMPLETED)
+    taken = ForkedHistory(origin.id, revision, (StoppedRun(revision, 5, stop, 2),), attachments)
+    messages = (message_of(1), message_of(2))
+    record = record_of("f", state=Idle(Ledger(run=1, seq=2)), step=1, epoch=1, last_seq=revision)
+    entry = LogEntry(1, 1, b'{"type":"test"}', revision + 1, ())
+    return Commit(record, 0, messages, (entry,), create=True, fork=taken)
+
+
+def test_a_fork_begins_after_a_revision_of_its_origin(store: Store, grown: CommitBuilder) -> None:
+    store.commit(a_fork(grown))
+    assert store.messages("f", limit=9) == (message_of(1), message_of(2))
+    assert [run.stop.run for run in store.stopped_runs("f", limit=9)] == ["f:1"]
+    assert store.verify("f") == ()
+    with pytest.raises(RevisionTooOldError) as old:
+        store.events("f", after=3, limit=9)
+    assert old.value.oldest == 7
+    assert store.events("f", after=7, limit=9) == ()
+    draft = CommitBuilder("f")
+    draft.record = loaded(store, "f")
+    for _ in range(3):
+        store.commit(draft.next())
+    assert [event.revision for event in store.events("f", after=7, limit=2)] == [8, 9]
+    with pytest.raises(RevisionTooOldError):
+        store.events("f", after=0, limit=9)
+    assert store.verify("f") == ()
+    while store.prune_log("f", 10):
+        pass
+    assert store.verify("f") == ()
+
+
+def test_a_fork_keeps_the_attachments_of_its_origin(store: Store, grown: CommitBuilder) -> None:
+    pictures = [Attachment(f"sha256-{number}", "image/png", b"x" * number, 1, 2) for number in (1, 2, 3)]
+    for picture in pictures:
+        store.put_attachment("c1", picture)
+    store.commit(a_fork(grown, "sha256-1", "sha256-3", "sha256-9"))
+    store.delete("c1")
+    found = [store.attachment("f", f"sha256-{number}") for number in (1, 2, 3, 9)]
+    assert found == [pictures[0], None, pictures[2], None]
+    assert store.verify("f") == ()
+
+
+def test_a_fork_of_what_does_not_exist_is_refused(store: Store, grown: CommitBuilder) -> None:
+    store.delete("c1")
+    with pytest.raises(FencedError):
+        store.commit(a_fork(grown))
+    assert store.load("f") is None
+
+
+def test_only_a_new_conversation_is_a_fork(store: Store, grown: CommitBuilder) -> None:
+    with pytest.raises(ValueError, match="new conversation"):
+        store.commit(replace(grown.next(), fork=a_fork(grown).fork))
+    with pytest.raises(ValueError, match="beginning"):
+        store.commit(replace(a_fork(grown), fork=None))
 
 
 # --- attachments ----------------------------------------------------------------------------------------------

@@ -551,6 +551,9 @@ class FakeBedrock:
         page, more = _page(found[::-1] if request.descending else found, request.page_token)
         return v1.ListQueueResponse(messages=page, next_page_token=more)
 
+    def ForkConversation(self, request: v1.ForkConversationRequest) -> v1.ForkConversationResponse:
+        return v1.ForkConversationResponse(conversation=self.conversation)
+
     def WithdrawMessage(self, request: v1.WithdrawMessageRequest) -> v1.WithdrawMessageResponse:
         known = [each.message for each in self.queued if each.message.name == request.name]
         taken = v1.QueuedMessage(

@@ -820,6 +820,22 @@ def test_a_conversation_is_only_summed_up(program: Program, fake: FakeBedrock) -
     assert not fake.asked(v1.ContinueConversationRequest)
 
 
+def test_a_conversation_is_forked(program: Program, fake: FakeBedrock) -> None:
+    fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
+    result = program("fork", "brave-otter", "--at", "c1:2", "--slug", "s", "--title", "T")
+    text = "brave-otter goes on from there; files stay as they are: `bedrock chat -r brave-otter`\n"
+    assert (result.exit_code, result.stdout) == (0, text)
+    assert program("fork", "brave-otter", "--back", "2").exit_code == program("fork", "brave-otter").exit_code == 0
+    asked = [each for each in fake.asked(v1.ForkConversationRequest) if isinstance(each, v1.ForkConversationRequest)]
+    cycles = [each.request_cycle.rpartition("/")[2] for each in asked]
+    assert cycles == ["c1:2", "c1:1", ""]
+    assert (asked[0].slug, asked[0].title) == ("s", "T")
+    assert program("fork", "brave-otter", "--at", "c1:2", "--back", "1").exit_code == 2
+    result = program("fork", "brave-otter", "--back", "3")
+    assert result.exit_code == 1
+    assert "nothing would be left" in result.stderr
+
+
 def test_the_short_name_of_list(program: Program) -> None:
     assert program("ls").stdout == program("list").stdout
     assert "brave-otter" in program("ls").stdout

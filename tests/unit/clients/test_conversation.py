@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 from bedrock import Client, Event, SubAgentStatus, Task, v1
-from bedrock.errors import AgentBusy, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
+from bedrock.errors import AgentBusy, NotForkable, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -435,6 +435,7 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert conversation.cancel().no_op
     conversation.trigger_continuation()
     assert conversation.continue_().name == NAME
+    assert conversation.fork().name == NAME
     assert list(conversation.queue()) == []
     assert conversation.withdraw(f"{NAME}/messages/9").message.name == f"{NAME}/messages/9"
     assert conversation.verify() == []
@@ -545,3 +546,18 @@ def test_every_order_of_two_cuts_keeps_the_durable_events(client: Client, fake: 
         before = fake.revision
         events = list(client.conversation("c1").send("Hi"))
         assert durable(events) == list(range(before + 1, fake.revision + 1))
+
+
+def test_a_fork_is_made_at_a_cycle_or_so_many_back(client: Client, fake: FakeBedrock) -> None:
+    fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
+    conversation = client.conversation(SLUG)
+    newest = next(iter(conversation.cycles(newest_first=True)))
+    conversation.fork(newest, slug="s", title="T")
+    conversation.fork("c1:2", request_id="11111111-1111-4111-8111-111111111111")
+    conversation.rewind()
+    conversation.rewind(2, title="T")
+    asked = fake.asked(v1.ForkConversationRequest)
+    names = [request.request_cycle for request in asked if isinstance(request, v1.ForkConversationRequest)]
+    assert names == [f"conversations/{SLUG}/requestCycles/c1:{number}" for number in (3, 2, 2, 1)]
+    with pytest.raises(NotForkable, match="only 3 request cycles"):
+        conversation.rewind(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -330,6 +331,29 @@ def test_a_chat_goes_on_in_the_successor(address: str, fake: FakeBedrock) -> Non
     play(address, story)
     assert len(fake.asked(v1.ContinueConversationRequest)) == 1
     assert len(fake.asked(v1.SubscribeRequest)) == 2
+
+
+def test_a_chat_goes_on_in_a_fork(address: str, fake: FakeBedrock) -> None:
+    fake.cycles = [v1.RequestCycle(name=f"{NAME}/requestCycles/c1:{number}") for number in (1, 2, 3)]
+
+    def moved(chat: Chat, before: object) -> bool:
+        return chat.session.view is not before
+
+    async def story(chat: Chat) -> None:
+        for line in ("/rewind x", "/rewind 0", "/rewind 7"):
+            chat.session.enter(line)
+        await chat.shows("it is /rewind, or /rewind 2")
+        await chat.shows("nothing would be left")
+        for number, line in enumerate(("/fork", "/rewind", "/rewind 2"), 1):
+            before = chat.session.view
+            await chat.until(partial(getattr, before, "slug"))
+            chat.session.enter(line)
+            await chat.until(partial(moved, chat, before))
+            assert chat.screen.count("· a fork: brave-otter; files stay as they are") == number
+
+    play(address, story)
+    asked = [each for each in fake.asked(v1.ForkConversationRequest) if isinstance(each, v1.ForkConversationRequest)]
+    assert [each.request_cycle.rpartition("/")[2] for each in asked] == ["", "c1:2", "c1:1"]
 
 
 def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: FakeBedrock) -> None:

@@ -54,7 +54,10 @@ EMPTY = {
     *("WatchConversationsResponse.CaughtUp", "WatchConversationsResponse.Heartbeat"),
 }
 ENVELOPES = {
-    *(f"{call}ConversationResponse" for call in "Create Get Update Archive Unarchive Delete Continue Verify".split()),
+    *(
+        f"{call}ConversationResponse"
+        for call in "Create Get Update Archive Unarchive Delete Continue Fork Verify".split()
+    ),
     *("GetModelResponse", "GetToolResponse"),
     *(f"List{what}Response" for what in "Conversations Messages RequestCycles Queue Models Tools".split()),
     *"SendMessageResponse SpawnSubAgentsResponse ResolveApprovalResponse WithdrawMessageResponse".split(),

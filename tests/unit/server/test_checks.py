@@ -38,6 +38,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.SetModeRequest: {"name": NAME, "mode": v1.MODE_RESTRICTED},
     v1.TriggerContinuationRequest: {"name": NAME},
     v1.ContinueConversationRequest: {"name": NAME},
+    v1.ForkConversationRequest: {"name": NAME},
     v1.SpawnSubAgentsRequest: {"name": NAME, "tasks": [v1.SpawnSubAgentsRequest.Task(task="Count the files.")]},
     v1.DownloadAttachmentRequest: {"name": f"{NAME}/attachments/sha256-1"},
     v1.ListMessagesRequest: {"parent": NAME},
@@ -117,6 +118,13 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.SetModeRequest: {"name": BAD_NAMES, "mode": (v1.MODE_UNSPECIFIED, 9)},
     v1.TriggerContinuationRequest: {"name": BAD_NAMES},
     v1.ContinueConversationRequest: {"name": BAD_NAMES, "request_id": ("x",)},
+    v1.ForkConversationRequest: {
+        "name": BAD_NAMES,
+        "request_cycle": ("c:1", NAME, f"{NAME}/requestCycles/"),
+        "slug": ("Upper", "b" * 16),
+        "title": ("two\nlines",),
+        "request_id": ("x",),
+    },
     v1.SpawnSubAgentsRequest: {
         "name": BAD_NAMES,
         "tasks": (

@@ -85,6 +85,9 @@ class Endless:
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
         self._unused()
 
+    def stored_as(self, image: Image) -> tuple[str, ...]:
+        return (image.attachment,)
+
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
         self._unused()
 

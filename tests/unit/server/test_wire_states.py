@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from bedrock import v1
 
+from actors.core.profile import Profile
 from actors.core.states import Idle, LlmRequesting, Phase, ToolExecuting
 from server.wire.conversation_messages import (
     conversation,
@@ -119,6 +120,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
             continued_from="before",
             continued_by="after",
             archived_at=3_000,
+            profile=Profile(forked_from="trunk", forked_at="trunk:3"),
         ),
     )
     unset = {field.name for field in answer.DESCRIPTOR.fields} - {field.name for field, _ in answer.ListFields()}
@@ -131,6 +133,8 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
     )
     assert answer.aside_usage == v1.Usage(input_tokens=9)
     assert (answer.parent, answer.continued_from) == ("conversations/p", "conversations/before")
+    assert answer.forked_from == "conversations/trunk"
+    assert answer.forked_at == "conversations/trunk/requestCycles/trunk:3"
     assert list(answer.always_approved_tools) == ["tools/bash"]
     assert answer.revision == 42
     assert answer.labels == {"team": "a"}

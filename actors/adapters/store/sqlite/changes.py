@@ -14,10 +14,19 @@ from actors.adapters.store.run_outcomes import fate_values, run_values, settled_
 from actors.adapters.store.sqlite import removal, statements
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.core.profile import Profile
-from actors.ports import Attachment, CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreError
+from actors.ports import (
+    Attachment,
+    CommandExistsError,
+    CommandRecord,
+    Commit,
+    FencedError,
+    ForkedHistory,
+    SlugTakenError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from actors.adapters.store.pruning import Place
 
@@ -46,17 +55,36 @@ def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]
     return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (rows.names(ids),))}
 
 
+class CopiedAttachment(NamedTuple):
+    """An attachment that a fork copies from its origin; the bytes are copied by the database engine."""
+
+    to: str
+    origin: str
+    id: str
+    at: int
+    """When it is copied, in milliseconds since the epoch."""
+    digest: str
+    """The digest of the new row."""
+
+
+def copied_attachment(to: str, origin: str, attachment: Attachment, at: int) -> CopiedAttachment:
+    """Return the copy of an attachment, whose digest takes long to compute: not on the writer's thread."""
+    return CopiedAttachment(to, origin, attachment.id, at, _attachment_row(to, attachment, at)[-1])
+
+
 class Part:
     """An encoded Commit."""
 
-    def __init__(self, commit: Commit) -> None:
-        """Encode the commit. Raises ValueError if it contradicts itself."""
+    def __init__(self, commit: Commit, attachments: Sequence[CopiedAttachment] = ()) -> None:
+        """Encode the commit; `attachments` are those that a fork copies. Raises ValueError if it contradicts itself."""
         check_shape(commit)
         record = commit.record
         self.id = record.id
         self.changing = rows.changing_values(record)
         self.messages = [rows.message_values(record.id, message) for message in commit.messages]
-        self.runs = [run_values(record.id, ended) for ended in stopped_runs(commit)]
+        self._fork, self._attachments = commit.fork, attachments
+        runs = (*commit.fork.runs, *stopped_runs(commit)) if commit.fork else stopped_runs(commit)
+        self.runs = [run_values(record.id, ended) for ended in runs]
         self.fates = [fate_values(record.id, settled) for settled in settled_inputs(commit)]
         self.command = None if commit.command is None else _command_values(commit, commit.command)
         self._slug = record.slug
@@ -111,7 +139,17 @@ class Part:
         connection.execute(statements.INSERT_CONVERSATION, (*fixed, *self.changing, self._slug, log_hash))
         if self._prompt:
             connection.execute(statements.INSERT_PROMPT, rows.prompt_values(self.id, self._prompt))
+        if self._fork is not None:
+            self._begin_fork(connection, self._fork)
         return log
+
+    def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
+        """Place the beginning of the log and copy the attachments. Raises FencedError without the origin."""
+        if removal.is_hidden(connection, fork.origin) or not heads(connection, (fork.origin,)):
+            raise FencedError(f"{fork.origin} does not exist")
+        connection.execute(statements.BEGIN_AFTER, (self.id, fork.revision))
+        for attachment in self._attachments:
+            connection.execute(statements.COPY_ATTACHMENT, attachment._asdict())
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
         """Remove remaining rows of a deleted conversation with this id. Raises FencedError if its parent is deleted."""
@@ -146,9 +184,9 @@ def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
 class Transition:
     """All parts of one commit."""
 
-    def __init__(self, commits: Iterable[Commit]) -> None:
-        """Encode the commits. Raises ValueError if one contradicts itself."""
-        self._parts = [Part(commit) for commit in commits]
+    def __init__(self, commits: Iterable[Commit], copied: Mapping[str, Sequence[CopiedAttachment]]) -> None:
+        """Encode the commits; `copied` are the attachments of new forks by id. Raises ValueError as `Part` does."""
+        self._parts = [Part(commit, copied.get(commit.record.id, ())) for commit in commits]
 
     @property
     def only(self) -> Part | None:
@@ -207,12 +245,8 @@ class NewAttachment:
     """Store bytes under their content hash; existing ones are kept."""
 
     def __init__(self, conversation_id: str, attachment: Attachment, at: int) -> None:
-        values = (
-            conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width,
-            attachment.height, at,
-        )  # fmt: skip
         self._id = conversation_id
-        self._row = (*values, rows.digest_of(values))
+        self._row = _attachment_row(conversation_id, attachment, at)
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Insert the attachment. Raises FencedError if the conversation is deleted."""
@@ -222,6 +256,14 @@ class NewAttachment:
             connection.execute(statements.INSERT_ATTACHMENT, self._row)
         except sqlite3.IntegrityError as error:
             raise _refusal(error) from error
+
+
+def _attachment_row(conversation_id: str, attachment: Attachment, at: int) -> rows.Row:
+    """Return the values of the columns ATTACHMENT."""
+    values = (
+        conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width, attachment.height, at,
+    )  # fmt: skip
+    return (*values, rows.digest_of(values))
 
 
 def _refusal(error: sqlite3.IntegrityError) -> StoreError:

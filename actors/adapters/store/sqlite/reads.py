@@ -11,7 +11,7 @@ import msgspec
 from peewee import SQL
 
 from actors.adapters.store import rows
-from actors.adapters.store.log_rows import LogRow, events_after, stored_transition
+from actors.adapters.store.log_rows import LogRow, events_after, refuse_before, stored_transition
 from actors.adapters.store.run_outcomes import fate_of, run_of
 from actors.adapters.store.sqlite import listing
 from actors.adapters.store.sqlite.engine import raw, sqlite3
@@ -22,6 +22,7 @@ from actors.adapters.store.sqlite.integrity_check import (
     MESSAGES,
     RECORDS,
     RUNS,
+    beginning,
     check,
     every_text,
 )
@@ -185,7 +186,10 @@ class StoreReads:
         """Return events after a revision; see ports.Store."""
         bounds = {"id": self._visible(conversation_id), "next": after + 1, "limit": limit}
         with self._reading() as connection:
-            return events_after(connection.execute(_EVENTS, bounds), conversation_id, after, limit)
+            found = events_after(connection.execute(_EVENTS, bounds), conversation_id, after, limit)
+            if not found:
+                refuse_before(beginning(connection, conversation_id).revision, conversation_id, after)
+            return found
 
     def stopped_runs(
         self,

@@ -38,6 +38,13 @@ INSERT_FATE = _insert("fates", FATE)
 INSERT_COMMAND = _insert("commands", COMMAND, nullable={"conversation_id", "principal"})
 INSERT_ATTACHMENT = _insert("attachments", ATTACHMENT) + " ON CONFLICT DO NOTHING"
 
+BEGIN_AFTER = "INSERT INTO prunings (conversation_id, step, revision, hash) VALUES (?, 0, ?, '')"
+COPY_ATTACHMENT = """
+INSERT INTO attachments (conversation_id, id, media_type, data, width, height, created_at, digest)
+SELECT :to, id, media_type, data, width, height, :at, :digest FROM attachments
+WHERE conversation_id = :origin AND id = :id
+"""
+
 UPDATE_CONVERSATION = (
     f"UPDATE conversations SET {', '.join(f'{name} = {_value(name, chr(63))}' for name in CHANGING)}, log_hash = ? "  # noqa: S608
     "WHERE id = ? AND step = ? AND epoch <= ?"

@@ -26,7 +26,9 @@ from actors.ports import (
     Attachment,
     Clock,
     Commit,
+    ConversationRecord,
     FaultPoints,
+    ForkedHistory,
     NoFaultPoints,
 )
 
@@ -66,8 +68,18 @@ class PeeweeStore(StoreReads):
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         """Write the commits atomically and durably; see ports.Store."""
-        self._writer.write(changes.Transition(parts), urgent=urgent)
+        copied = {part.record.id: self._copied(part.record, part.fork) for part in parts if part.fork is not None}
+        self._writer.write(changes.Transition(parts, copied), urgent=urgent)
         self._removal.forget(part.record.id for part in parts if part.create)
+
+    def _copied(self, record: ConversationRecord, fork: ForkedHistory) -> list[changes.CopiedAttachment]:
+        """Return the attachments that a fork copies, those that exist. Raises StoreError."""
+        found = (self.attachment(fork.origin, attachment_id) for attachment_id in fork.attachments)
+        return [
+            changes.copied_attachment(record.id, fork.origin, each, record.created_at)
+            for each in found
+            if each is not None
+        ]
 
     def delete(self, conversation_id: str) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""

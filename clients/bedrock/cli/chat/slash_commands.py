@@ -16,6 +16,7 @@ from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 
 if TYPE_CHECKING:
+    from bedrock import AsyncConversation
     from bedrock.cli.chat.chat_actions import ChatActions  # noqa: TC004 -- nothing decodes these dataclasses
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.types import Mode
@@ -196,6 +197,30 @@ async def _new(chat: ChatActions, _: str) -> None:
         chat.move_to(made.name)
 
 
+async def _fork(chat: ChatActions, _: str) -> None:
+    """Fork the conversation at its last run that has ended, and continue this chat in the fork."""
+    await _go_on_in(chat, await chat.attempt(chat.conversation.fork()))
+
+
+async def _rewind(chat: ChatActions, number: str) -> None:
+    """Fork the conversation without its last runs, and continue this chat in the fork."""
+    if number and not (number.isascii() and number.isdecimal() and int(number)):
+        chat.say(chat.paint.careful("· it is /rewind, or /rewind 2 to leave out the last two runs"))
+    else:
+        await _go_on_in(chat, await chat.attempt(chat.conversation.rewind(int(number or 1))))
+
+
+async def _go_on_in(chat: ChatActions, fork: AsyncConversation | None) -> None:
+    """Continue this chat in a fork of its conversation, if there is one."""
+    before, busy = chat.view.slug, chat.view.busy
+    now = None if fork is None else await chat.attempt(fork.get())
+    if now is not None:
+        its_run = "; its run goes on" if busy else ""
+        back = f"`bedrock chat -r {before}` returns to the one before{its_run}"
+        chat.say(chat.paint.good(f"· a fork: {now.slug}; files stay as they are ({back})"))
+        chat.move_to(now.name)
+
+
 async def _clear(chat: ChatActions, _: str) -> None:
     chat.clear_screen()
     await _new(chat, "")
@@ -224,6 +249,10 @@ COMMANDS = (
     Command("kill", "", "cancel the run, and stop the background jobs too", _kill),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),
     Command("new", "", "begin a new conversation with the same directory, model and approval policy", _new),
+    Command("fork", "", "continue in a copy of the conversation as it was when the last run ended", _fork),
+    Command(
+        "rewind", "[NUMBER]", "continue in a copy without the last run, or so many; files stay as they are", _rewind
+    ),
     Command("clear", "", "begin a new conversation, as /new does, and clear the screen", _clear),
     Command("continue", "", "continue in a new conversation when the context is used up", _continue),
     Command("quit", "", "exit; a run continues, unless the server was started for this chat", _quit),

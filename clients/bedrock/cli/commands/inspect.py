@@ -258,6 +258,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("side queries", _used(conversation.aside_usage)),
         ("goes on in", conversation.continued_by.removeprefix("conversations/")),
         ("comes from", conversation.continued_from.removeprefix("conversations/")),
+        ("forked from", conversation.forked_from.removeprefix("conversations/")),
     ]
     return [(label, value) for label, value in facts if value]
 

@@ -1,4 +1,4 @@
-"""Commands that change a conversation: approve, deny, cancel, mode, continue, rename, archive, rm."""
+"""Commands that change a conversation: approve, deny, cancel, mode, fork, continue, rename, archive, rm."""
 
 from __future__ import annotations
 
@@ -136,6 +136,31 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
         print_text(f"{now.slug} is summarized: `bedrock show {now.slug}`")
     else:
         _tell_successor(conversation.continue_().get())
+
+
+@click.command()
+@NAME
+@click.option(
+    "--at", "cycle", default="", help="The last run of the fork, as `bedrock cycles` lists it. [the last one]"
+)
+@click.option("--back", type=click.IntRange(1), help="Leave out so many of the latest runs.")
+@click.option("--slug", default="", help="The slug of the fork.")
+@click.option("--title", default="", help="The title of the fork. [that of the conversation]")
+@click.pass_context
+def fork(ctx: click.Context, name: str, *, cycle: str, back: int | None, slug: str, title: str) -> None:
+    """Fork a conversation: create another one with its history up to the end of a run.
+
+    The fork goes on by itself, with the same settings; the conversation is unchanged, and may be busy. Only the
+    history is taken back: files stay as they are now. The queue and background jobs are not taken over.
+    """
+    if cycle and back:
+        raise click.UsageError("--at and --back both say where to fork: give one of them")
+    conversation = connect(ctx).conversation(name)
+    made = (
+        conversation.rewind(back, slug=slug, title=title) if back else conversation.fork(cycle, slug=slug, title=title)
+    )
+    its_slug = made.get().slug
+    print_text(f"{its_slug} goes on from there; files stay as they are: `bedrock chat -r {its_slug}`")
 
 
 @click.command("continue")

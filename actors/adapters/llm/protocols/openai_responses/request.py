@@ -56,7 +56,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
         # Only with known limits; otherwise the server's own default is better.
         head["max_output_tokens"] = prepared.limits.reserved_output
     if provider.cache_key:
-        head["prompt_cache_key"] = request.conversation_id
+        head["prompt_cache_key"] = request.cache_key or request.conversation_id
     if request.system:
         head["instructions"] = request.system
     if request.tools:

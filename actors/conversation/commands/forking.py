@@ -1,0 +1,185 @@
+"""Fork a conversation: create another one with its history up to the end of one of its runs. The fork's actor's thread.
+
+The origin's actor is not asked: only what is committed and never changes is read, so that a conversation can be forked
+while it is busy, and notices nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from actors.core import fork, window
+from actors.core.content import Image, ToolSuccess
+from actors.core.errors import Reason, Rejected
+from actors.core.states import ContextExhausted, Idle
+from actors.messages.log_entries import Forked
+from actors.messages.refusals import InvalidFieldError, UnknownConversationError
+from actors.ports import CommandRecord, Commit, ConversationRecord, ForkedHistory, LogEntry, StoppedRun, live_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.core.content import Message
+    from actors.core.states import Notice
+    from actors.messages.commands import ForkConversationCommand
+    from actors.runtime.services import Services
+
+PAGE = 200
+"""Runs or messages that are read from the store at a time."""
+
+USED_UP = "the context was used up in this request cycle: fork at an earlier one"
+
+
+def forked_conversation(
+    services: Services, conversation_id: str, request: ForkConversationCommand, at: int
+) -> tuple[ConversationRecord, Commit]:
+    """Return the record of a fork and the commit that creates it.
+
+    Raises Rejected (SUB_AGENT, CYCLE_RUNNING, NOT_FORKABLE), InvalidFieldError, UnknownConversationError or StoreError.
+    """
+    origin = services.store.load(request.origin)
+    if origin is None:
+        raise UnknownConversationError("the conversation to fork does not exist")
+    if not origin.user_initiated:
+        raise Rejected(Reason.SUB_AGENT, "this is a sub-agent: fork the conversation that it works for")
+    runs = _runs(services, origin, request.run)
+    last = runs[-1]
+    history = services.store.history(origin.id, last.last_sequence)
+    messages = tuple(fork.copied_message(message, origin.id, conversation_id) for message in history)
+    _check_room(services, origin, messages)
+    later = tuple(_later(services, origin, last))
+    notices = fork.first_notices(origin.mode, messages, last.stop.reason, later, at)
+    record = _record(services, origin, conversation_id, request, at)
+    stops = tuple(_copied_run(run, origin.id, conversation_id) for run in runs)
+    ledger = fork.first_ledger(services.context_of(record), messages, stops[-1].stop.run, notices)
+    profile = msgspec.structs.replace(
+        origin.profile,
+        forked_from=origin.id,
+        forked_at=last.stop.run,
+        cache_key=origin.profile.cache_key or origin.id,
+    )
+    record = msgspec.structs.replace(record, state=Idle(ledger), last_seq=last.revision, profile=profile)
+    taken = ForkedHistory(origin.id, last.revision, stops, tuple(_attachments(services, messages)))
+    entry = Forked(at, record.principal, origin.id, last.stop.run, ledger)
+    return record, _commit(record, request, messages, taken, entry)
+
+
+def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[StoppedRun, ...]:
+    """Return the ended runs up to the wanted one, or up to the last one that can be forked at. Raises Rejected."""
+    if wanted and wanted == live_run(origin):
+        raise Rejected(Reason.CYCLE_RUNNING)
+    found: list[StoppedRun] = []
+    for run in _ended(services, origin):
+        found.append(run)
+        if run.stop.run == wanted:
+            break
+    else:
+        if wanted:
+            raise InvalidFieldError("request_cycle", "the conversation has no such request cycle")
+    end = _summary_at(services, origin)
+    if wanted and found[-1].last_sequence >= end:
+        raise Rejected(Reason.NOT_FORKABLE, USED_UP)
+    found = [run for run in found if run.last_sequence < end]
+    if not found:
+        raise Rejected(Reason.NOT_FORKABLE)
+    return tuple(found)
+
+
+def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRun]:
+    """Yield the runs that had ended when the record was read, in order."""
+    after, end = 0, origin.last_seq + 1
+    while page := services.store.stopped_runs(origin.id, after=after, before=end, limit=PAGE):
+        yield from page
+        after = page[-1].revision
+
+
+def _summary_at(services: Services, origin: ConversationRecord) -> int:
+    """Return the sequence of the summary that ended the conversation; one more than the last message if it goes on."""
+    before = origin.state.ledger.seq + 1
+    if not isinstance(origin.state, ContextExhausted):
+        return before
+    while page := services.store.messages(origin.id, before=before, limit=PAGE, descending=True):
+        for message in page:
+            if message.kind in fork.SUMMARIES:
+                return message.sequence
+        before = page[-1].sequence
+    return 0
+
+
+def _check_room(services: Services, origin: ConversationRecord, messages: Sequence[Message]) -> None:
+    """Raise Rejected if the copied history fills the window of the origin's model, as far as both are known."""
+    if services.models.get(origin.model) is None:
+        return
+    if window.full(fork.used_tokens(messages), services.context_of(origin)):
+        raise Rejected(Reason.NOT_FORKABLE, "the history up to there fills the model's context: fork at an earlier one")
+
+
+def _later(services: Services, origin: ConversationRecord, last: StoppedRun) -> Iterator[Message | Notice]:
+    """Yield the origin's messages after a run, and the notices that wait in it."""
+    after, end = last.last_sequence, origin.state.ledger.seq + 1
+    while page := services.store.messages(origin.id, after=after, before=end, limit=PAGE):
+        yield from page
+        after = page[-1].sequence
+    yield from origin.state.ledger.pending_notices
+
+
+def _copied_run(run: StoppedRun, origin: str, conversation_id: str) -> StoppedRun:
+    return msgspec.structs.replace(run, stop=fork.copied_stop(run.stop, origin, conversation_id))
+
+
+def _record(
+    services: Services, origin: ConversationRecord, conversation_id: str, request: ForkConversationCommand, at: int
+) -> ConversationRecord:
+    """Return the record of the fork, with the settings of its origin, before it has a history."""
+    return msgspec.structs.replace(
+        origin,
+        id=conversation_id,
+        slug=request.slug or services.ids.slug(),
+        title=request.title or origin.title,
+        state=Idle(),
+        state_updated_at=at,
+        created_at=at,
+        updated_at=at,
+        archived_at=None,
+        continued_from="",
+        continued_by="",
+        node=services.node,
+        epoch=1,
+        step=1,
+        log_hash="",
+    )
+
+
+def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[str]:
+    """Yield the ids of all attachments of the messages, each one once."""
+    images: dict[str, Image] = {}
+    for message in messages:
+        for block in message.content:
+            shown = (block,) if isinstance(block, Image) else block.images if isinstance(block, ToolSuccess) else ()
+            images |= {image.attachment: image for image in shown}
+    for image in images.values():
+        yield from services.images.stored_as(image)
+
+
+def _commit(
+    record: ConversationRecord,
+    request: ForkConversationCommand,
+    messages: tuple[Message, ...],
+    taken: ForkedHistory,
+    entry: Forked,
+) -> Commit:
+    command = None
+    if request.request_id:
+        command = CommandRecord(request.request_id, request.body_hash, record.id.encode(), entry.at)
+    return Commit(
+        record=record,
+        expected_step=0,
+        messages=messages,
+        log=(LogEntry(1, entry.at, msgspec.json.encode(entry), taken.revision + 1, ()),),
+        command=command,
+        create=True,
+        create_command=command is not None,
+        fork=taken,
+    )

@@ -1,0 +1,133 @@
+"""The beginning of a fork: another conversation's history up to the end of one of its runs, as the fork's own.
+
+What a model gets of it stays the same to the byte, so that a provider's cache of the origin's prefix serves the fork,
+too: messages keep their content, order and calls, and only their ids change. All that a model must know of the fork
+comes after that, in notices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from actors.core import window
+from actors.core.content import Message, MessageType, SystemKind, text_of
+from actors.core.notifications import StopReason
+from actors.core.states import Ledger, Notice
+from actors.core.steps import texts
+from actors.core.steps.modes import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from actors.core.context import ConvContext, Mode
+    from actors.core.notifications import RunStop
+
+SUMMARIES = (SystemKind.SUMMARY, SystemKind.SUMMARY_FALLBACK)
+"""The kinds of message that end a conversation whose context is used up."""
+
+
+def copied_message(message: Message, origin: str, fork: str) -> Message:
+    """Return a message of the origin as a message of the fork: with the same content, and ids of its own."""
+    run = _renamed(message.run, origin, fork)
+    return replace(
+        message,
+        id=_renamed(message.id, origin, fork, otherwise=f"{fork}:{run_number(run)}:{message.sequence}"),
+        run=run,
+        request_id=_renamed(message.request_id, origin, fork),
+    )
+
+
+def copied_stop(stop: RunStop, origin: str, fork: str) -> RunStop:
+    """Return the end of a run of the origin as that of the fork's copy of the run."""
+    return replace(stop, run=_renamed(stop.run, origin, fork))
+
+
+def run_number(run: str) -> int:
+    """Return the number of a run in its conversation; 0 for "", no run."""
+    return int(run.rpartition(":")[2] or 0)
+
+
+def used_tokens(messages: Sequence[Message]) -> int:
+    """Return how many tokens the history took in the context window after its last answer; 0 if that is not known."""
+    answers = (message.usage for message in reversed(messages) if message.type is MessageType.AGENT and message.usage)
+    return next((usage.context_tokens for usage in answers), 0)
+
+
+def first_ledger(
+    context: ConvContext, messages: Sequence[Message], last_run: str, notices: tuple[Notice, ...]
+) -> Ledger:
+    """Return the ledger with which a fork begins.
+
+    Numbers of runs, requests and messages go on from the copied ones, so that no id is used twice. Nothing is counted
+    as spent yet.
+
+    Args:
+        context: Of the fork.
+        messages: Its copied messages.
+        last_run: The id of the last copied run.
+        notices: What the model is to be told at the fork's first request.
+    """
+    used = used_tokens(messages)
+    return Ledger(
+        run=run_number(last_run),
+        req=max((_request_number(message) for message in messages), default=0),
+        seq=len(messages),
+        pending_notices=notices,
+        warned=window.near_full(used, context),
+        used_tokens=used,
+    )
+
+
+def first_notices(
+    mode: Mode, copied: Sequence[Message], ended: StopReason, later: Iterable[Message | Notice], at: int
+) -> tuple[Notice, ...]:
+    """Return what the model is told at the fork's first request: what the copied history leaves open or gets wrong.
+
+    Args:
+        mode: The mode of the fork.
+        copied: The copied messages.
+        ended: How the last copied run ended.
+        later: What the origin's model was told after that, or is to be told: later messages and waiting notices.
+        at: The time, in milliseconds since the epoch.
+    """
+    after = tuple(later)
+    return (
+        *_interruption(ended, after),
+        *_mode_notice(mode, copied, after, at),
+        Notice(SystemKind.FORKED, texts.FORKED, at),
+    )
+
+
+def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Iterator[Notice]:
+    """Yield the notice that the last copied run was cut off, which waits until the next run begins."""
+    if ended is not StopReason.INTERRUPTED:
+        return
+    for each in after:
+        if isinstance(each, Message) and each.type is MessageType.USER:
+            return
+        if each.kind is SystemKind.INTERRUPTED:
+            yield each if isinstance(each, Notice) else Notice(each.kind, text_of(each.content), each.created_at)
+            return
+
+
+def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message | Notice], at: int) -> Iterator[Notice]:
+    """Yield the notice of the mode, unless the copied history ends in the same one.
+
+    Without a notice in it, that is the prompt's mode, which is the present one if there was no notice later either.
+    """
+    told = next((message.kind for message in reversed(copied) if message.kind in KINDS.values()), None)
+    changed = told is not None or any(each.kind in KINDS.values() for each in after)
+    if changed and told is not KINDS[mode]:
+        yield Notice(KINDS[mode], texts.MODES[mode], at)
+
+
+def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
+    """Return an id that begins with that of the origin with that of the fork in its place."""
+    return fork + name.removeprefix(origin) if name.startswith(f"{origin}:") else otherwise
+
+
+def _request_number(message: Message) -> int:
+    """Return the number in a request id such as "c:r12"; 0 if the message answers no request."""
+    return int(message.request_id.rpartition(":r")[2] or 0)

@@ -1,0 +1,334 @@
+"""Forks: another conversation with the history up to the end of a run, over real actors, in memory and in a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.sqlite.store import open_store
+from actors.core.content import Image, MessageType, SystemKind, ToolUse, Usage, text_of
+from actors.core.context import Budget, Mode
+from actors.core.errors import ErrorKind, Reason, Rejected
+from actors.core.history import violations
+from actors.core.notifications import RunStop, StopReason
+from actors.core.states import ContextExhausted, Error, Idle
+from actors.maintenance.verify import findings
+from actors.messages.commands import (
+    ArchiveConversationCommand,
+    DeleteConversationCommand,
+    ForkConversationCommand,
+    SetModeCommand,
+    SpawnSubAgentsCommand,
+    SpawnSubAgentsTask,
+    TriggerContinuationCommand,
+    UpdateConversationCommand,
+)
+from actors.messages.refusals import InvalidFieldError, UnknownConversationError
+from actors.ports import Attachment, RevisionTooOldError, ToolOutput
+from tests.integration.actors.conftest import PATIENCE, Talk
+from tests.integration.actors.test_modes import Cell
+from tests.replaying import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+World = Any
+BASH = ToolUse("t1", "bash", "{}")
+
+
+class ForkedTalk(Talk):
+    """A fork, whose events begin after those of its origin."""
+
+    def events(self, after: int = 0) -> Any:
+        try:
+            return super().events(after)
+        except RevisionTooOldError as error:
+            return super().events(error.oldest)
+
+    def check(self) -> None:
+        record = self.record
+        assert violations(self.world.truth.history(self.id, record.state.ledger.seq)) == ()
+        assert findings(self.world.truth, record) == ()
+        assert differences(self.world.truth, record) == []
+
+
+@pytest.fixture(params=["memory", "file"])
+def world(request: pytest.FixtureRequest, make_world: Callable[..., World], tmp_path: Path) -> Iterator[World]:
+    store = MemoryStore() if request.param == "memory" else open_store(tmp_path)
+    made = make_world(store)
+    yield made
+    made.close()
+    store.close()
+
+
+def fork(talk: Talk, run: str = "", **fields: Any) -> ForkedTalk:
+    command = ForkConversationCommand("tester", talk.id, run, **fields)
+    record = talk.world.supervisor.create(command).result(PATIENCE)
+    made = ForkedTalk(talk.world, record.id)
+    made.check()
+    return made
+
+
+def refused(talk: Talk, reason: Reason, run: str = "") -> str:
+    with pytest.raises(Rejected) as refusal:
+        fork(talk, run)
+    assert refusal.value.reason is reason
+    return str(refusal.value)
+
+
+def said(world: World, texts: int = 3, **fields: Any) -> Talk:
+    """A conversation of so many runs."""
+    talk = world.create(**fields)
+    for number in range(1, texts + 1):
+        talk.send(f"question {number}")
+        talk.exchange().say(f"answer {number}", usage=Usage(number * 100, 10))
+        talk.rest(Idle)
+    assert isinstance(talk, Talk)
+    return talk
+
+
+def runs(talk: Talk) -> list[str]:
+    return [run.stop.run for run in talk.world.truth.stopped_runs(talk.id, limit=100)]
+
+
+def test_a_fork_goes_on_from_the_last_run_with_the_same_request_prefix(world: World) -> None:
+    talk = world.create(title="Flowers", labels={"team": "blue"}, budget=Budget(conversation_tokens=5_000))
+    talk.send("question 1")
+    exchange = talk.exchange()
+    exchange.call(BASH)
+    talk.tool().finish.put(ToolOutput("there are files"))
+    second = talk.exchange()
+    second.say("answer 1", usage=Usage(4_000, 10))
+    talk.rest(Idle)
+    before = talk.record
+    forked = fork(talk)
+    assert talk.record == before, "the origin does not change"
+    record = forked.record
+    assert (record.title, record.labels, record.budget) == (before.title, before.labels, before.budget)
+    assert (record.mode, record.model, record.cwd) == (before.mode, before.model, before.cwd)
+    assert (record.profile.forked_from, record.profile.forked_at) == (talk.id, f"{talk.id}:1")
+    assert record.slug != before.slug
+    ledger = record.state.ledger
+    assert (ledger.used_tokens, ledger.total_usage) == (4_010, Usage()), "what a fork spends counts from zero on"
+    forked.send("question 2")
+    request = forked.exchange()
+    sent, now = second.request, request.request
+    assert (now.system, now.tools) == (sent.system, sent.tools)
+    assert now.cache_key == talk.id
+    assert now.turns[: len(sent.turns)] == sent.turns
+    assert now.request_id.startswith(f"{forked.id}:r")
+    last = text_of(now.turns[-1].content)
+    assert last.startswith("question 2")
+    assert "files are as they are now" in last
+    request.say("answer 2")
+    forked.rest(Idle)
+    assert forked.texts()[-1] == "answer 2"
+    assert runs(forked) == [f"{forked.id}:1", f"{forked.id}:2"]
+    assert runs(talk) == [f"{talk.id}:1"]
+
+
+def test_a_fork_ends_where_it_is_asked_to_and_can_be_forked_again(world: World) -> None:
+    talk = said(world)
+    forked = fork(talk, f"{talk.id}:2", slug="second-try", title="Another")
+    assert (forked.record.slug, forked.record.title) == ("second-try", "Another")
+    assert forked.texts() == ["question 1", "answer 1", "question 2", "answer 2"]
+    history = world.truth.history(forked.id, 100)
+    assert all(message.id.startswith(forked.id) and message.run.startswith(forked.id) for message in history)
+    forked.send("another question")
+    forked.exchange().say("another answer")
+    forked.rest(Idle)
+    assert runs(forked) == [f"{forked.id}:{number}" for number in (1, 2, 3)]
+    again = fork(forked, f"{forked.id}:1")
+    assert again.texts() == ["question 1", "answer 1"]
+    assert again.record.profile.cache_key == talk.id, "all of a family share the provider's cache"
+    assert again.record.profile.forked_from == forked.id
+
+
+def test_a_busy_conversation_is_forked_where_it_last_ended_and_notices_nothing(world: World) -> None:
+    talk = said(world, 1)
+    talk.send("question 2")
+    exchange = talk.exchange()
+    talk.send("later", delivery="follow_up")
+    step = talk.record.step
+    forked = fork(talk)
+    assert forked.texts() == ["question 1", "answer 1"]
+    assert not forked.record.state.ledger.follows
+    assert refused(talk, Reason.CYCLE_RUNNING, f"{talk.id}:2")
+    assert talk.record.step == step
+    exchange.say("answer 2")
+    talk.exchange().say("answer 3")
+    talk.until(lambda: "answer 3" in talk.texts())
+
+
+def test_an_error_is_forked_as_a_conversation_at_rest(world: World) -> None:
+    talk = said(world, 1)
+    talk.send("question 2")
+    talk.exchange().fail(ErrorKind.AUTH, "no key")
+    talk.rest(Error)
+    forked = fork(talk)
+    assert isinstance(forked.state, Idle)
+    assert [run.stop.reason for run in world.truth.stopped_runs(forked.id, limit=9)][-1] is StopReason.ERROR
+    forked.send("again")
+    assert "no key" not in str(forked.exchange().request.turns)
+
+
+def test_an_exhausted_conversation_is_forked_before_its_summary(world: World) -> None:
+    talk = said(world, 2)
+    talk.ask(TriggerContinuationCommand())
+    talk.exchange().say("the summary")
+    talk.rest(ContextExhausted)
+    forked = fork(talk)
+    assert isinstance(forked.state, Idle)
+    assert forked.texts() == ["question 1", "answer 1", "question 2", "answer 2"]
+    assert forked.record.continued_by == ""
+
+
+def test_a_run_that_used_up_the_context_cannot_be_forked_at(world: World) -> None:
+    talk = said(world, 1)
+    talk.send("go on")
+    talk.exchange().say(BASH, end_turn=False, usage=Usage(world.model.info.usable_window * 9 // 10))
+    talk.exchange().say("the summary")
+    talk.rest(ContextExhausted)
+    assert "earlier" in refused(talk, Reason.NOT_FORKABLE, f"{talk.id}:2")
+    assert fork(talk).texts() == ["question 1", "answer 1"]
+
+
+def test_a_history_that_fills_the_context_cannot_be_forked(world: World) -> None:
+    talk = world.create()
+    talk.send("go on")
+    talk.exchange().say("long", usage=Usage(world.model.info.usable_window * 9 // 10))
+    talk.exchange()  # the summary
+    talk.cancel()
+    talk.rest(Idle)
+    assert "fills" in refused(talk, Reason.NOT_FORKABLE, f"{talk.id}:1")
+
+
+def test_what_cannot_be_forked(world: World) -> None:
+    talk = world.create()
+    assert "nothing to fork" in refused(talk, Reason.NOT_FORKABLE)
+    other = said(world, 1)
+    with pytest.raises(InvalidFieldError, match="no such request cycle") as wrong:
+        fork(talk, f"{other.id}:1")
+    assert wrong.value.field == "request_cycle"
+    with pytest.raises(UnknownConversationError):
+        fork(ForkedTalk(world, "nobody"))
+
+
+def test_a_sub_agent_is_not_forked(family: World) -> None:
+    talk = family.create()
+    child = talk.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("submit 42"),))).sub_agents[0]
+    talk.rest(Idle)
+    refused(ForkedTalk(family, child), Reason.SUB_AGENT)
+
+
+def test_an_archived_conversation_has_forks_that_are_not(world: World) -> None:
+    talk = said(world, 1)
+    talk.ask(ArchiveConversationCommand(True))
+    forked = fork(talk)
+    assert forked.record.archived_at is None
+    forked.send("hello")
+    forked.exchange().say("hi")
+    forked.rest(Idle)
+
+
+def test_the_model_is_told_of_the_mode_only_if_the_history_says_another(make_world: Callable[..., World]) -> None:
+    world = make_world(sandbox=Cell())
+    talk = said(world, 1)
+    talk.ask(SetModeCommand(Mode.UNRESTRICTED))
+    talk.send("question 2")
+    talk.exchange().say("answer 2")
+    talk.rest(Idle)
+    early, late = fork(talk, f"{talk.id}:1"), fork(talk)
+    assert early.record.mode is late.record.mode is Mode.UNRESTRICTED
+    told = [notice.kind for notice in early.state.ledger.pending_notices]
+    assert told == [SystemKind.MODE_UNRESTRICTED, SystemKind.FORKED]
+    assert [notice.kind for notice in late.state.ledger.pending_notices] == [SystemKind.FORKED]
+    talk.ask(SetModeCommand(Mode.RESTRICTED))
+    told = [notice.kind for notice in fork(talk, f"{talk.id}:2").state.ledger.pending_notices]
+    assert told == [SystemKind.MODE_RESTRICTED, SystemKind.FORKED]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_the_model_is_told_that_the_last_run_was_cut_off(world: World, told: bool) -> None:
+    talk = said(world, 1)
+    talk.send("question 2")
+    talk.exchange()
+    talk.cancel()
+    talk.rest(Idle)
+    if told:
+        talk.send("question 3")
+        talk.exchange().say("answer 3")
+        talk.rest(Idle)
+    forked = fork(talk, f"{talk.id}:2")
+    assert [notice.kind for notice in forked.state.ledger.pending_notices] == [
+        SystemKind.INTERRUPTED,
+        SystemKind.FORKED,
+    ]
+    forked.send("question 4")
+    forked.exchange().say("answer 4")
+    forked.rest(Idle)
+    kinds = [message.kind for message in world.truth.history(forked.id, 100) if message.type is MessageType.SYSTEM]
+    assert kinds == [SystemKind.INTERRUPTED, SystemKind.FORKED]
+
+
+def test_a_request_id_makes_one_fork(world: World) -> None:
+    talk = said(world, 1)
+    command = ForkConversationCommand("tester", talk.id, request_id="55555555-5555-4555-8555-555555555555")
+    made = {world.supervisor.create(command).result(PATIENCE).id for _ in range(3)}
+    assert len(made) == 1
+
+
+def test_a_slug_that_is_taken_is_refused(world: World) -> None:
+    talk = said(world, 1, slug="mine")
+    with pytest.raises(Rejected, check=lambda error: error.reason is Reason.SLUG_TAKEN):
+        fork(talk, slug="mine")
+
+
+def test_a_fork_outlives_its_origin_with_its_images(world: World) -> None:
+    talk = world.create()
+    shot = Image("sha256-1", "image/png", 1, 2)
+    world.store.put_attachment(talk.id, Attachment("sha256-1", "image/png", b"bytes", 1, 2))
+    world.store.put_attachment(talk.id, Attachment("sha256-2", "image/png", b"of later", 1, 2))
+    talk.send("what is this?", images=(shot,))
+    talk.exchange().say("an image")
+    talk.rest(Idle)
+    forked = fork(talk)
+    assert talk.ask(DeleteConversationCommand()) == ()
+    forked.check()
+    kept = world.store.attachment(forked.id, "sha256-1")
+    assert kept == Attachment("sha256-1", "image/png", b"bytes", 1, 2)
+    assert world.store.attachment(forked.id, "sha256-2") is None
+    forked.send("and now?")
+    assert shot in forked.exchange().request.turns[0].content
+
+
+def test_a_fork_is_there_after_a_restart(make_world: Callable[..., World], tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    first = make_world(store)
+    forked = fork(said(first, 2))
+    first.close()
+    after = ForkedTalk(make_world(store), forked.id)
+    after.ask(UpdateConversationCommand(title="Still here"))
+    after.send("question 3")
+    after.exchange().say("answer 3")
+    after.rest(Idle)
+    assert after.found(RunStop)[-1].run == f"{forked.id}:3"
+    store.close()
+
+
+def test_the_events_before_a_fork_are_those_of_its_origin(world: World) -> None:
+    talk = said(world, 1)
+    forked = fork(talk)
+    ended = world.truth.stopped_runs(talk.id, limit=1)[0].revision
+    assert forked.record.last_seq == ended
+    with pytest.raises(RevisionTooOldError) as old:
+        world.truth.events(forked.id, after=0, limit=10)
+    assert old.value.oldest == ended
+    assert world.truth.events(forked.id, after=ended, limit=10) == ()
+    forked.send("question 2")
+    forked.exchange().say("answer 2")
+    forked.rest(Idle)
+    assert world.truth.events(forked.id, after=ended, limit=1)[0].revision == ended + 1
