@@ -118,6 +118,22 @@ def test_any_request_is_judged_alike(data: st.DataObject) -> None:
     assert server == contract, request
 
 
+LENGTHS = (63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 262_143, 262_144, 262_145)
+
+
+@pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind.__name__)
+def test_lengths_near_a_bound_are_judged_alike(kind: type[Message]) -> None:
+    for path, _ in RULES[kind]:
+        field: Any = kind.DESCRIPTOR
+        for each in path.split("."):
+            field = (field.message_type if hasattr(field, "message_type") else field).fields_by_name[each]
+        if field.type != field.TYPE_STRING or field.is_repeated or field.name == "filter":  # which has a grammar
+            continue
+        for length in LENGTHS:
+            request = made(kind, {**GOOD[kind], path: "/".ljust(length, "x")})
+            assert refused_by_server(request) == refused_by_contract(request), (path, length)
+
+
 def nested(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every field of a request with its path, and those of our messages within that clients write."""
     for field in kind.fields:
