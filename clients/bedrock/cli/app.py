@@ -53,7 +53,7 @@ OURS = {
 ALIASES = {"ls": "list"}
 
 #: Commands of the server's distribution, so that an error can say that it is not installed.
-SERVERS = ("serve", "backup", "restore")
+SERVERS = ("serve", "config", "backup", "restore")
 
 GROUP = "bedrock.commands"
 
