@@ -90,6 +90,7 @@ from actors.core.rules.awaiting_tool_approval import when_awaiting_tool_approval
 from actors.core.rules.cancelling import when_cancelling
 from actors.core.rules.error import when_error
 from actors.core.rules.idle import when_idle
+from actors.core.rules.internal_faults import handle_fault
 from actors.core.rules.llm_requesting import when_llm_requesting
 from actors.core.rules.terminal import when_terminal
 from actors.core.rules.tool_executing import when_tool_executing
@@ -111,7 +112,6 @@ from actors.core.states import (
 )
 from actors.core.steps.client_tools import end_wait, take_answer
 from actors.core.steps.command_steps import withdraw_message
-from actors.core.steps.internal_faults import handle_fault
 from actors.core.steps.notices import notice_mcp_restart
 from actors.core.steps.usage import add_reported_usage
 from actors.core.summary import run_id

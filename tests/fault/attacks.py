@@ -1035,7 +1035,9 @@ def others() -> dict[str, Callable[[], object]]:
         "remove_itself": lambda: os.rmdir(T["workspace_3"]),
         "link_git": lambda: link_git(".git/HEAD", "alias"),
         "link_out": lambda: link_git("free/file", f"{T['outside']}/linked-{os.getpid()}"),
-        "set_user_id": set_user_id,
+        "set_user_id": lambda: set_user_id(lambda path: os.chmod(path, 0o4755)),
+        "set_user_id_of_open_file": lambda: set_user_id(lambda path: os.fchmod(os.open(path, os.O_RDWR), 0o4755)),
+        "make_with_user_id": lambda: set_user_id(make_with_user_id, "-2"),
         "make_fifo_in_git": lambda: os.mkfifo(at("special", ".git/fifo")),
         "listen_in_workspace": listen,
         "from_inside_git": from_inside_git,
@@ -1045,6 +1047,8 @@ def others() -> dict[str, Callable[[], object]]:
         "flags_of_git": set_flags,
         "copy_range_into_git": copy_range,
         "openat2_git": openat2,
+        "through_files_of_init": through_init,
+        "through_root_of_init": lambda: write_to(f"/proc/{os.getppid()}/root" + at("special", ".git/config")),
         "change_path_while_opening": change_path,
         "turn_link_while_writing": turn_link,
         "swap_directory_while_writing": swap_directory,
@@ -1085,11 +1089,15 @@ def link_git(name: str, other: str) -> None:
     write_to(alias)
 
 
-def set_user_id() -> None:
-    path = make(at("special", "mine-too"))
-    os.chmod(path, 0o4755)
-    if not os.stat(path).st_mode & 0o4000:
+def set_user_id(change: Callable[[str], object], suffix: str = "") -> None:
+    path = make(at("special", f"mine-{os.getpid()}"))
+    change(path)
+    if not os.stat(path + suffix).st_mode & 0o4000:
         raise OSError(errno.EPERM, "without effect")
+
+
+def make_with_user_id(path: str) -> None:
+    os.open(f"{path}-2", os.O_CREAT | os.O_WRONLY, 0o4755)
 
 
 def listen() -> None:
@@ -1130,6 +1138,16 @@ def set_flags() -> None:
 def copy_range() -> None:
     source = os.open(at("special", "free/file"), os.O_RDONLY)
     os.copy_file_range(source, os.open(at("special", ".git/config"), os.O_WRONLY), 4)
+
+
+def through_init() -> None:
+    """Whoever keeps the call has the place where the workspace is writable."""
+    for number in range(3, 40):
+        for keeper in (1, os.getppid()):
+            with suppress(OSError):
+                os.close(os.open(f"/proc/{keeper}/fd/{number}/special/free/through", os.O_CREAT | os.O_WRONLY))
+                return
+    raise OSError(errno.EACCES, "by none")
 
 
 def openat2() -> None:

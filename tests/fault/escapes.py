@@ -33,6 +33,7 @@ CLOSED_OUTSIDE = {
     "make_user_namespace_by_clone", "make_user_namespace_by_clone3", "trace_process", "seize_process", "read_memory",
     "open_memory", "take_file_of_process", "unix_datagram_from_raw_pair", "take_delegation", "signal_init_by_group",
     "signal_tool_host_by_group", "change_mode_of_stdin",
+    "workspace_through_files_of_init",
 }  # fmt: skip
 """What a kernel, its settings or the lack of rights may refuse without any sandbox."""
 

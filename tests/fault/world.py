@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actors.adapters.sandbox import toolhost, write_broker
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.broker import write_broker
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, SandboxReport

@@ -15,8 +15,8 @@ from actors.conversation.commands.forking import forked_conversation
 from actors.core import window
 from actors.core.content import MessageType, SystemKind
 from actors.core.errors import Reason, Rejected
-from actors.core.fork import SUMMARIES, used_tokens
 from actors.core.history import ProviderView, provider_view
+from actors.core.history.fork import SUMMARIES, used_tokens
 from actors.core.notifications import StopReason
 from actors.core.states import ContextExhausted
 from actors.messages.commands import ForkConversationCommand

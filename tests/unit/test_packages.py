@@ -20,7 +20,7 @@ def test_the_client_owns_its_package_and_the_program_and_the_server_needs_it() -
         ["actors", "server"],
     ]
     assert CLIENT["project"]["scripts"] == {"bedrock": "bedrock.cli:main"}
-    assert "scripts" not in SERVER["project"]
+    assert SERVER["project"]["scripts"] == {"phoenix-bedrock": "bedrock.cli:main"}, "for uvx; the same program"
     version = CLIENT["project"]["version"]
     assert SERVER["project"]["version"] == version
     assert f"{CLIENT['project']['name']}=={version}" in SERVER["project"]["dependencies"]

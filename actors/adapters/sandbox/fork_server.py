@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from actors.adapters.sandbox import toolhost, write_broker
+from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.broker import write_broker
 from actors.adapters.sandbox.host_process import HostProcess
 
 if TYPE_CHECKING:

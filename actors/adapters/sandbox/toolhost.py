@@ -85,17 +85,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, NoReturn
 
-    from actors.adapters.sandbox import write_broker
+    from actors.adapters.sandbox.broker import write_broker
 else:
     import _signal as signal
     import _socket as socket
 
     if __name__ == "__main__":
         if "write_broker" not in sys.modules:  # not started by fork_server.py, but from its file
-            sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+            sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "broker"))
         import write_broker
     else:
-        from actors.adapters.sandbox import write_broker
+        from actors.adapters.sandbox.broker import write_broker
 
 PROGRAM, PYTHON = b"f", b"p"
 KILL, SIGNAL = b"K", b"N"

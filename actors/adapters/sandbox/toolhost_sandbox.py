@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from actors.adapters.sandbox import orphans, toolhost
+from actors.adapters.sandbox.broker.workspaces import Workspaces
 from actors.adapters.sandbox.fork_server import ForkServer
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
 from actors.adapters.sandbox.process_tree import ForkUnsupportedError, HostLostError, ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles
-from actors.adapters.sandbox.workspaces import Workspaces
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.processes import WORKSPACE_PROTECTED

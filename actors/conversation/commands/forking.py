@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.core import fork, window
+from actors.core import window
 from actors.core.content import Image, ToolSuccess
 from actors.core.errors import Reason, Rejected
+from actors.core.history import fork
 from actors.core.states import ContextExhausted, Idle
 from actors.messages.log_entries import Forked
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError

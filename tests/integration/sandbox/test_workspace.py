@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.request_mode_upgrade import HOW_TO_ASK_FOR_MORE
 from actors.core.context import Mode
@@ -351,12 +350,3 @@ def try_mounted(folder: Path) -> None:
         end = run(sandbox, "touch mounted/made; touch made && ls mounted", folder / "workspace")
         sandbox.close()
         print("kept" if end.exit_code == 0 and b"made\n" not in end.head.splitlines(keepends=True) else end.head)
-
-
-def test_the_numbers_of_the_broker_are_those_of_the_tool_host() -> None:
-    from actors.adapters.sandbox import write_broker
-
-    for tier in "AB":
-        asked = {name for name, body in toolhost.reported(tier).items() if toolhost.result(toolhost.NOTIFY)[0] in body}
-        broker = write_broker.Broker({"root": b"/x", "names": [], "denied": [], "private": b""}, (-1, -1), 0)
-        assert asked <= broker.calls().keys()

@@ -44,6 +44,22 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
     assert request.decision == v1.APPROVAL_DECISION_APPROVE
 
 
+def test_a_key_grants_the_workspace_mode_in_place_of_the_unrestricted_one(
+    terminal: Terminal, fake: FakeBedrock
+) -> None:
+    fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
+    terminal.keys("Remove x\r")
+    terminal.shows("[y]es  [n]o  [w]orkspace only")
+    terminal.keys("w")
+    terminal.shows("Then not.")
+    terminal.shows("idle · context")
+    terminal.keys("\x04")
+    assert terminal.ends() == 0
+    assert [request.mode for request in fake.asked(v1.SetModeRequest) if isinstance(request, v1.SetModeRequest)] == [
+        v1.MODE_WORKSPACE
+    ]
+
+
 @pytest.mark.parametrize(
     ("tool", "replies"),
     [("bash", "[y]es  [n]o  [a]lways "), ("request_mode_upgrade", "[y]es  [n]o ")],

@@ -13,12 +13,15 @@ from seccompy import _syscall as seccomp_calls
 from seccompy import bpf, syscalls
 
 from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.broker import write_broker
 
 TABLES = {
     "x86_64": (toolhost.X86_64, syscalls.X86_64_SYSCALLS, syscalls.AUDIT_ARCH_X86_64),
     "aarch64": (toolhost.AARCH64, syscalls.AARCH64_SYSCALLS, syscalls.AUDIT_ARCH_AARCH64),
 }
-NOT_ON_AARCH64 = set("open chmod chown lchown utime utimes futimesat iopl ioperm".split())
+NOT_ON_AARCH64 = set(
+    "open chmod chown lchown utime utimes futimesat iopl ioperm creat mkdir rmdir unlink rename symlink access".split()
+)
 NEWER_THAN_THE_LIBRARY = {"file_setattr"}
 
 
@@ -36,8 +39,15 @@ def test_system_calls_have_the_numbers_of_the_architecture(machine: str) -> None
 @pytest.mark.parametrize("tier", "AB")
 def test_no_name_in_a_filter_is_unknown(machine: str, tier: str) -> None:
     known = TABLES[machine][0].keys() | toolhost.EVERYWHERE.keys()
-    named = {*toolhost.denied_names(tier, 1), *toolhost.inspected(tier, 1)}
+    named = {*toolhost.denied_names(tier, 1), *toolhost.inspected(tier, 1), *toolhost.reported(tier)}
     assert named - known == (NOT_ON_AARCH64 & named if machine == "aarch64" else set())
+
+
+def test_what_the_broker_asks_of_the_kernel() -> None:
+    assert {name: table["seccomp"] for name, (_, table, _) in TABLES.items()} == write_broker.NR_SECCOMP
+    assert {name: table["renameat2"] for name, (_, table, _) in TABLES.items()} == write_broker.NR_RENAMEAT2
+    assert syscalls.X86_64_SYSCALLS["openat2"] == write_broker.NR_OPENAT2
+    assert syscalls.X86_64_SYSCALLS["open_tree"] == toolhost.NR_OPEN_TREE
 
 
 def test_rights_of_landlock() -> None:

@@ -53,9 +53,10 @@ def verdict(
     abi: int = 7,
     architecture: int = 0,
     keepers: tuple[int, ...] = (),
+    brokered: bool = False,
 ) -> str:
     """What the kernel would do with a system call."""
-    program = toolhost.seccomp_program(machine, tier, abi, keepers)
+    program = toolhost.seccomp_program(machine, tier, abi, keepers, brokered)
     code = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
     six = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
     data = struct.pack("<IIQ6Q", number, architecture or toolhost.ARCHITECTURES[machine], 0, *six)
@@ -69,6 +70,7 @@ def verdict(
             word &= value
         elif operation == toolhost.RETURN:
             named = {toolhost.ALLOW: ALLOW, toolhost.KILL_PROCESS: KILL, toolhost.PRETEND: PRETEND}
+            named[toolhost.NOTIFY] = "ask"
             return named.get(value) or errno.errorcode[value & 0xFFFF]
         else:
             meant = {toolhost.EQUAL: word == value, toolhost.AT_LEAST: word >= value, toolhost.ANY_BIT: word & value}

@@ -11,6 +11,7 @@ from prompt_toolkit.key_binding.defaults import load_key_bindings
 from prompt_toolkit.keys import Keys
 
 from bedrock.cli.chat.slash_commands import message_of
+from bedrock.cli.display.approval_prompt import offers_workspace
 
 if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
@@ -119,9 +120,13 @@ def _bind_answers(keys: KeyBindings, prompt: ChatPrompt) -> None:
     def is_asked() -> bool:
         return session.question is not None and not prompt.typed.text
 
-    for key in "ynaYNA":
+    @Condition
+    def offers_another_mode() -> bool:
+        return is_asked() and offers_workspace(session.question)
 
-        @keys.add(key, filter=is_asked)
+    for key in "ynaYNAwW":
+
+        @keys.add(key, filter=offers_another_mode if key in "wW" else is_asked)
         def _answer(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text(event.data)
             prompt.answer_soon(event.data)

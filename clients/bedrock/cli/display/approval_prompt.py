@@ -74,7 +74,7 @@ def question_title(approval: Approval) -> SafeText:
     return call_title(approval.tool, approval.input)
 
 
-def offers_workspace(asked: Asked) -> bool:
+def offers_workspace(asked: Asked | None) -> bool:
     """Return whether the workspace mode is another answer to a question: the agent asks for the unrestricted mode."""
     return isinstance(asked, Approval) and asked.mode_upgrade is not None and asked.mode_upgrade.mode != "workspace"
 

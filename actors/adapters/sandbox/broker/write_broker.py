@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-NR_OPENAT2, NR_PIDFD_OPEN, NR_PIDFD_GETFD = 437, 434, 438
+NR_OPENAT2 = 437
 NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
 NR_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
@@ -195,12 +195,12 @@ class Call:
             raise OSError(errno.ENOENT, "no path")
         return path
 
-    def status(self, name: bytes, base: int) -> int:
-        """Return a number of the caller's /proc status. Raises OSError."""
+    def umask(self) -> int:
+        """Return the caller's umask. Raises OSError."""
         file = os.open(f"/proc/{self.thread}/status", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.check_valid()
-            return int(os.read(file, 1 << 14).partition(b"\n" + name + b":")[2].split(None, 1)[0], base)
+            return int(os.read(file, 1 << 14).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
         finally:
             os.close(file)
 
@@ -216,12 +216,14 @@ class Call:
         return place
 
     def file(self, number: int) -> int:
-        """Return a copy of one of the caller's descriptors. Raises OSError."""
-        process = checked(libc.syscall(NR_PIDFD_OPEN, self.status(b"Tgid", 10), 0))
+        """Open what one of the caller's descriptors is of, as a place. Raises OSError."""
+        place = os.open(f"/proc/{self.thread}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
         try:
-            return checked(libc.syscall(NR_PIDFD_GETFD, process, number, 0))
-        finally:
-            os.close(process)
+            self.check_valid()
+        except OSError:
+            os.close(place)
+            raise
+        return place
 
     def answer(self, error: int = 0, flags: int = 0) -> None:
         """End the call with 0 or an error, or let the kernel continue it."""
@@ -489,7 +491,7 @@ class Broker:
             if status is not None:
                 check_openable(status, exclusive)
             if flags & os.O_CREAT:
-                os.umask(call.status(b"Umask", 8))
+                os.umask(call.umask())
             file = os.open(
                 place.name,
                 flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC,
@@ -513,7 +515,7 @@ class Broker:
         place = self.find(call, directory, call.text(address), follow=False)
         try:
             self.check(place, new=True)
-            os.umask(call.status(b"Umask", 8))
+            os.umask(call.umask())
             os.mkdir(place.name, mode & OWN_BITS, dir_fd=place.parent)
         finally:
             place.close()
@@ -629,47 +631,57 @@ class Broker:
         return file
 
     def open_number(self, call: Call, number: int) -> int:
-        """Return a copy of a descriptor of the program whose file it may change. Raises RefusedError or OSError.
+        """Open what a descriptor of the program is of, at its place. Raises RefusedError or OSError.
 
-        A regular file that it has open for writing is one: the kernel, or this broker, has let it open it.
+        In tier A a file that the broker has opened has no path; the kernel decides by its mount, which is writable.
         """
         file = call.file(number & 0xFFFFFFFF)
         try:
             status = os.fstat(file)
-            if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE and stat.S_ISREG(status.st_mode):
-                return os.dup(file)
-            place = self.nearest(AT_FDCWD, path_of(file), private=True)
-            try:
-                self.check(place, above=True)
-                entry = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.parent)
-            finally:
-                place.close()
+            entry = self.open_path(path_of(file))
+        except FileNotFoundError:
+            raise RefusedError from None
         finally:
             os.close(file)
-        if not os.path.samestat(status, os.fstat(entry)) or (stat.S_ISREG(status.st_mode) and status.st_nlink > 1):
+        try:
+            check_single(status)
+            if not os.path.samestat(status, os.fstat(entry)):
+                raise RefusedError
+        except BaseException:
             os.close(entry)
-            raise RefusedError
+            raise
         return entry
+
+    def open_path(self, path: bytes) -> int:
+        """Open an existing entry that may be changed by its real path. Raises RefusedError or OSError."""
+        if not path.startswith(b"/"):
+            raise RefusedError
+        place = self.nearest(AT_FDCWD, path, private=True)
+        try:
+            self.check(place, above=True)
+            return os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.parent)
+        finally:
+            place.close()
 
     def chmod(self, call: Call, directory: int, address: int, mode: int, flags: int) -> None:
         """Change the permissions of an entry. Raises RefusedError or OSError."""
         if flags & ~AT_SYMLINK_NOFOLLOW:
             raise RefusedError
+        check_mode(mode)
         self.set_mode(
             call, self.open_entry(call, directory, address, os.O_PATH, follow=not flags & AT_SYMLINK_NOFOLLOW), mode
         )
 
     def chmod_file(self, call: Call, number: int, mode: int) -> None:
         """Change the permissions of an open file. Raises RefusedError or OSError."""
+        check_mode(mode)
         self.set_mode(call, self.open_number(call, number), mode)
 
     def set_mode(self, call: Call, entry: int, mode: int) -> None:
         """Change the permissions of what is open, and close it. Raises RefusedError or OSError."""
         try:
-            if mode & ~OWN_BITS & 0o7777:
-                raise RefusedError
             check_no_link(entry)
-            os.chmod(f"/proc/self/fd/{entry}", mode & OWN_BITS)
+            os.chmod(f"/proc/self/fd/{entry}", mode & 0o7777)
         finally:
             os.close(entry)
         call.answer()
@@ -728,7 +740,7 @@ METADATA = frozenset(
 
 
 def path_of(place: int) -> bytes:
-    """Return the real path of a directory that is open. Raises OSError."""
+    """Return the real path of what is open. Raises OSError."""
     return os.readlink(b"/proc/self/fd/%d" % place)
 
 
@@ -781,6 +793,12 @@ def number_in(path: bytes) -> int:
     if not name.isdigit():
         raise RefusedError
     return int(name)
+
+
+def check_mode(mode: int) -> None:
+    """Raise OSError for a mode with a set-user-id bit, also of a file whose mode the kernel would let change."""
+    if mode & ~OWN_BITS & 0o7777:
+        raise OSError(errno.EPERM, "not such a mode")
 
 
 def check_no_link(entry: int) -> None:

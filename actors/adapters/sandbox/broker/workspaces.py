@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.adapters.sandbox import write_broker
+from actors.adapters.sandbox.broker import write_broker
 from actors.ports.processes import WORKSPACE_PROTECTED
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Workspaces:
 
     def __init__(self, names: Iterable[str] = WORKSPACE_PROTECTED) -> None:
         self._names = tuple(map(os.fsencode, dict.fromkeys((*ALWAYS, *names))))
-        self._programs = str(Path(__file__).parents[3])
+        self._programs = str(Path(__file__).parents[4])
 
     def refusal(self, directory: str, denied: Iterable[str], unmasked: Iterable[str]) -> str:
         """Return why a directory cannot be a workspace, as text for people; "" if it can.
