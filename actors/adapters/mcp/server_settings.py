@@ -143,7 +143,7 @@ def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapp
             parts = urlsplit(url)
             valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
         except ValueError:
-            valid = False
+            raise ValueError(f"{where}.url: must be an http or https URL with a host") from None
         if not valid:
             raise ValueError(f"{where}.url: must be an http or https URL with a host")
         if parts.username or parts.password:

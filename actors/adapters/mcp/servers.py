@@ -59,7 +59,7 @@ class McpServerHub:
         self._loop = LoopThread(threads)
         self._lock = threading.Lock()  # guards everything below; nothing blocks under it
         self._sessions: dict[tuple[str, str], Session] = {}
-        self._states = dict.fromkeys(self._servers, (McpState.STOPPED, ""))
+        self._states: dict[str, tuple[McpState, str]] = dict.fromkeys(self._servers, (McpState.STOPPED, ""))
         self._tools: dict[str, tuple[ToolSpec, ...]] = {}
         self._tried: dict[str, float] = {}
         self._all: tuple[ToolSpec, ...] = ()

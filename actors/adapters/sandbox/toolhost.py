@@ -679,7 +679,7 @@ def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
     limit_pids(int(launch["limits"]["processes"]))
     for path in hidden:
         mask(path)
-    if closed:
+    if closed and restriction is not None:
         workspace = restriction["workspace"]
         if workspace is not None:
             workspace["place"] = copied_mounts(workspace["root"])
@@ -1249,7 +1249,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
 def reported(tier: str) -> "dict[str, list[bytes]]":
     """Return the system calls that the broker of a workspace is asked about, with the code that decides."""
     ask = result(NOTIFY)
-    calls = dict.fromkeys(REPORTED.split(), ask)
+    calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
     calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
     calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then use openat
     for name, number in (("access", 1), ("faccessat", 2), ("faccessat2", 2)):
