@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,8 +51,11 @@ class Started:
 
     def runs(self, module: str) -> bool:
         """Whether `python -m module` is among them."""
-        arguments = (Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in self.running())
-        return any(module.encode() in each for each in arguments)
+        for pid in self.running():
+            with suppress(FileNotFoundError):  # it has ended meanwhile
+                if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    return True
+        return False
 
 
 @pytest.fixture

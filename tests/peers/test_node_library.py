@@ -60,7 +60,7 @@ def test_refusals_are_errors_with_reasons_and_fields(
           for await (const each of bedrock.conversations(fields)) found.push(each.name);
           return found;
         }};
-        told.push(await listed({{ workingDirectory: '/' }}));
+        told.push(await listed({{ filter: 'working_directory = "/"' }}));
         told.push((await listed({{ pageSize: 1 }})).includes(conversation.name));
         console.log(JSON.stringify(told));
         process.exit();
