@@ -32,7 +32,9 @@ READS = frozenset(
     {
         v1.BrowseDirectoryRequest,
         v1.GetConversationRequest,
+        v1.GetModelRequest,
         v1.GetServerInfoRequest,
+        v1.GetToolRequest,
         v1.ListConversationsRequest,
         v1.ListMessagesRequest,
         v1.ListModelsRequest,
