@@ -31,6 +31,7 @@ _MASKS = (
     (r"\b[a-z]+-[a-z]+-[a-km-np-z2-9]{4}\b", "calm-brook-7xk2"),
     (r"/\S*/project\b", "/home/ada/project"),
     (r"\b\d+\.\d s\b", "0.1 s"),
+    (r"(└ \w+) *$", r"\1, 0.1 s"),  # no duration is shown of what took less than a millisecond
     (r"\b\d+ process(es)? ended in \d+ ms", "1 process ended in 4 ms"),
     (r"context \d+ %", "context 6 %"),
 )
