@@ -13,7 +13,6 @@ import importlib.util
 import logging
 import os
 import signal
-import ssl
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc
 from bedrock._interrupts import end_at_once, ending_at_once
 from bedrock.local_server import TOKEN_FILE, NotPrivateError
 
@@ -53,17 +51,20 @@ from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
-from server import malloc_trim, service_manager
 from server.config import Config, Listen
 from server.contract.auth import TokenAuth, TokenUnusableError, read_or_create_token
 from server.local_access import check_closable, claim_directory, socket_path
 from server.local_endpoint import published
-from server.process_settings import running_on, spare_what_stays
+from server.process import malloc_trim, service_manager
+from server.process.certificates import CertificateFiles, CertificateUnusableError
+from server.process.process_settings import running_on, spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer
 from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+
+    import grpc
 
 log = logging.getLogger(__name__)
 
@@ -306,6 +307,11 @@ async def _serve(
         await endpoint.start()
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path)):
+            if config.insecure_behind_proxy:
+                log.warning(
+                    "insecure_behind_proxy: %s takes calls without TLS; whoever can reach it can read the token",
+                    " and ".join(each.target for each in where if not each.local),
+                )
             announce(_ready(config, where))
             service_manager.notify(service_manager.READY)
             await asyncio.to_thread(_load_later, wired)
@@ -449,14 +455,6 @@ def _credentials(config: Config) -> grpc.ServerCredentials | None:
     if config.tls_certificate is None or config.tls_key is None:
         return None
     try:
-        pair = (config.tls_key.read_bytes(), config.tls_certificate.read_bytes())
-        # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a password
-        # prompt: there may be no terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_certificate, config.tls_key, lambda: "")
-    except ssl.SSLError:
-        raise CannotStartError(
-            f"{config.tls_certificate} and {config.tls_key} are no certificate with its key"
-        ) from None
-    except OSError as error:
-        raise CannotStartError(f"{error.filename} cannot be read: {(error.strerror or '').lower()}") from None
-    return grpc.ssl_server_credentials([pair])
+        return CertificateFiles(config.tls_certificate, config.tls_key).credentials()
+    except CertificateUnusableError as error:
+        raise CannotStartError(str(error)) from None

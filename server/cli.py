@@ -36,6 +36,12 @@ USAGE = 2
 @click.option("--tls-certificate", type=str, help="A PEM file; needed to listen beyond this machine.")
 @click.option("--tls-key", type=str, help="The PEM file with its key.")
 @click.option(
+    "--insecure-behind-proxy",
+    is_flag=True,
+    default=None,
+    help="Listen beyond this machine without TLS: only where a mesh or a proxy encrypts all that reaches the server.",
+)
+@click.option(
     "--sandbox",
     type=click.Choice(SANDBOXES),
     help="What restricts tools; the server does not start if the machine cannot enforce it. [auto]",
@@ -70,7 +76,7 @@ def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
 
 def _serve(config: Config, *, until_eof: bool) -> None:
     """Run the server. Raises ConfigError."""
-    from server.process_settings import collection_paused, tune_process  # noqa: PLC0415 -- before gRPC, not for --help
+    from server.process.process_settings import collection_paused, tune_process  # noqa: PLC0415 -- before gRPC, not for --help
 
     tune_process()
     with ending_at_once(), collection_paused():

@@ -83,6 +83,8 @@ class Config:
     tls_certificate: Path | None = None
     """The PEM file with the certificate and its chain."""
     tls_key: Path | None = None
+    insecure_behind_proxy: bool = False
+    """Whether to listen beyond this machine without TLS, because a proxy or a mesh in front encrypts and restricts."""
     sandbox: str = "auto"
     """The sandbox tier that enforces the restricted mode: "auto" for the best available one, or one that must be
     available."""
@@ -270,6 +272,7 @@ SETTINGS: dict[str, Parser] = {
     "reflection": _flag,
     "tls_certificate": _path,
     "tls_key": _path,
+    "insecure_behind_proxy": _flag,
     "sandbox": _sandbox,
     "workspace_protected": _names,
     "deny_read": _paths,
@@ -328,10 +331,14 @@ def _parsed(parse: Parser, value: Any, origin: str) -> Any:
 def _checked(config: Config) -> Config:
     if (config.tls_certificate is None) != (config.tls_key is None):
         raise ConfigError("tls_certificate and tls_key are needed together")
-    if not (config.listen is None or config.listen.local or config.tls):
+    open_to_others = config.listen is not None and not config.listen.local
+    if config.insecure_behind_proxy and (config.tls or not open_to_others):
+        raise config.refusal("insecure_behind_proxy: only for an address that others can reach, without TLS")
+    if config.listen is not None and open_to_others and not (config.tls or config.insecure_behind_proxy):
         raise ConfigError(
             f"refusing to listen on {config.listen.target} without TLS: everybody on the network could read the token. "
-            "Set tls_certificate and tls_key, or listen on 127.0.0.1 and put a TLS proxy or an SSH tunnel in front"
+            "Set tls_certificate and tls_key, or listen on 127.0.0.1 and put a TLS proxy or an SSH tunnel in front; "
+            "insecure_behind_proxy is for networks in which a mesh encrypts everything"
         )
     return config
 

@@ -15,7 +15,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from server.process_settings import tune_process
+from server.process.process_settings import tune_process
 
 tune_process()  # before gRPC is imported
 

@@ -19,16 +19,16 @@ from actors.runtime import admission
 from actors.runtime.admission import Admission, FileRoom
 from actors.runtime.spare_thread import SpareThread
 from server.contract.errors import status_of
-from server.process_settings import raise_open_files
+from server.process.process_settings import raise_open_files
 from tests.unit.llm.model_requests import failure, model, request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from pathlib import Path
 
 
 @contextmanager
-def no_files() -> Iterator[int]:
+def no_files() -> Generator[int]:
     """No file can be opened by this process; gives the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)

@@ -11,7 +11,7 @@ from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from server.app import wire
 from server.config import ConfigError, load
-from server.process_settings import running_on
+from server.process.process_settings import running_on
 from tests.integration.sandbox.trees import launch
 
 if TYPE_CHECKING:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -353,10 +355,9 @@ def test_a_socket_that_a_crash_left_behind_is_taken(start: Callable[..., Server]
     start("--listen", f"unix:{path}").conversation()
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
+def self_signed(folder: Path) -> tuple[Path, Path]:
     """A self-signed certificate for 127.0.0.1 and its key."""
-    made, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
          "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(made)],
@@ -367,6 +368,13 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return made, key
 
 
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    return self_signed(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
 def test_with_a_certificate_only_tls_gets_in(start: Callable[..., Server], certificate: tuple[Path, Path]) -> None:
     made, key = certificate
     server = start("--listen", "127.0.0.1:0", "--tls-certificate", str(made), "--tls-key", str(key))
@@ -383,6 +391,44 @@ def test_with_a_certificate_only_tls_gets_in(start: Callable[..., Server], certi
                 with pytest.raises(grpc.RpcError) as failure:
                     stub.ListModels(request, metadata=server.metadata, timeout=SECONDS)
                 assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+    host, _, port = target.rpartition(":")
+    for newest, works in ((ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_1, False)):
+        context = ssl.create_default_context(cafile=str(made))
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, newest
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL itself has given up what is older than 1.2
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host, int(port)), SECONDS) as plain,
+            contextlib.nullcontext() if works else pytest.raises((ssl.SSLError, ConnectionError)),
+            context.wrap_socket(plain, server_hostname=host) as encrypted,
+        ):
+            assert encrypted.version() == "TLSv1.2"
+
+
+def presented(address: str) -> bytes:
+    """The certificate that a new connection gets."""
+    host, _, port = address.removeprefix("https://").rpartition(":")
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port)), timeout=SECONDS))
+
+
+def test_a_renewed_certificate_needs_no_restart(
+    start: Callable[..., Server], certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    made, key = certificate
+    server = start("--listen", "127.0.0.1:0", "--tls-certificate", str(made), "--tls-key", str(key))
+    first = presented(server.address)
+    (tmp_path / "renewed").mkdir()
+    renewed, new_key = self_signed(tmp_path / "renewed")
+    with grpc.secure_channel(
+        server.address.removeprefix("https://"), grpc.ssl_channel_credentials(made.read_bytes())
+    ) as channel:
+        stub = v1.CatalogServiceStub(channel)
+        stub.ListModels(v1.ListModelsRequest(), metadata=server.metadata, timeout=SECONDS)
+        new_key.replace(key)  # half of a renewal: this key is not that of the certificate
+        assert presented(server.address) == first
+        renewed.replace(made)
+        assert presented(server.address) != first
+        stub.ListModels(v1.ListModelsRequest(), metadata=server.metadata, timeout=SECONDS)  # goes on as it was
 
 
 def test_a_certificate_that_is_none_is_said_in_one_line(tmp_path: Path, certificate: tuple[Path, Path]) -> None:

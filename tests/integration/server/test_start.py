@@ -13,7 +13,7 @@ NOT_AT_START = {
 }  # fmt: skip
 START = """
 import sys
-from server.process_settings import collection_paused, tune_process
+from server.process.process_settings import collection_paused, tune_process
 tune_process()
 with collection_paused():
     from server import json_logs
@@ -37,7 +37,7 @@ def test_a_start_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
 
 def test_collection_is_paused_while_modules_are_imported_and_not_afterwards() -> None:
     program = (
-        "import gc; from server.process_settings import collection_paused\n"
+        "import gc; from server.process.process_settings import collection_paused\n"
         "with collection_paused():\n"
         "    kept = [[] for _ in range(1000)]; paused = not gc.isenabled()\n"
         "print(paused, gc.isenabled(), gc.get_freeze_count() > 1000)"

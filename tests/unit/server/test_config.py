@@ -57,7 +57,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         "data_dir": "/d", "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",
         "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
         "sandbox": "b", "retention_events_days": "30", "retention_events_min": "5", "retention_archived_days": "0.5",
-        "small_model": "none", "titles": "off", "cpus": "0,2-3",
+        "small_model": "none", "titles": "off", "cpus": "0,2-3", "insecure_behind_proxy": "off",
         "workspace_protected": ".envrc, a/b", "deny_read": "~/.ssh,/keys",
     }  # fmt: skip
     assert set(values) == set(SETTINGS)
@@ -76,6 +76,14 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         workspace_protected=(".envrc", "a/b"), deny_read=("~/.ssh", "/keys"),
         file=file, environ=by_file.environ,
     )  # fmt: skip
+
+
+def test_a_network_that_encrypts_may_be_listened_on_without_tls() -> None:
+    assert config(listen="0.0.0.0:1", insecure_behind_proxy="yes").insecure_behind_proxy
+    with_tls = {"listen": "0.0.0.0:1", "tls_certificate": "/c.pem", "tls_key": "/k.pem"}
+    for useless in ({}, with_tls):
+        with pytest.raises(ConfigError, match="--insecure-behind-proxy: only for an address that others can reach"):
+            load({"insecure_behind_proxy": "yes", **useless}, {"HOME": "/home/ada"})
 
 
 def test_cpus_are_all_or_a_list(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server import malloc_trim as freed_memory
-from server.malloc_trim import RISE_BYTES, MallocTrimmer
+from server.process import malloc_trim as freed_memory
+from server.process.malloc_trim import RISE_BYTES, MallocTrimmer
 
 if TYPE_CHECKING:
     import pytest
@@ -61,7 +61,7 @@ def test_what_many_threads_freed_is_really_given_back() -> None:
     """Small pieces between what is kept: the C library returns those only when it is told."""
     program = """
 import ctypes
-from server import malloc_trim as freed_memory
+from server.process import malloc_trim as freed_memory
 memory = freed_memory.of_this_process()
 if memory is None:
     print("not needed")

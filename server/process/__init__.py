@@ -1,0 +1,1 @@
+"""What the server is as a process: its settings, its memory, its service manager, its certificate."""

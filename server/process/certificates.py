@@ -1,0 +1,89 @@
+"""The certificate of the TLS listener, read again when its files change, so that a renewal needs no restart."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class CertificateUnusableError(Exception):
+    """The certificate or its key cannot be used; the text is one line for the operator."""
+
+
+class _Version(NamedTuple):
+    """What tells that a file was replaced or rewritten."""
+
+    inode: int
+    changed_ns: int
+    size: int
+
+
+class CertificateFiles:
+    """A certificate with its chain and its key, in two PEM files. Any thread."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Read the files. Raises CertificateUnusableError."""
+        self._certificate = certificate
+        self._key = key
+        self._lock = threading.Lock()  # guards the field below
+        self._versions = self._seen()
+        self._first = self._read()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return credentials that follow the files: each new connection gets what they hold then."""
+        changed: Any = self._changed  # which may return None, though the type stubs do not know that
+        return grpc.dynamic_ssl_server_credentials(self._first, changed, require_client_authentication=False)
+
+    def _changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return the new certificate; None if the files are the same (gRPC's thread, for each new connection).
+
+        A renewal writes two files, one after the other. What does not fit together is not used: the certificate before
+        it remains, and the log says so once.
+        """
+        with self._lock:
+            try:
+                versions = self._seen()
+                if versions == self._versions:
+                    return None
+                self._versions = versions
+                renewed = self._read()
+            except CertificateUnusableError as error:
+                log.warning("%s: the certificate before it is still used", error)
+                return None
+        log.info("the certificate %s was renewed", self._certificate)
+        return renewed
+
+    def _seen(self) -> tuple[_Version, ...]:
+        try:
+            found = [os.stat(path) for path in (self._key, self._certificate)]
+        except OSError as error:
+            raise _unreadable(error) from None
+        return tuple(_Version(each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        try:
+            pair = (self._key.read_bytes(), self._certificate.read_bytes())
+            # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a password
+            # prompt: there may be no terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
+        except ssl.SSLError:
+            raise CertificateUnusableError(
+                f"{self._certificate} and {self._key} are no certificate with its key"
+            ) from None
+        except OSError as error:
+            raise _unreadable(error) from None
+        return grpc.ssl_server_certificate_configuration([pair])
+
+
+def _unreadable(error: OSError) -> CertificateUnusableError:
+    return CertificateUnusableError(f"{error.filename} cannot be read: {(error.strerror or '').lower()}")
