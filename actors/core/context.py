@@ -34,6 +34,8 @@ class Rules(IntEnum):
     """The first version; also that of logs without a recorded version."""
     INTERRUPTIONS = 2
     """The agent gets a notice of an interrupted run; the budget is checked before every attempt."""
+    OWN_TOOLS = 3
+    """A conversation may be offered less than all tools, request_mode_upgrade included."""
 
 
 class ApprovalPolicy(StrEnum):

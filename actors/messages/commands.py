@@ -15,6 +15,7 @@ from msgspec import Struct
 from actors.core.content import Image, Message, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import QueueChanged
+from actors.core.profile import Profile
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord
@@ -33,6 +34,7 @@ class CreateConversationCommand(Struct, frozen=True):
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
     budget: Budget = Budget()
+    profile: Profile = Profile()
     request_id: str = ""
     body_hash: str = ""
 

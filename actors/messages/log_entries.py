@@ -6,14 +6,17 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from actors.core.profile import Profile
 from actors.core.states import Ledger
 
 
-class Created(Struct, frozen=True, tag="created"):
+class Created(Struct, frozen=True, omit_defaults=True, tag="created"):
     """The conversation was created."""
 
     at: int
     principal: str
+    profile: Profile | None = None
+    """What its creator chose; None: nothing. It may change later; the log does not keep the new values of settings."""
 
 
 class Forked(Struct, frozen=True, tag="forked"):

@@ -74,8 +74,5 @@ class RequestBuilder:
         )
 
     def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:
-        specs = (
-            *self._services.toolbox.specs(sub_agent=not record.user_initiated),
-            *self._services.mcp.offered(record.id),
-        )
+        specs = self._services.offered(record)
         return tuple(spec for spec in specs if spec.essential) if model.info.lean else specs

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.core.states import AgentTask
+    from actors.ports import Tool
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -248,6 +249,8 @@ class ToolRunner(Actor):
         mcp_tool = services.mcp.tool(effect.name) if offered else None  # so that sub-agents have none
         tool = mcp_tool or services.toolbox.get(effect.name)
         parse = services.toolbox.parse if mcp_tool is None else parse_arguments
+        if left_out := _left_out(execution.run.context, effect.name, tool):
+            return ToolError(effect.tool_use_id, left_out)
         try:
             arguments = parse(effect.name, effect.input)
         except InvalidToolInputError as invalid:
@@ -295,6 +298,15 @@ class ToolRunner(Actor):
             keep_image=lambda data: self._services.images.ingest(context.conversation_id, data, run.cancel),
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )
+
+
+def _left_out(context: ConvContext, name: str, tool: Tool | None) -> str:
+    """Return the result of a call of a tool that the conversation's creator left out; "" for other calls."""
+    offered = [traits.name for traits in context.tools]
+    if tool is None or context.is_sub_agent or name in offered:
+        return ""
+    there_are = f"The tools are: {', '.join(offered)}." if offered else "There are none."
+    return f"There is no tool {name!r} in this conversation. {there_are}"
 
 
 _INTERNAL = "The tool failed because of an internal error."

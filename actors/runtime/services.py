@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from actors.core.context import ConvContext, Limits, ToolTraits
+from actors.core.context import ConvContext, Limits
 from actors.ports import (
     Clock,
     ConversationRecord,
@@ -17,6 +17,7 @@ from actors.ports import (
     Sandbox,
     Store,
     Toolbox,
+    ToolSpec,
     Workspace,
 )
 from actors.ports.mcp import McpServers, NoMcpServers
@@ -97,8 +98,7 @@ class Services:
             follow_up_policy=record.follow_up_policy,
             budget=record.budget,
             limits=self.limits,
-            tools=self.traits(sub_agent=not record.user_initiated)
-            + tuple(spec.traits for spec in self.mcp.offered(record.id)),
+            tools=tuple(spec.traits for spec in self.offered(record)),
         )
 
     def usable_window(self, model: str) -> int:
@@ -106,5 +106,9 @@ class Services:
         served = self.models.get(model)
         return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
 
-    def traits(self, *, sub_agent: bool) -> tuple[ToolTraits, ...]:
-        return tuple(spec.traits for spec in self.toolbox.specs(sub_agent=sub_agent))
+    def offered(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
+        """Return the tools that a conversation is offered, in the order for the model. Sub-agents get the standard."""
+        ours, chosen = self.toolbox.specs(sub_agent=not record.user_initiated), record.profile.tools
+        if chosen is not None:
+            ours = tuple(spec for spec in ours if spec.name in chosen)
+        return (*ours, *self.mcp.offered(record.id))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bedrock._sync.run import Run
     from bedrock.answers import Answer
     from bedrock.catalog import Model, ServerInfo, Tool
-    from bedrock.conversations import Budget, ConversationInfo, Task
+    from bedrock.conversations import Budget, ConversationInfo, Instructions, Task
     from bedrock.errors import (
         AgentBusy,
         ApprovalNeeded,
@@ -71,6 +71,7 @@ __all__ = [
     "ConversationInfo",
     "ConversationState",
     "Event",
+    "Instructions",
     "InvalidArgument",
     "Message",
     "Model",
@@ -103,7 +104,7 @@ _HOMES = {
     "bedrock._async.run": ("AsyncRun",),
     "bedrock.answers": ("Answer",),
     "bedrock.catalog": ("Model", "ServerInfo", "Tool"),
-    "bedrock.conversations": ("Budget", "ConversationInfo", "Task"),
+    "bedrock.conversations": ("Budget", "ConversationInfo", "Instructions", "Task"),
     "bedrock._sync.one_shot": ("ask",),
     "bedrock._sync.client": ("Client",),
     "bedrock._sync.conversation": ("Conversation",),

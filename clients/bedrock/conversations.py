@@ -21,9 +21,11 @@ __all__ = [
     "ContextUsage",
     "ConversationInfo",
     "ConversationListEvent",
+    "Instructions",
     "ReplayStep",
     "SetModeResult",
     "Task",
+    "ToolSelection",
 ]
 
 
@@ -55,6 +57,24 @@ class Budget(Value[v1.Budget]):
     """Tokens that all runs together may consume, side queries such as those for titles included."""
     conversation_cost_micros: int = 0
     """Cost of the same requests in millionths of a US dollar; has no effect while the model's price is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions(Value[v1.Instructions]):
+    """What the creator of a conversation tells its agent."""
+
+    text: str = ""
+    """The text for the model, 64 KiB at most."""
+    replace: bool = False
+    """Whether it replaces the server's own prompt; what that says of directory, mode and notices stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSelection(Value[v1.ToolSelection]):
+    """A selection of the server's tools."""
+
+    tools: tuple[str, ...] = ()
+    """The resource names of the tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +135,10 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """The sum over side queries: model requests outside of the conversation's runs, such as those for its title."""
     background_jobs: tuple[str, ...]
     """Handles of running background jobs. Set by `Conversation.get` and in the first snapshot only."""
+    instructions: Instructions | None
+    """What its creator tells the agent. Set by `Conversation.get` and in the first snapshot only."""
+    tools: ToolSelection | None
+    """The tools that the agent is offered; None if all."""
 
 
 @dataclass(frozen=True, slots=True)

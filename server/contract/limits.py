@@ -25,6 +25,8 @@ STORE_PAGE_EVENTS = 256
 
 MAX_TEXT_BYTES = 256 * 1024
 """Maximum size of a message's text in UTF-8. A full queue of such messages still fits into a snapshot."""
+MAX_INSTRUCTIONS_BYTES = 64 * 1024
+"""Maximum size of the instructions of a conversation in UTF-8."""
 MAX_PATH_BYTES = 4_096
 MAX_NAME_CHARS = 512
 """Maximum length of a resource name."""

@@ -218,6 +218,20 @@ def budget(value: v1.Budget) -> str | None:
     return "must not be negative" if min(amounts) < 0 else None
 
 
+def instructions(value: v1.Instructions) -> str | None:
+    """Check the size of instructions, and that there are some if they are to replace the server's prompt."""
+    if len(value.text.encode()) > limits.MAX_INSTRUCTIONS_BYTES:
+        return f"text must have at most {limits.MAX_INSTRUCTIONS_BYTES} bytes in UTF-8"
+    if "\0" in value.text:
+        return "text must not contain a NUL character"
+    return "text is required with replace" if value.replace and not value.text else None
+
+
+def selection(value: v1.ToolSelection) -> str | None:
+    """Check the names of a selection of tools; which tools there are is checked later."""
+    return tools(value.tools)
+
+
 def not_negative(value: int) -> str | None:
     """Check that a number is not negative."""
     return "must not be negative" if value < 0 else None
@@ -273,6 +287,8 @@ _CREATED: dict[str, Rule] = {
     "approval_policy": known(v1.ApprovalPolicy),
     "follow_up_policy": known(v1.FollowUpPolicy),
     "budget": budget,
+    "instructions": instructions,
+    "tools": selection,
 }
 """Fields of a conversation that CreateConversation reads."""
 

@@ -13,7 +13,7 @@ from actors.ports import ConversationRecord, RevisionTooOldError, StoredEvent, S
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.queries.slow_reader import send
-from server.wire.conversation_messages import conversation
+from server.wire.conversation_messages import in_full
 from server.wire.events import event_alone
 from server.wire.messages import message
 
@@ -64,7 +64,7 @@ class ConversationExports:
 
 def _pages(store: StoreReader, conversion: ConversionContext, record: ConversationRecord) -> Iterator[list[str]]:
     """Yield the lines up to the revision in `record`; append-only data needs no snapshot."""
-    shown = conversation(conversion, record)
+    shown = in_full(conversion, record)
     yield [_line("conversation", shown, system_prompt=record.system_prompt)]
     yield from _messages(store, conversion, record)
     yield from _events(store, conversion, record)

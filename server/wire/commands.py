@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from actors.core.content import Delivery, Image
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import Fate
+from actors.core.profile import Profile
 from actors.messages import commands as requests
 from server.contract import resource_names as names
 from server.contract.update_mask import key_of_label, paths_to_set
@@ -57,8 +58,18 @@ def create(request: v1.CreateConversationRequest, principal: str) -> requests.Cr
         approval_policy=_APPROVAL_POLICY.get(wanted.approval_policy, ApprovalPolicy.AUTO),
         follow_up_policy=_FOLLOW_UP_POLICY.get(wanted.follow_up_policy, FollowUpPolicy.ALWAYS),
         budget=_budget(wanted.budget),
+        profile=_profile(wanted),
         request_id=request.request_id.lower(),
         body_hash=body_hash(request),
+    )
+
+
+def _profile(wanted: v1.Conversation) -> Profile:
+    chosen = tuple(name for each in wanted.tools.tools if (name := names.parse_tool(each)))
+    return Profile(
+        instructions=wanted.instructions.text,
+        replaces_prompt=wanted.instructions.replace,
+        tools=chosen if wanted.HasField("tools") else None,
     )
 
 

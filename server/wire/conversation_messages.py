@@ -22,6 +22,7 @@ from server.wire.values import budget, failure, run_error, timestamp, usage
 
 if TYPE_CHECKING:
     from actors.core.content import ToolUse
+    from actors.core.profile import Profile
     from actors.ports import ConversationRecord
     from server.wire.context import ConversionContext
 
@@ -63,12 +64,26 @@ def conversation(
         always_approved_tools=[names.tool(tool) for tool in record.always_approved],
         follow_up_policy=FOLLOW_UP_POLICY[record.follow_up_policy],
         budget=budget(record.budget),
+        tools=_selection(record.profile),
     )
 
 
-def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return the conversation in a row of the store, with its present background jobs. Any thread."""
+def _selection(profile: Profile) -> v1.ToolSelection | None:
+    return None if profile.tools is None else v1.ToolSelection(tools=map(names.tool, profile.tools))
+
+
+def in_full(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
+    """Return the conversation in a row of the store, with its instructions, which lists leave out."""
     answer = conversation(conversion, record)
+    profile = record.profile
+    if profile.instructions:
+        answer.instructions.CopyFrom(v1.Instructions(text=profile.instructions, replace=profile.replaces_prompt))
+    return answer
+
+
+def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
+    """Return the conversation in a row of the store in full, with its present background jobs. Any thread."""
+    answer = in_full(conversion, record)
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     return answer
 

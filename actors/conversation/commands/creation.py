@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation.commands import replies, settings
+from actors.conversation.commands import profiles, replies, settings
 from actors.conversation.commands.system_prompt import sub_agent_prompt, system_prompt
 from actors.conversation.pipeline import LoadedConversation
 from actors.core import budget
@@ -15,6 +15,7 @@ from actors.core.context import Budget, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.events import SpawnSubAgents, StartSubAgent
 from actors.core.notifications import MessageAdded
+from actors.core.profile import Profile
 from actors.core.states import AgentTask, AwaitingSubAgents, Idle, Ledger
 from actors.messages.log_entries import Created
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, SubAgentsRefusedError
@@ -42,8 +43,9 @@ def conversation(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a new conversation and the commit that creates it.
 
-    Raises Rejected (working directory, model, mode).
+    Raises Rejected (working directory, model, mode) or InvalidFieldError (tools).
     """
+    profile = profiles.checked(services, request.profile)
     cwd = validation.working_directory(services, request.working_directory)
     model = request.model or services.models.default
     lean = validation.offered_model(services, model).info.lean
@@ -61,7 +63,8 @@ def conversation(
         principal=request.principal,
         title=request.title,
         labels=request.labels,
-        system_prompt=system_prompt(services.workspace.surroundings(cwd), mode, at, lean=lean),
+        system_prompt=system_prompt(services.workspace.surroundings(cwd), mode, at, profile, lean=lean),
+        profile=profile,
         approval_policy=request.approval_policy,
         follow_up_policy=request.follow_up_policy,
         budget=request.budget,
@@ -91,7 +94,7 @@ def successor(
         created_at=at,
         updated_at=at,
         archived_at=None,
-        system_prompt=system_prompt(surroundings, parent.mode, at, lean=lean),
+        system_prompt=system_prompt(surroundings, parent.mode, at, parent.profile, lean=lean),
         continued_from=parent.id,
         continued_by="",
         epoch=1,
@@ -178,7 +181,8 @@ def _creating_commit(
     record: ConversationRecord, command: CommandRecord | None, messages: tuple[Message, ...] = ()
 ) -> Commit:
     notifications = tuple(MessageAdded(message) for message in messages)
-    created = msgspec.json.encode(Created(record.created_at, record.principal))
+    chosen = None if record.profile == Profile() else record.profile
+    created = msgspec.json.encode(Created(record.created_at, record.principal, chosen))
     entry = LogEntry(1, record.created_at, created, 1, notifications)
     return Commit(
         record=record,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from actors.core.context import ApprovalPolicy, ConvContext, Mode, ToolTraits
+from actors.core.context import ApprovalPolicy, ConvContext, Mode, Rules, ToolTraits
 from actors.core.fsm import ContextState
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Decision
 from actors.core.states import ApprovalKind, AwaitingToolApproval
@@ -47,11 +47,20 @@ def needs_approval(context: ConvContext, call: ToolUse) -> bool:
     if call.bad_input:  # gets an error result in any mode
         return False
     traits = traits_of(context, call.name)
-    if call.name == REQUEST_MODE_UPGRADE or (traits is not None and traits.always_asks):
+    if traits is not None and traits.always_asks:
         return True
+    if call.name == REQUEST_MODE_UPGRADE:
+        return not left_out(context, call)
     if context.approval_policy is ApprovalPolicy.AUTO or call.name in context.always_approved:
         return False
     return context.approval_policy is ApprovalPolicy.ASK_ALL or traits is None or traits.writes
+
+
+def left_out(context: ConvContext, call: ToolUse) -> bool:
+    """Whether the call asks for a wider mode in a conversation whose creator did not offer that: it never runs."""
+    if call.name != REQUEST_MODE_UPGRADE or context.is_sub_agent or context.rules < Rules.OWN_TOOLS:
+        return False
+    return traits_of(context, call.name) is None
 
 
 def approval_kind(call: ToolUse) -> ApprovalKind:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.core.content import SystemKind
-from actors.core.context import ConvContext, Mode, wider
+from actors.core.context import ConvContext, Mode, Rules, wider
 from actors.core.effects import PersistMode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ModeChanged
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingSubAgents, AwaitingToolApproval, State, ToolExecuting
 from actors.core.steps import texts
+from actors.core.steps.approvals import REQUEST_MODE_UPGRADE, traits_of
 from actors.core.steps.notices import drop_notices, queue_notice
 from actors.core.steps.transition_builder import TransitionBuilder
 
@@ -45,7 +46,7 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
         _queue(builder, event.mode)
     else:
         drop_notices(builder, KINDS.values())
-        builder.add_system_message(KINDS[event.mode], texts.MODES[event.mode])
+        builder.add_system_message(KINDS[event.mode], _notice(context, event.mode))
     builder.place_state()
     builder.notify(ModeChanged(event.mode))
     after = replace(state, ledger=builder.ledger)
@@ -97,4 +98,10 @@ def round_is_open(state: State) -> bool:
 
 def _queue(builder: TransitionBuilder, mode: Mode) -> None:
     """Queue the notice of this mode in place of a queued one of another mode."""
-    queue_notice(builder, KINDS[mode], texts.MODES[mode], KINDS.values())
+    queue_notice(builder, KINDS[mode], _notice(builder.context, mode), KINDS.values())
+
+
+def _notice(context: ConvContext, mode: Mode) -> str:
+    """Return the notice of this mode; it names request_mode_upgrade only if that is offered."""
+    asks = context.rules < Rules.OWN_TOOLS or traits_of(context, REQUEST_MODE_UPGRADE) is not None
+    return texts.RESTRICTED_FOR_GOOD if mode is Mode.RESTRICTED and not asks else texts.MODES[mode]

@@ -23,6 +23,7 @@ CONTEXT_LIMIT = NOT_EXECUTED + "context limit reached"
 TURN_LIMIT = NOT_EXECUTED + "turn limit reached"
 BAD_SUBMISSION = NOT_EXECUTED + "submit_result and submit_error must be the only call in the response, with valid input"
 CANNOT_ASK = NOT_EXECUTED + "it needs approval, and sub-agents cannot ask"
+NOT_OFFERED = NOT_EXECUTED + "this conversation is not offered that tool"
 NOT_IN_MODE = {mode: f"{NOT_EXECUTED}in {mode.value} mode only read-only tools of clients are called" for mode in Mode}
 NO_SUCH_WAIT = "no call of this id waits for an answer"
 FAULT = "Interrupted by an internal error of the server"
@@ -44,6 +45,9 @@ MODES = {
     ),
     Mode.UNRESTRICTED: "The mode is now unrestricted: tools may change files and run any command.",
 }
+
+RESTRICTED_FOR_GOOD = "The mode is now restricted: tools can read but not change anything, and have no network."
+"""The notice of restricted mode to an agent that cannot ask for more."""
 
 STOPPED_FOR_MODE = {
     mode: f"Stopped by user: the mode is now {mode.value}. What the call had done until then was not undone."

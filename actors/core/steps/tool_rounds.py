@@ -13,7 +13,7 @@ from actors.core.fsm import ContextState
 from actors.core.notifications import CallStatus, ClientToolCall
 from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason, ToolExecuting, ToolPhase
 from actors.core.steps import texts
-from actors.core.steps.approvals import needs_approval, traits_of
+from actors.core.steps.approvals import left_out, needs_approval, traits_of
 from actors.core.steps.tool_results import add_result, skipped_result
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def run_next_call(
     """Start the first of the remaining calls, or return to the model if none remains.
 
     Calls that cannot run get an error result instead: in a sub-agent those that need approval, because there is no
-    person to ask; those of clients' tools that the mode forbids, or whose input does not fit.
+    person to ask; those of clients' tools that the mode forbids, or whose input does not fit; those of
+    request_mode_upgrade where that is not offered.
     """
     by_id = {call.id: call for call in calls}
     while remaining:
@@ -99,6 +100,8 @@ def _refusal(context: ConvContext, call: ToolUse) -> ToolError | None:
         return ToolError(call.id, call.bad_input)
     if context.is_sub_agent and needs_approval(context, call):
         return skipped_result(call.id, texts.CANNOT_ASK)
+    if left_out(context, call):
+        return skipped_result(call.id, texts.NOT_OFFERED)
     traits = traits_of(context, call.name)
     if traits is not None and traits.client and traits.writes and context.mode is Mode.RESTRICTED:
         return skipped_result(call.id, texts.NOT_IN_MODE[context.mode])

@@ -16,7 +16,7 @@ from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
-from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent
+from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent, Instructions
 from bedrock.streams import AsyncClosing
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class AsyncClient(AsyncClosing):
         follow_up_policy: FollowUpPolicy | None = None,
         labels: Mapping[str, str] | None = None,
         budget: Budget | None = None,
+        instructions: str | Instructions | None = None,
+        tools: Sequence[str] | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncConversation:
@@ -131,6 +133,9 @@ class AsyncClient(AsyncClosing):
             follow_up_policy: "always" or "completed_only"; the server's default if None.
             labels: Keys and values for the caller's own use.
             budget: Limits of tokens and cost; none if None.
+            instructions: What to tell the agent beside the server's own prompt, or, as `Instructions`, instead of it.
+                Cannot be changed later.
+            tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -148,6 +153,8 @@ class AsyncClient(AsyncClosing):
             follow_up_policy=follow_up_policy,
             labels=labels,
             budget=budget,
+            instructions=instructions,
+            tools=tools,
             request_id=request_id,
         )
         response = await self.call(self.conversations_stub.CreateConversation, request, timeout)

@@ -12,7 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock._shared.wrapper import check_list, new_message
-from bedrock.conversations import Budget, Task, quoted
+from bedrock.conversations import Budget, Instructions, Task, ToolSelection, quoted
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def create(
     follow_up_policy: FollowUpPolicy | None,
     labels: Mapping[str, str] | None,
     budget: Budget | None,
+    instructions: str | Instructions | None,
+    tools: Sequence[str] | None,
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; in the current directory if none is named."""
@@ -65,6 +67,8 @@ def create(
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
         labels=labels or {},
         budget=_budget_message(budget),
+        instructions=_instructions_message(instructions),
+        tools=_selection_message(tools),
     )
     return v1.CreateConversationRequest(conversation=wanted, request_id=request_id or new_request_id())
 
@@ -200,6 +204,24 @@ def _budget_message(budget: Budget | None) -> v1.Budget | None:
     if budget is None or isinstance(budget, Budget):
         return None if budget is None else budget.proto
     raise TypeError(f"budget: must be a bedrock.Budget, not {type(budget)!r}")
+
+
+def _instructions_message(instructions: str | Instructions | None) -> v1.Instructions | None:
+    """Return the message of instructions, or raise TypeError."""
+    if instructions is None:
+        return None
+    given = Instructions(instructions) if isinstance(instructions, str) else instructions
+    if isinstance(given, Instructions):
+        return given.proto
+    raise TypeError(f"instructions: must be a str or bedrock.Instructions, not {type(given)!r}")
+
+
+def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
+    """Return the message of a selection of tools, or raise TypeError."""
+    if tools is None:
+        return None
+    check_list("tools", tools)
+    return ToolSelection(tuple(resource_name("tools", tool) for tool in tools)).proto
 
 
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 OURS = {
     "chat": "bedrock.cli.commands.chat:chat",
     "ask": "bedrock.cli.commands.ask:ask",
+    "new": "bedrock.cli.commands.new:new",
     "list": "bedrock.cli.commands.inspect:list_",
     "show": "bedrock.cli.commands.inspect:show",
     "cycles": "bedrock.cli.commands.cycles:cycles",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bedrock import Instructions
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, complete_model
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS = (
+_NEW_OPTIONS = (
     click.option(
         "-C",
         "--directory",
@@ -43,6 +44,21 @@ _OPTIONS = (
         help="Which tool calls of a new conversation ask first. [default: the server's]",
     ),
     click.option(
+        "--instructions",
+        metavar="TEXT|@FILE",
+        help="What to tell the agent of a new conversation beside the server's prompt; @FILE reads a file.",
+    ),
+    click.option(
+        "--replace-instructions", is_flag=True, help="With --instructions: tell that instead of the server's prompt."
+    ),
+    click.option(
+        "--tools",
+        metavar="NAME,…",
+        help="The tools that a new conversation is offered, see `bedrock tools`; '' for none. [default: all]",
+    ),
+)
+_CONTINUING_OPTIONS = (
+    click.option(
         "-c",
         "--continue",
         "latest",
@@ -53,23 +69,60 @@ _OPTIONS = (
 )
 
 
-def opening_options(command: F) -> F:
-    """Add the options that `open_conversation` takes."""
-    for option in reversed(_OPTIONS):
+def creating_options(command: F) -> F:
+    """Add the options that `create_conversation` takes."""
+    for option in reversed(_NEW_OPTIONS):
         command = option(command)
     return command
 
 
-def open_conversation(
+def opening_options(command: F) -> F:
+    """Add the options that `open_conversation` takes."""
+    for option in reversed(_CONTINUING_OPTIONS):
+        command = option(command)
+    return creating_options(command)
+
+
+def create_conversation(
     client: Client,
     *,
     directory: str,
     model: str | None,
     mode: Mode | None,
     approval_policy: ApprovalPolicy | None,
-    latest: bool,
-    resume: str | None,
+    instructions: str | None,
+    replace_instructions: bool,
+    tools: str | None,
 ) -> Conversation:
+    """Create a conversation.
+
+    Raises:
+        UsageError: The options contradict each other, or the file of the instructions cannot be read.
+    """
+    if replace_instructions and not instructions:
+        raise click.UsageError("--replace-instructions needs --instructions")
+    told = Instructions(_text(instructions), replace_instructions) if instructions else None
+    return client.create(
+        directory,
+        model=model,
+        mode=mode,
+        approval_policy=approval_policy,
+        instructions=told,
+        tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
+    )
+
+
+def _text(given: str) -> str:
+    """Return a text of the command line, or of the file that it names after an @."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{given[1:]}: {error}", param_hint="--instructions") from None
+
+
+def open_conversation(client: Client, *, latest: bool, resume: str | None, **creating: Any) -> Conversation:
     """Find or create the conversation.
 
     Raises:
@@ -79,12 +132,12 @@ def open_conversation(
     if latest and resume:
         raise click.UsageError("-c and -r exclude each other")
     if not latest and not resume:
-        return client.create(directory, model=model, mode=mode, approval_policy=approval_policy)
-    if model or mode or approval_policy:
-        raise click.UsageError("-m, --mode and --approval-policy are for new conversations")
+        return create_conversation(client, **creating)
+    if any(value not in (None, False) for name, value in creating.items() if name != "directory"):
+        raise click.UsageError("-m, --mode, --approval-policy, --instructions and --tools are for new conversations")
     if resume:
         return client.conversation(client.conversation(resume).get().name)
-    return _latest(client, directory)
+    return _latest(client, creating["directory"])
 
 
 def _latest(client: Client, directory: str) -> Conversation:

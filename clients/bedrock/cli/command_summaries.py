@@ -6,6 +6,7 @@ from __future__ import annotations
 SUMMARIES = {
     "chat": "Chat with an agent in a directory.",
     "ask": "Ask and print the answer.",
+    "new": "Create a conversation and print its slug.",
     "list": "List conversations, the latest first: of all directories, or with --here of the current one.",
     "show": "Show a conversation: its state and settings, and its latest messages.",
     "cycles": "List the runs of a conversation: what was asked, and how each run ended.",

@@ -100,6 +100,7 @@ from bedrock.v1.common_pb2 import (
     FOLLOW_UP_POLICY_COMPLETED_ONLY as FOLLOW_UP_POLICY_COMPLETED_ONLY,
     FOLLOW_UP_POLICY_UNSPECIFIED as FOLLOW_UP_POLICY_UNSPECIFIED,
     FollowUpPolicy as FollowUpPolicy,
+    Instructions as Instructions,
     McpServer as McpServer,
     MODE_RESTRICTED as MODE_RESTRICTED,
     MODE_UNRESTRICTED as MODE_UNRESTRICTED,
@@ -195,6 +196,7 @@ from bedrock.v1.common_pb2 import (
     TOOL_OUTCOME_UNSPECIFIED as TOOL_OUTCOME_UNSPECIFIED,
     ToolGroup as ToolGroup,
     ToolOutcome as ToolOutcome,
+    ToolSelection as ToolSelection,
     Usage as Usage,
 )
 from bedrock.v1.conversation_pb2 import (

@@ -81,6 +81,8 @@ class Conversation(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     ASIDE_USAGE_FIELD_NUMBER: _builtins.int
     BACKGROUND_JOBS_FIELD_NUMBER: _builtins.int
+    INSTRUCTIONS_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
     FORKED_FROM_FIELD_NUMBER: _builtins.int
     FORKED_AT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -217,6 +219,22 @@ class Conversation(_message.Message):
         begins or ends by itself. Jobs end when the server does.
         """
 
+    @_builtins.property
+    def instructions(self) -> _common_pb2.Instructions:
+        """What its creator tells the agent, beside the server's own prompt or instead of
+        it. Set at creation and never changed, so that the beginning of every request
+        stays the same; a conversation that continues this one, or a fork, keeps it. It
+        may be long: set only in the answer of GetConversation, in an export and in the
+        snapshot that a stream of Subscribe begins with.
+        """
+
+    @_builtins.property
+    def tools(self) -> _common_pb2.ToolSelection:
+        """Which of the server's own tools the agent is offered. Set at creation and never
+        changed; all of them if unset. Tools of MCP servers are offered besides.
+        Sub-agents are always offered theirs.
+        """
+
     def __init__(
         self,
         *,
@@ -245,12 +263,14 @@ class Conversation(_message.Message):
         budget: _common_pb2.Budget | None = ...,
         aside_usage: _common_pb2.Usage | None = ...,
         background_jobs: _abc.Iterable[_builtins.str] | None = ...,
+        instructions: _common_pb2.Instructions | None = ...,
+        tools: _common_pb2.ToolSelection | None = ...,
         forked_from: _builtins.str = ...,
         forked_at: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "state", b"state", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "instructions", b"instructions", "state", b"state", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "instructions", b"instructions", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,6 +13,7 @@ from actors.core.context import Budget, Mode
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history import violations
 from actors.core.notifications import RunStop, StopReason
+from actors.core.profile import Profile
 from actors.core.states import ContextExhausted, Error, Idle
 from actors.maintenance.verify import findings
 from actors.messages.commands import (
@@ -92,6 +93,18 @@ def said(world: World, texts: int = 3, **fields: Any) -> Talk:
 
 def runs(talk: Talk) -> list[str]:
     return [run.stop.run for run in talk.world.truth.stopped_runs(talk.id, limit=100)]
+
+
+def test_a_fork_is_told_and_offered_what_its_origin_is(world: World) -> None:
+    talk = said(world, 1, profile=Profile(instructions="Answer in rhymes.", tools=("look",)))
+    forked = fork(talk)
+    forked.send("and now?")
+    exchange = forked.exchange()
+    assert exchange.request.system == talk.record.system_prompt
+    assert "Answer in rhymes." in exchange.request.system
+    assert [spec.name for spec in exchange.request.tools] == ["look"]
+    exchange.say("The same.")
+    forked.rest(Idle)
 
 
 def test_a_fork_goes_on_from_the_last_run_with_the_same_request_prefix(world: World) -> None:

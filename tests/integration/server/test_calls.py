@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from bedrock import v1
+from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -22,6 +23,7 @@ from actors.core.content import MessageType, Text
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
+from actors.core.profile import Profile
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.messages import commands as requests
@@ -79,8 +81,8 @@ READS: dict[str, Message] = {
 METHODS = [
     (service, method.name, method.input_type.name)
     for service, file in (
-        ("ConversationService", v1.conversation_service_pb2),
-        ("CatalogService", v1.catalog_service_pb2),
+        ("ConversationService", conversation_service_pb2),
+        ("CatalogService", catalog_service_pb2),
     )
     for method in file.DESCRIPTOR.services_by_name[service].methods
 ]
@@ -308,11 +310,15 @@ def test_archiving_and_unarchiving_are_not_the_same(harness: GrpcHarness, author
 
 def test_create_is_asked_for_with_its_owner(harness: GrpcHarness, author: Author, tmp_path: Path) -> None:
     harness.conversations.will(author.record)
-    request = v1.CreateConversationRequest(
-        conversation=v1.Conversation(working_directory=str(tmp_path)), request_id=str(uuid.uuid4())
+    wanted = v1.Conversation(
+        working_directory=str(tmp_path),
+        instructions=v1.Instructions(text="Be brief.", replace=True),
+        tools=v1.ToolSelection(tools=["tools/bash"]),
     )
+    request = v1.CreateConversationRequest(conversation=wanted, request_id=str(uuid.uuid4()))
     answer = ask(harness, "CreateConversation", request)
     ((_, asked, deadline),) = harness.conversations.asked
+    assert asked.profile == Profile(instructions="Be brief.", replaces_prompt=True, tools=("bash",))
     assert (asked.principal, asked.working_directory) == ("local", str(tmp_path))
     assert deadline is not None
     assert answer.conversation.slug == "calm-cove"

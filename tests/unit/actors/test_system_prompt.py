@@ -8,8 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.conversation.commands.system_prompt import sub_agent_prompt, system_prompt
+from actors.adapters.tools.registry import StandardToolbox
+from actors.conversation.commands.system_prompt import (
+    LEAN,
+    MODES,
+    ROLE,
+    TOOL_LINES,
+    TOOLS,
+    WORK,
+    sub_agent_prompt,
+    system_prompt,
+)
 from actors.core.context import Mode
+from actors.core.profile import Profile
 from actors.ports import GitState, Instructions, WorkspaceContext
 
 MIDNIGHT = 1_793_491_200_000
@@ -49,6 +60,53 @@ def test_a_lean_prompt_says_where_it_is_and_little_else() -> None:
     assert "- date: 2026-11-01 (UTC)" in prompt
     assert "Be kind." not in prompt
     assert len(prompt) < 600
+
+
+TOLD = WorkspaceContext("/srv/work", None, (Instructions("/srv/work/AGENTS.md", "Be kind."),), 0)
+
+
+def test_the_creators_instructions_stand_between_the_rules_and_the_repository() -> None:
+    prompt = system_prompt(TOLD, Mode.RESTRICTED, 0, Profile(instructions="Answer in rhymes."))
+    assert ROLE in prompt
+    assert prompt.index(TOOLS) < prompt.index("\nAnswer in rhymes.\n") < prompt.index("Be kind.")
+
+
+def test_instructions_that_replace_the_prompt_keep_the_notices_the_mode_and_the_place() -> None:
+    """REQ-BED-017."""
+    chosen = Profile(instructions="You are a poet.", replaces_prompt=True)
+    for lean in (False, True):
+        prompt = system_prompt(TOLD, Mode.RESTRICTED, 0, chosen, lean=lean)
+        assert prompt.startswith("You are a poet.\n\n")
+        assert MODES in prompt
+        assert "- working directory: /srv/work\n" in prompt
+        assert prompt.endswith(f"- mode: {Mode.RESTRICTED.value}")
+        assert not any(part in prompt for part in (ROLE, WORK, TOOLS, LEAN, "Be kind."))
+
+
+def test_a_lean_prompt_has_the_creators_instructions() -> None:
+    assert "Answer in rhymes." in system_prompt(
+        PLACE, Mode.RESTRICTED, 0, Profile(instructions="Answer in rhymes."), lean=True
+    )
+
+
+def test_the_prompt_is_not_about_tools_that_are_not_offered() -> None:
+    some = system_prompt(PLACE, Mode.RESTRICTED, 0, Profile(tools=("read_file",)))
+    assert "# Tools\n" in some
+    assert "bash" not in some
+    assert "request_mode_upgrade" not in some
+    none = system_prompt(PLACE, Mode.RESTRICTED, 0, Profile(tools=()))
+    assert "# Tools\n" not in none
+    assert "- mode: restricted" in none
+
+
+def test_each_line_about_certain_tools_is_one_of_the_prompt() -> None:
+    for begin in TOOL_LINES:
+        assert sum(line.startswith(begin) for line in TOOLS.splitlines()) == 1
+
+
+def test_with_all_tools_chosen_the_prompt_is_that_of_all_tools() -> None:
+    every = tuple(spec.name for spec in StandardToolbox().specs(sub_agent=False))
+    assert system_prompt(TOLD, Mode.RESTRICTED, 0, Profile(tools=every)) == system_prompt(TOLD, Mode.RESTRICTED, 0)
 
 
 def test_the_date_is_the_utc_day(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.core.content import ToolError, ToolSuccess
-from actors.core.context import ConvContext, Mode
+from actors.core.context import ConvContext, Mode, ToolGroup, ToolTraits
 from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted, ToolComplete, ToolTransient
 from actors.core.tool_run import KillReceipt
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 PATIENCE = 10.0
-CONTEXT = ConvContext("c1", "/tmp", "known", 1_000)
+CONTEXT = ConvContext(
+    "c1", "/tmp", "known", 1_000, tools=tuple(ToolTraits(name, ToolGroup.OTHER) for name in ("tool", "next", "stuck"))
+)
 
 
 class Shop:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
 from bedrock import Approval, v1
+from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
@@ -75,7 +76,7 @@ SHUTTING_DOWN = Refusal(grpc.StatusCode.UNAVAILABLE, message="shutting down")
 
 def methods() -> list[MethodDescriptor]:
     """Every method of the contract."""
-    files = (v1.conversation_service_pb2.DESCRIPTOR, v1.catalog_service_pb2.DESCRIPTOR)
+    files = (conversation_service_pb2.DESCRIPTOR, catalog_service_pb2.DESCRIPTOR)
     return [method for file in files for service in file.services_by_name.values() for method in service.methods]
 
 
@@ -412,6 +413,11 @@ class FakeBedrock:
         if behaviour := getattr(self, method.name, None):
             return behaviour(request, *streams)
         return message_factory.GetMessageClass(method.output_type)(conversation=self.conversation)
+
+    @property
+    def created(self) -> list[v1.Conversation]:
+        """The conversations as clients wanted them."""
+        return [each.conversation for each in self.requests if isinstance(each, v1.CreateConversationRequest)]
 
     def CreateConversation(self, request: v1.CreateConversationRequest) -> v1.CreateConversationResponse:
         self.conversation.working_directory = request.conversation.working_directory

@@ -325,6 +325,50 @@ def test_a_new_conversation_is_as_the_options_say(program: Program, fake: FakeBe
     assert (wanted.mode, wanted.approval_policy) == (v1.MODE_UNRESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
 
 
+def test_a_new_conversation_is_told_and_offered_what_its_creator_chooses(
+    program: Program, fake: FakeBedrock, tmp_path: Path
+) -> None:
+    (tmp_path / "role.md").write_text("You are a poet.\n")
+    made = program(
+        "new", "-C", "/tmp", f"--instructions=@{tmp_path}/role.md", "--replace-instructions", "--tools=bash, think"
+    )
+    assert (made.exit_code, made.stdout) == (0, f"{SLUG}\n")
+    program("new", "--instructions", "Be brief.", "--tools", "")
+    own, none = fake.created
+    assert own.instructions == v1.Instructions(text="You are a poet.\n", replace=True)
+    assert own.tools.tools == ["tools/bash", "tools/think"]
+    assert none.instructions == v1.Instructions(text="Be brief.")
+    assert none.HasField("tools")
+    assert none.tools.tools == []
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--replace-instructions"], "--replace-instructions needs --instructions"),
+        (["--instructions", "@/does/not/exist"], "/does/not/exist"),
+    ],
+)
+def test_instructions_that_cannot_be_told_are_a_usage_error(program: Program, options: list[str], fault: str) -> None:
+    result = program("new", *options)
+    assert result.exit_code == 2
+    assert fault in result.stderr
+
+
+def test_an_old_conversation_is_not_told_anew(program: Program) -> None:
+    result = program("ask", "-r", SLUG, "--tools", "bash", "Hi")
+    assert result.exit_code == 2
+    assert "--instructions and --tools are for new conversations" in result.stderr
+
+
+def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) -> None:
+    fake.conversation.instructions.CopyFrom(v1.Instructions(text="A poet.", replace=True))
+    fake.conversation.tools.CopyFrom(v1.ToolSelection(tools=["tools/bash"]))
+    shown = program("show", SLUG).stdout
+    assert re.search(r"tools +bash\n", shown)
+    assert re.search(r"told +A poet. \(instead of the server's prompt\)\n", shown)
+
+
 def test_lists_for_a_pipe_have_tabs_and_whole_values(program: Program, fake: FakeBedrock) -> None:
     fake.conversation.title = "A title that is much longer than a column of a table for people would ever be " * 2
     (line,) = program("list").stdout.splitlines()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from bedrock import Client, Event, SubAgentStatus, Task, v1
+from bedrock import Client, Event, Instructions, SubAgentStatus, Task, v1
 from bedrock.errors import AgentBusy, NotForkable, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
 
 from tests.unit.clients.fake_server import (
@@ -398,7 +398,15 @@ def test_pages_are_walked(client: Client, fake: FakeBedrock) -> None:
 
 
 def test_creating_says_what_was_meant(client: Client, fake: FakeBedrock, tmp_path: Path) -> None:
-    created = client.create(tmp_path, model="big", mode="unrestricted", approval_policy="ask_writes", labels={"a": "b"})
+    created = client.create(
+        tmp_path,
+        model="big",
+        mode="unrestricted",
+        approval_policy="ask_writes",
+        labels={"a": "b"},
+        instructions="Be brief.",
+        tools=["bash", "tools/think"],
+    )
     assert created.name == NAME
     request = fake.asked(v1.CreateConversationRequest)[0]
     assert isinstance(request, v1.CreateConversationRequest)
@@ -408,7 +416,29 @@ def test_creating_says_what_was_meant(client: Client, fake: FakeBedrock, tmp_pat
     assert wanted.mode == v1.MODE_UNRESTRICTED
     assert wanted.approval_policy == v1.APPROVAL_POLICY_ASK_WRITES
     assert wanted.labels == {"a": "b"}
+    assert wanted.instructions == v1.Instructions(text="Be brief.")
+    assert wanted.tools.tools == ["tools/bash", "tools/think"]
     assert len(request.request_id) == 36
+
+
+def test_what_is_not_chosen_is_not_sent(client: Client, fake: FakeBedrock, tmp_path: Path) -> None:
+    client.create(tmp_path)
+    client.create(tmp_path, instructions=Instructions("A poet.", replace=True), tools=[])
+    plain, own = fake.created
+    assert not plain.HasField("instructions")
+    assert not plain.HasField("tools")
+    assert own.instructions == v1.Instructions(text="A poet.", replace=True)
+    assert own.HasField("tools")
+    assert own.tools.tools == []
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [({"instructions": 5}, "instructions: must be a str or bedrock.Instructions"), ({"tools": "bash"}, "tools: ")],
+)
+def test_choices_of_another_type_are_refused(client: Client, given: dict[str, Any], fault: str) -> None:
+    with pytest.raises(TypeError, match=fault):
+        client.create(**given)
 
 
 def test_a_name_that_does_not_exist_is_refused_before_the_call(client: Client, fake: FakeBedrock) -> None:

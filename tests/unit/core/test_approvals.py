@@ -6,12 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from actors.core.content import ToolError, ToolOutcome, ToolSuccess, ToolUse
-from actors.core.context import ApprovalPolicy, ConvContext, Mode, ToolGroup, ToolTraits
+from actors.core.context import ApprovalPolicy, ConvContext, Mode, Rules, ToolGroup, ToolTraits
 from actors.core.effects import ExecuteTool, PersistMode
 from actors.core.errors import Reason, Rejected
 from actors.core.events import ApprovalResponse, Restart, UserCancel
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Decision, ModeChanged
 from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, LlmRequesting, ToolExecuting
+from actors.core.steps import texts
 from tests.machine.columns import PARENT, SUB_AGENT
 from tests.machine.talk import Talk, bash, messages
 
@@ -54,8 +55,28 @@ def test_the_policy_decides_who_is_asked_and_a_mode_upgrade_always_asks(context:
     assert talk.acts(ExecuteTool) == []
 
 
-def test_a_mode_upgrade_asks_even_where_its_traits_are_not_known() -> None:
-    talk = Talk(replace(BASE, tools=()))
+def test_the_notice_of_restricted_mode_names_what_is_offered() -> None:
+    for tools, text in ((TOOLS, texts.MODES[Mode.RESTRICTED]), (TOOLS[:1], texts.RESTRICTED_FOR_GOOD)):
+        talk = Talk(replace(BASE, tools=tools, mode=Mode.UNRESTRICTED))
+        talk.set_mode(Mode.RESTRICTED)
+        assert talk.said == [("system", text)]
+
+
+@pytest.mark.parametrize("policy_name", ApprovalPolicy)
+def test_a_mode_upgrade_that_is_not_offered_neither_asks_nor_runs(policy_name: ApprovalPolicy) -> None:
+    talk = Talk(replace(BASE, tools=TOOLS[:1], approval_policy=policy_name))
+    talk.say("go")
+
+    talk.call(UPGRADE)
+
+    assert talk.notes(ApprovalRequested) == []
+    assert talk.acts(ExecuteTool) == []
+    (result,) = (block for message in messages(talk.last) for block in message.content if isinstance(block, ToolError))
+    assert result.output == texts.NOT_OFFERED
+
+
+def test_a_log_of_earlier_rules_is_replayed_with_a_question_about_every_mode_upgrade() -> None:
+    talk = Talk(replace(BASE, tools=(), rules=Rules.INTERRUPTIONS))
     talk.say("go")
 
     talk.call(UPGRADE)

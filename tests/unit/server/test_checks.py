@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import v1
+from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -83,6 +84,12 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "request_id": ("1", "not-a-uuid", UUID.replace("-", "")),
         "conversation.approval_policy": (99,),
         "conversation.follow_up_policy": (-1,),
+        "conversation.instructions": (
+            v1.Instructions(text="é" * (limits.MAX_INSTRUCTIONS_BYTES // 2 + 1)),
+            v1.Instructions(text="a\0"),
+            v1.Instructions(replace=True),
+        ),
+        "conversation.tools": (v1.ToolSelection(tools=["bash"]), v1.ToolSelection(tools=["tools/a"] * 257)),
         "conversation.budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
     },
     v1.GetConversationRequest: {"name": BAD_NAMES},
@@ -225,7 +232,7 @@ def test_every_text_enum_and_number_of_a_request_has_a_rule(kind: type[Message])
 
 def test_every_call_is_checked() -> None:
     checked = {kind.__name__.removesuffix("Request") for kind in RULES}
-    services = ("ConversationService", v1.conversation_service_pb2), ("CatalogService", v1.catalog_service_pb2)
+    services = ("ConversationService", conversation_service_pb2), ("CatalogService", catalog_service_pb2)
     methods = {method.name for name, file in services for method in file.DESCRIPTOR.services_by_name[name].methods}
     assert checked == methods
 
@@ -238,7 +245,8 @@ LONGEST_SECONDS = limits.SUB_AGENTS.max_timeout_ms // 1000
 
 def spawn(**fields: Any) -> v1.SpawnSubAgentsRequest:
     """One good task, and one with these fields."""
-    tasks = [v1.SpawnSubAgentsRequest.Task(task="a"), v1.SpawnSubAgentsRequest.Task(**{"task": "b", **fields})]
+    second: dict[str, Any] = {"task": "b", **fields}
+    tasks = [v1.SpawnSubAgentsRequest.Task(task="a"), v1.SpawnSubAgentsRequest.Task(**second)]
     return v1.SpawnSubAgentsRequest(name=NAME, tasks=tasks)
 
 
@@ -289,9 +297,8 @@ def test_every_field_of_a_task_has_a_rule() -> None:
 
 
 def update(*paths: str, **fields: Any) -> v1.UpdateConversationRequest:
-    return v1.UpdateConversationRequest(
-        conversation=v1.Conversation(**{"name": NAME, **fields}), update_mask=FieldMask(paths=paths)
-    )
+    wanted: dict[str, Any] = {"name": NAME, **fields}
+    return v1.UpdateConversationRequest(conversation=v1.Conversation(**wanted), update_mask=FieldMask(paths=paths))
 
 
 def test_an_update_needs_a_name_and_no_mask() -> None:

@@ -11,6 +11,7 @@ from actors.core.profile import Profile
 from actors.core.states import Idle, LlmRequesting, Phase, ToolExecuting
 from server.wire.conversation_messages import (
     conversation,
+    in_full,
     pending_approvals,
     pending_client_tool_calls,
     present,
@@ -111,8 +112,17 @@ def test_ends_say_how() -> None:
     assert failed.partial_result == "so far"
 
 
+def test_what_lists_show_has_no_instructions_and_tells_none_of_the_tools_from_all() -> None:
+    told = conversation(FACTS, record(STATES["idle"], profile=Profile(instructions="Be brief.", tools=())))
+    assert not told.HasField("instructions")
+    assert told.HasField("tools")
+    plain = in_full(FACTS, record(STATES["idle"]))
+    assert not plain.HasField("instructions")
+    assert not plain.HasField("tools")
+
+
 def test_a_conversation_shows_every_field_of_its_row() -> None:
-    answer = conversation(
+    answer = in_full(
         FACTS,
         record(
             STATES["tool_executing"],
@@ -120,11 +130,19 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
             continued_from="before",
             continued_by="after",
             archived_at=3_000,
-            profile=Profile(forked_from="trunk", forked_at="trunk:3"),
+            profile=Profile(
+                instructions="Be brief.",
+                replaces_prompt=True,
+                tools=("bash",),
+                forked_from="trunk",
+                forked_at="trunk:3",
+            ),
         ),
     )
     unset = {field.name for field in answer.DESCRIPTOR.fields} - {field.name for field, _ in answer.ListFields()}
     assert unset == {"continuation_summary", "background_jobs"}
+    assert answer.instructions == v1.Instructions(text="Be brief.", replace=True)
+    assert answer.tools.tools == ["tools/bash"]
     assert answer.name == "conversations/c"
     assert answer.model == "models/demo"
     assert answer.context_usage == v1.ContextUsage(used_tokens=800, usable_window_tokens=1_000, warning=True)

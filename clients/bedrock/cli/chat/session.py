@@ -177,7 +177,10 @@ class ChatSession:
         now = await self.conversation.get()
         model = now.model.removeprefix("models/") or None
         policy = now.approval_policy or None
-        made = await self._client.create(now.working_directory, model=model, approval_policy=policy)
+        tools = None if now.tools is None else now.tools.tools
+        made = await self._client.create(
+            now.working_directory, model=model, approval_policy=policy, instructions=now.instructions, tools=tools
+        )
         return await made.get()
 
     def show_output(self, number: int = 1) -> None:

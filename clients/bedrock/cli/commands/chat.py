@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The file of the input history, beside the files of a local server.
 HISTORY = "chat_history"
+#: Options that the sample conversation without a terminal does not take.
+NOT_FOR_THE_DEMO = ("latest", "resume", "mode", "approval_policy", "instructions", "replace_instructions", "tools")
 #: Number of latest conversations that are searched for runs that would end with the server.
 OTHERS = 50
 
@@ -55,7 +57,7 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, aga
     address: str | None = ctx.find_root().obj
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     paint = Paint.for_stream(sys.stdout, plain=plain)
-    if not at_terminal and any(opening[name] for name in ("latest", "resume", "mode", "approval_policy")):
+    if not at_terminal and any(opening[name] for name in NOT_FOR_THE_DEMO):
         raise click.UsageError("without a terminal only -C and -m can be used; `bedrock ask` takes the other options")
     if prompt and not at_terminal:
         raise click.UsageError("there is no terminal to chat at; `bedrock ask` answers a single prompt")

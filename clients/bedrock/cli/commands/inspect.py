@@ -251,6 +251,8 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("directory", conversation.working_directory),
         ("model", conversation.model.removeprefix("models/")),
         ("mode", conversation.mode),
+        ("tools", _offered(conversation)),
+        ("told", _instructions(conversation)),
         ("jobs", _jobs(conversation)),
         ("approval", conversation.approval_policy),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
@@ -261,6 +263,21 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("forked from", conversation.forked_from.removeprefix("conversations/")),
     ]
     return [(label, value) for label, value in facts if value]
+
+
+def _offered(conversation: ConversationInfo) -> str:
+    """Return the tools that the creator chose; "" if all are offered."""
+    if conversation.tools is None:
+        return ""
+    return ", ".join(tool.removeprefix("tools/") for tool in conversation.tools.tools) or "none"
+
+
+def _instructions(conversation: ConversationInfo) -> str:
+    """Return the beginning of the creator's instructions."""
+    told = conversation.instructions
+    if told is None:
+        return ""
+    return one_line(told.text, 200) + (" (instead of the server's prompt)" if told.replace else "")
 
 
 def _jobs(conversation: ConversationInfo) -> str:

@@ -1,0 +1,114 @@
+"""A conversation is what its creator makes it: what it is told, and which tools it is offered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.core.content import ToolError, ToolUse
+from actors.core.profile import Profile
+from actors.core.states import ContextExhausted, Idle
+from actors.messages.commands import (
+    ContinueConversationCommand,
+    CreateConversationCommand,
+    SpawnSubAgentsCommand,
+    SpawnSubAgentsTask,
+    TriggerContinuationCommand,
+)
+from actors.messages.refusals import InvalidFieldError
+
+World = Any
+
+LOOK = ToolUse("t1", "look", "{}")
+BASH = ToolUse("t2", "bash", '{"cmd": "ls"}')
+
+
+def chosen(world: World, **profile: Any) -> Any:
+    return world.create(profile=Profile(**profile))
+
+
+def test_the_model_gets_the_instructions_and_the_chosen_tools(world: World) -> None:
+    talk = chosen(world, instructions="Answer in rhymes.", tools=("look",))
+    talk.send("hello")
+    exchange = talk.exchange()
+    assert "Answer in rhymes." in exchange.request.system
+    assert [spec.name for spec in exchange.request.tools] == ["look"]
+    exchange.say("Well, …")
+    talk.rest(Idle)
+
+
+def test_a_tool_that_was_not_chosen_does_not_run_when_the_model_calls_it(world: World) -> None:
+    talk = chosen(world, tools=("look",))
+    talk.send("hello")
+    talk.exchange().call(BASH)
+    answered = talk.exchange()
+    result = answered.request.turns[-1].content[0]
+    assert isinstance(result, ToolError)
+    assert result.output == "There is no tool 'bash' in this conversation. The tools are: look."
+    assert world.box.tools["bash"].started == 0
+    answered.say("Then not.")
+    talk.rest(Idle)
+
+
+def test_none_of_the_tools_is_a_choice_too(world: World) -> None:
+    talk = chosen(world, tools=())
+    talk.send("hello")
+    exchange = talk.exchange()
+    assert exchange.request.tools == ()
+    exchange.call(LOOK)
+    answered = talk.exchange()
+    assert "There are none." in answered.request.turns[-1].content[0].output
+    answered.say("Then not.")
+    talk.rest(Idle)
+
+
+def test_tools_are_offered_in_the_order_for_the_model_each_once(world: World) -> None:
+    talk = chosen(world, tools=("look", "bash", "look"))
+    assert talk.record.profile.tools == ("bash", "look")
+
+
+def test_an_unknown_tool_is_refused_with_the_names_of_those_that_there_are(world: World) -> None:
+    command = CreateConversationCommand("tester", "/tmp", profile=Profile(tools=("look", "juggle")))
+    with pytest.raises(InvalidFieldError, match="no tool 'juggle'; there are: bash, look") as refused:
+        world.supervisor.create(command).result(10)
+    assert refused.value.field == "tools"
+
+
+def test_the_log_names_what_was_chosen(world: World) -> None:
+    plain, own = world.create(), chosen(world, instructions="Be brief.", replaces_prompt=True, tools=())
+    first = world.store.transitions(plain.id, after_step=0, limit=1)[0].event
+    assert "profile" not in msgspec.json.decode(first)
+    first = world.store.transitions(own.id, after_step=0, limit=1)[0].event
+    expected = {"instructions": "Be brief.", "replaces_prompt": True, "tools": []}
+    assert msgspec.json.decode(first)["profile"] == expected
+
+
+def test_the_successor_keeps_what_was_chosen(world: World) -> None:
+    talk = chosen(world, instructions="Answer in rhymes.", tools=("look",))
+    talk.send("hello")
+    talk.exchange().say("Hello.")
+    talk.rest(Idle)
+    talk.ask(TriggerContinuationCommand())
+    talk.exchange().say("They said hello.")
+    talk.rest(ContextExhausted)
+    successor = talk.ask(ContinueConversationCommand(include_summary=True))
+    assert successor.profile == talk.record.profile
+    assert "Answer in rhymes." in successor.system_prompt
+    stored = world.store.load(successor.id)
+    assert stored.profile == talk.record.profile
+
+
+def test_sub_agents_are_told_and_offered_the_standard(world: World) -> None:
+    """REQ-BED-009."""
+    talk = chosen(world, instructions="Answer in rhymes.", tools=())
+    talk.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("count the files"),)))
+    child = talk.exchange()
+    assert "Answer in rhymes." not in child.request.system
+    assert [spec.name for spec in child.request.tools] == ["bash", "look"]
+    child.call(ToolUse("s1", "submit_result", '{"result": "7"}'))
+    parent = talk.exchange()
+    assert parent.request.tools == ()
+    parent.say("Seven.")
+    talk.rest(Idle)
