@@ -60,8 +60,8 @@ coverage: $(STAMP)  ## Measure the lines and branches that unit and integration 
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder --cov --cov-report=term tests/unit tests/integration $(ARGS)
 
 .PHONY: test-peers
-test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, Node) and the client's wheel; installs into .peers
-	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client installers
+test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, MCP servers, Node) and the client's wheel; installs into .peers
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client installers mcp
 	BEDROCK_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/peers $(ARGS)
 
 .PHONY: format
@@ -126,7 +126,7 @@ readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from 
 # Notes in reports/fault.json what a part has done.
 RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
 
-FAULTS := machine sandbox kill races watch agents aborts suite
+FAULTS := machine sandbox kill races watch agents mcp aborts suite
 EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
@@ -135,11 +135,12 @@ RESUMES ?= 10000
 COMMIT_RACES ?= 1000
 CANCELS ?= 2000
 FAMILIES ?= 100
+MCP_CANCELS ?= 1000
 ABORTS ?= 2000
 SUITE_KILLS ?= 10
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, ABORTS, SUITE_KILLS)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, ABORTS, SUITE_KILLS)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -179,6 +180,12 @@ fault-agents: $(STAMP)
 	BEDROCK_AGENT_CANCELS=$(CANCELS) BEDROCK_AGENT_KILLS=$(FAMILIES) \
 	  $(BIN)/python -m pytest --timeout 0 tests/integration/actors/test_sub_agents_stopped.py tests/e2e/test_sub_agents.py
 	$(RECORD) agents CANCELS=$(CANCELS) FAMILIES=$(FAMILIES)
+
+# MCP_CANCELS of calls to an MCP server at random moments: one result per call, and no process is left.
+fault-mcp: $(STAMP)
+	BEDROCK_MCP_CANCELS=$(MCP_CANCELS) $(BIN)/python -m pytest --timeout 0 -k cancels_at_random_moments \
+	  tests/integration/mcp/test_servers.py tests/e2e/test_mcp.py
+	$(RECORD) mcp CANCELS=$(MCP_CANCELS)
 
 # The tests themselves, killed SUITE_KILLS times at random moments and run again: nothing is left that troubles them.
 fault-suite: $(STAMP)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from bedrock import Client
 
     from tests.e2e.fake_provider import FakeProvider
+
+CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "20"))
+"""Runs that are cancelled at a random moment of their calls."""
 
 PROGRAM = ROOT / "tests" / "integration" / "mcp" / "program.py"
 
@@ -120,6 +126,35 @@ def test_a_cancel_ends_the_call_with_one_result_and_the_server_goes_on(
         assert chat.ask("Go on.") == "On."
         assert marked(server) == before, "the same process"
         chat.assert_valid()
+
+
+def test_cancels_at_random_moments_leave_one_result_per_call_and_one_process(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start(start_server, tmp_path, fake_provider)
+    some = random.Random(11)
+    with server.client() as client:
+        tools_known(client)
+        wait = calls(("mcp__t__echo", {}), ("mcp__t__wait", {}), ("mcp__t__echo", {}))
+        part = fake_provider.part(calls(("mcp__t__count", {})), says("Ready."), otherwise=wait)
+        chat = Chat(client, part, tmp_path, mode="unrestricted")
+        assert chat.ask("Begin.") == "Ready."
+        (process,) = marked(server)
+        for _ in range(CANCELS):
+            chat.send("Wait.")
+            time.sleep(some.uniform(0, 0.06))
+            chat.conversation.cancel()
+            chat.settle()
+        messages = list(chat.conversation.messages())
+        called = [call.tool_use_id for message in messages for call in message.tool_calls]
+        answered = [result.tool_use_id for message in messages for result in message.tool_results]
+        assert answered == called, "each call has one result, in its order"
+        part.then(calls(("mcp__t__echo", {"text": "on"})), says("On."))
+        assert chat.ask("Go on.") == "On."
+        assert marked(server) == [process]
+        chat.assert_valid()
+        chat.conversation.delete()
+        eventually(lambda: not marked(server), "its end with the conversation")
 
 
 def test_nothing_of_it_survives_a_killed_server(

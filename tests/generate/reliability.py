@@ -112,6 +112,13 @@ SUITES = (
         "make fault PARTS=agents",
     ),
     Suite(
+        "mcp",
+        "a cancelled call of an MCP server's tool has one result, and the server goes on",
+        "cancels at random moments",
+        ("tests/integration/mcp/test_servers.py", "tests/e2e/test_mcp.py"),
+        "make fault PARTS=mcp",
+    ),
+    Suite(
         "races",
         "patch writes nothing outside of its directory",
         "directories exchanged for links meanwhile",

@@ -43,6 +43,8 @@ CLIENTS = {
 }
 """The oldest of everything that clients/pyproject.toml allows, and the newest."""
 INSTALLERS = ("pip==26.1.2", "pipx==1.8.0")
+MCP_SERVERS = ("mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19", "tzdata==2026.2")
+"""Reference servers that are written in Python; those for Node are in package.json."""
 
 INSTALL_SECONDS = 600
 
@@ -76,7 +78,18 @@ def installers() -> None:
     python_environment("pip and pipx", INSTALLERS, installed.INSTALLERS)
 
 
-PARTS: dict[str, Callable[[], None]] = {"llama": llama, "node": node, "client": client, "installers": installers}
+def mcp_servers() -> None:
+    """Install the reference MCP servers for git and for time; `node` has those for files and for everything."""
+    python_environment("MCP servers for git and time", MCP_SERVERS, installed.MCP_SERVERS)
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "llama": llama,
+    "node": node,
+    "client": client,
+    "installers": installers,
+    "mcp": mcp_servers,
+}
 
 
 def main(parts: Sequence[str]) -> int:

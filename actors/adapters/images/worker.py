@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import warnings
+import zlib
 from contextlib import suppress
 from typing import Any
 
@@ -51,6 +52,12 @@ SIDEWAYS = (5, 6, 7, 8)
 """Orientations that swap width and height."""
 
 
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+ANCILLARY = 0x20
+"""The bit of a PNG chunk's first letter that says that decoders may do without the chunk."""
+
+
 class UnusableImageError(Exception):
     """The image cannot be used; the text continues a sentence that begins with "the image"."""
 
@@ -82,7 +89,7 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
     """Open an image, reading only its header. Raises UnusableImageError."""
     too_many = f"has too many pixels: at most {max_pixels} are taken"
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(without_damaged_extras(data)), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise UnusableImageError(too_many) from None
     except UnidentifiedImageError:
@@ -94,6 +101,23 @@ def opened(data: bytes, max_pixels: int) -> Image.Image:
     if image.width * image.height > max_pixels:
         raise UnusableImageError(too_many)
     return image
+
+
+def without_damaged_extras(data: bytes) -> bytes:
+    """Return a PNG without the chunks that decoders may do without and whose checksum is wrong; other images as is.
+
+    Browsers show such images, whose colour profile is broken for example; Pillow refuses them.
+    """
+    if not data.startswith(PNG_SIGNATURE):
+        return data
+    kept, at = [PNG_SIGNATURE], len(PNG_SIGNATURE)
+    while len(data) - at >= 12:
+        end = at + 12 + int.from_bytes(data[at : at + 4])
+        chunk = data[at:end]
+        if not chunk[4] & ANCILLARY or zlib.crc32(chunk[4:-4]) == int.from_bytes(chunk[-4:]):
+            kept.append(chunk)
+        at = end
+    return b"".join(kept)
 
 
 def orientation(image: Image.Image) -> int:

@@ -289,7 +289,7 @@ def test_a_cancel_ends_a_call_to_a_server_that_hangs(hub: Callable[..., Hub]) ->
     eventually(lambda: not made.running(), "its end")
 
 
-def test_cancels_at_random_moments_end_each_call_once_and_leave_nothing(hub: Callable[..., Hub]) -> None:
+def test_cancels_at_random_moments_end_each_call_and_leave_nothing(hub: Callable[..., Hub]) -> None:
     made = hub(server())
     made.call("echo")
     some = random.Random(7)

@@ -25,6 +25,11 @@ GOOD: dict[str, tuple[Callable[[], bytes], str, tuple[int, int]]] = {
     "webp": (pictures.webp, "image/webp", (200, 100)),
     "large animated gif": (lambda: pictures.animated_gif(2_000, 1_500), "image/gif", (2_000, 1_500)),
     "large webp": (lambda: pictures.webp(4_000, 3_000), "image/webp", (4_000, 3_000)),
+    "a png whose colour profile is broken": (
+        lambda: pictures.png(30, 20)[:33] + b"\0\0\0\1iCCP?\0\0\0\0" + pictures.png(30, 20)[33:],
+        "image/png",
+        (30, 20),
+    ),
     "one pixel": (lambda: pictures.png(1, 1), "image/png", (1, 1)),
     "a line": (lambda: pictures.png(60_000, 1), "image/png", (60_000, 1)),
     "cmyk": (lambda: encoded(Image.new("CMYK", (9, 5)), "JPEG"), "image/jpeg", (9, 5)),

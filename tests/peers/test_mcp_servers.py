@@ -1,0 +1,177 @@
+"""Conversations that work with the reference MCP servers: files, everything, git and time; and the example of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e import processes
+from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, calls, says
+from tests.e2e.patience import PATIENCE, eventually
+from tests.e2e.server_process import ServerProcess, Servers, clean_environment, provider
+from tests.peers import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bedrock import Client
+
+    from tests.peers.conftest import Node
+
+EXAMPLES = installed.ROOT / "clients" / "examples"
+PACKAGES = installed.NODE_PACKAGES / "node_modules" / "@modelcontextprotocol"
+MARK = "mark-of-reference-servers"
+
+
+def program(node: Node, name: str) -> list[str]:
+    """The command of a reference server that Node runs."""
+    return [str(node.program), str(PACKAGES / name / "dist" / "index.js")]
+
+
+@pytest.fixture(scope="module")
+def reference(node: Node, fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a server with all four of them, once they have listed their tools."""
+    folder = tmp_path_factory.mktemp("reference")
+    python = str(installed.MCP_SERVERS / "bin" / "python")
+    commands = {
+        "files": [*program(node, "server-filesystem"), "."],
+        "everything": program(node, "server-everything"),
+        "git": [python, "-m", "mcp_server_git"],
+        "time": [python, "-m", "mcp_server_time", "--local-timezone", "Europe/Berlin"],
+    }
+    tables = (
+        f'[[mcp_servers]]\nname = "{name}"\ncommand = {command!r}\nenvironment = {{ MARK = "{MARK}" }}\n'
+        for name, command in commands.items()
+    )
+    (folder / "settings.toml").write_text("\n".join(tables))
+    servers = Servers()
+    server = servers(folder, "--config", str(folder / "settings.toml"), **provider(fake_provider.url))
+    with server.client() as client:
+        eventually(lambda: all(each.tools or each.error for each in client.server_info().mcp_servers), "their tools")
+        assert [each.error for each in client.server_info().mcp_servers] == [""] * 4
+        yield client
+    servers.close()
+    assert [pid for pid in processes.running(MARK) if processes.alive(pid)] == []
+
+
+def results(client: Client, provider: FakeProvider, folder: Path, *wanted: tuple[str, dict[str, Any]]) -> list[str]:
+    """The results of calls of one answer, as the model gets them, in a conversation that is deleted afterwards."""
+    part = provider.part(calls(*wanted), says("Done."))
+    chat = Chat(client, part, folder, mode="unrestricted")
+    assert chat.ask("Use them.") == "Done."
+    chat.assert_valid()
+    found = [str(each) for each in part.exchanges[1].results]
+    chat.conversation.delete()
+    return found
+
+
+def test_files_are_read_and_written_in_the_working_directory_only(
+    reference: Client, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "note.txt").write_text("read me")
+    read, written, refused = results(
+        reference,
+        fake_provider,
+        inside,
+        ("mcp__files__read_text_file", {"path": "note.txt"}),
+        ("mcp__files__write_file", {"path": "new.txt", "content": "written"}),
+        ("mcp__files__write_file", {"path": str(outside / "new.txt"), "content": "written"}),
+    )
+    assert "read me" in read
+    assert "new.txt" in written
+    assert (inside / "new.txt").read_text() == "written"
+    assert "Access denied" in refused
+    assert list(outside.iterdir()) == []
+
+
+def test_text_numbers_images_and_progress_of_everything(
+    reference: Client, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    echo, total, image, structured, long = results(
+        reference,
+        fake_provider,
+        tmp_path,
+        ("mcp__everything__echo", {"message": "hello"}),
+        ("mcp__everything__get-sum", {"a": 2, "b": 3}),
+        ("mcp__everything__get-tiny-image", {}),
+        ("mcp__everything__get-structured-content", {"location": "Chicago"}),
+        ("mcp__everything__trigger-long-running-operation", {"duration": 0.2, "steps": 2}),
+    )
+    assert "hello" in echo
+    assert "5" in total
+    assert "'type': 'image'" in image
+    assert "temperature" in structured
+    assert "completed" in long
+
+
+def test_the_state_of_a_repository(reference: Client, fake_provider: FakeProvider, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", "-b", "trunk", str(tmp_path)], check=True)
+    (tmp_path / "new.txt").write_text("new")
+    (status,) = results(reference, fake_provider, tmp_path, ("mcp__git__git_status", {"repo_path": "."}))
+    assert "trunk" in status
+    assert "new.txt" in status
+
+
+def test_the_time_somewhere_else(reference: Client, fake_provider: FakeProvider, tmp_path: Path) -> None:
+    asked = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+    now, converted = results(
+        reference,
+        fake_provider,
+        tmp_path,
+        ("mcp__time__get_current_time", {"timezone": "Asia/Tokyo"}),
+        ("mcp__time__convert_time", asked),
+    )
+    assert "+09:00" in now
+    assert "Asia/Tokyo" in converted
+
+
+def test_the_example_with_files_does_what_it_says(
+    node: Node, fake_provider: FakeProvider, start_server: Servers, tmp_path: Path
+) -> None:
+    written = (EXAMPLES / "mcp_files.toml").read_text()
+    command = [*program(node, "server-filesystem"), "."]
+    settings, replaced = re.subn(r"^command = .*$", lambda _: f"command = {command!r}", written, flags=re.MULTILINE)
+    assert replaced == 1
+    assert '"@modelcontextprotocol/server-filesystem", "."' in written
+    (tmp_path / "settings.toml").write_text(settings)
+    server = start_server(tmp_path, "--config", str(tmp_path / "settings.toml"), **provider(fake_provider.url))
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "note.txt").write_text("the answer is 42")
+    part = fake_provider.part(
+        calls(
+            ("mcp__files__read_text_file", {"path": "note.txt"}),
+            ("mcp__files__write_file", {"path": "copy.txt", "content": "42"}),
+        ),
+        says("It is 42."),
+    )
+    said = run_example(server, str(work), f"What does the note say? {part.key}", answer="y\n")
+    assert "It is 42." in said
+    assert "mcp__files__write_file" in said.splitlines()[0], "it asked about what changes something"
+    assert said.splitlines()[-2:] == ["called mcp__files__read_text_file", "called mcp__files__write_file"]
+    assert (work / "copy.txt").read_text() == "42"
+
+
+def run_example(server: ServerProcess, *arguments: str, answer: str) -> str:
+    """What the example prints, when a person answers its questions so."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "mcp_files.py"), *arguments],
+        env=clean_environment(server.folder, BEDROCK_DATA_DIR=str(server.data), LC_ALL=os.environ.get("LC_ALL", "C")),
+        input=answer,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
