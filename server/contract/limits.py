@@ -65,5 +65,7 @@ HEARTBEAT_SECONDS = 15.0
 """The longest time without a message on a stream."""
 STALL_SECONDS = 60.0
 """How long a batch may wait for a watcher that does not read; then its stream ends."""
+MAX_WAIT_SECONDS = 600.0
+"""The longest time that WaitRequestCycle waits."""
 ANSWER_SECONDS = 30.0
 """Time limit of a command if the client sets no deadline."""

@@ -197,6 +197,13 @@ def sub_agent_time(value: Duration) -> str | None:
     return f"must be {least // 1000} to {most // 1000} seconds"
 
 
+def waiting_time(value: Duration) -> str | None:
+    """Check how long a call waits."""
+    if 0 <= value.seconds * 10**9 + value.nanos <= limits.MAX_WAIT_SECONDS * 10**9:
+        return None
+    return f"must be 0 to {limits.MAX_WAIT_SECONDS:g} seconds"
+
+
 def files(value: Any) -> str | None:
     """Check paths of files, absolute or relative."""
     most = limits.SUB_AGENTS.files
@@ -309,6 +316,11 @@ _PAGE: tuple[tuple[str, Rule], ...] = (
 
 _SELECTION: tuple[tuple[str, Rule], ...] = (("filter", conversation_filter), ("order_by", conversation_order))
 
+_CYCLE: tuple[tuple[str, Rule], ...] = (
+    ("name", child_name("requestCycles")),
+    ("view", known(v1.ListRequestCyclesRequest.View)),
+)
+
 RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.CreateConversationRequest: (
         *((f"conversation.{field}", rule) for field, rule in _CREATED.items()),
@@ -361,6 +373,8 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         *_PAGE,
         ("view", known(v1.ListRequestCyclesRequest.View)),
     ),
+    v1.GetRequestCycleRequest: _CYCLE,
+    v1.WaitRequestCycleRequest: (*_CYCLE, ("timeout", waiting_time)),
     v1.VerifyConversationRequest: (("name", conversation_name),),
     v1.ReplayConversationRequest: (("name", conversation_name), ("until_revision", not_negative)),
     v1.ExportConversationRequest: (("name", conversation_name),),

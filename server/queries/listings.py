@@ -14,7 +14,7 @@ from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
 from server.queries.conversation_filter import selection_of
 from server.queries.queue import list_queue
-from server.queries.request_cycles import list_cycles
+from server.queries.request_cycles import find_cycle, list_cycles
 from server.wire import conversation_messages as states
 from server.wire import messages
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from actors.core.content import Message
     from actors.ports import StoreReader
     from server.wire.context import ConversionContext
+    from server.wire.cycles import View
 
 CHUNK = 100
 """Rows read at a time; a page that reaches its limit of bytes has read at most this many rows too many."""
@@ -108,6 +109,13 @@ class Listings:
     def queue(self, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
         """Return a page of steers and follow-ups."""
         return list_queue(self._store, request, conversation_id)
+
+    def cycle(self, name: str, conversation_id: str, run: str, view: View) -> v1.RequestCycle:
+        """Return a request cycle. Raises ConversationNotFoundError."""
+        found = find_cycle(self._store, self._conversion, conversation_id, run, view)
+        if found is None:
+            raise ConversationNotFoundError(name)
+        return found
 
     def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
         """Return a page of request cycles."""

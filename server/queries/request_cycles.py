@@ -18,10 +18,10 @@ from actors.ports import ConversationRecord, StoppedRun, StoreReader
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
-from server.wire.cycles import CycleView, fit
+from server.wire.cycles import CycleView, View, fit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from actors.core.content import Message
     from server.wire.context import ConversionContext
@@ -65,12 +65,9 @@ def list_cycles(
         _backwards(store, record, last, size + 1) if request.descending else _forwards(store, record, last, size + 1)
     )
     for span in spans:
-        found = store.messages(record.id, after=span.after, before=span.through + 1, limit=span.through - span.after)
-        own = [message for message in found if message.run == span.run]
-        cycle = _fold(conversion, own, span.ended)
-        if cycle is None:
+        shown = _shown(store, conversion, record.id, span, request.view)
+        if shown is None:
             continue
-        shown = fit(CycleView(conversion, record.id, cycle, own).show(request.view), limits.PAGE_BYTES)
         if not page.take(shown.ByteSize()):
             assert last is not None  # noqa: S101 -- the first one always fits
             answer.next_page_token = token_of(last, *listing)
@@ -78,6 +75,39 @@ def list_cycles(
         answer.request_cycles.append(shown)
         last = span.place
     return answer
+
+
+def find_cycle(
+    store: StoreReader, conversion: ConversionContext, conversation_id: str, run: str, view: View
+) -> v1.RequestCycle | None:
+    """Return the cycle of a run; None if the conversation has no such run."""
+    record = store.load(conversation_id)
+    if record is None:
+        return None
+    newest = store.stopped_runs(conversation_id, limit=1, descending=True)  # first: it is older than a live run
+    ended = store.stopped_run(conversation_id, run)
+    if ended is None:
+        span = next((live for live in _under_way(record, _last(newest)) if live.run == run), None)
+    else:
+        older = store.stopped_runs(conversation_id, before=ended.revision, limit=1, descending=True)
+        span = _Span(run, _last(older), ended.last_sequence, ended)
+    return None if span is None else _shown(store, conversion, conversation_id, span, view)
+
+
+def _last(ended: Sequence[StoppedRun]) -> int:
+    return ended[0].last_sequence if ended else 0
+
+
+def _shown(
+    store: StoreReader, conversion: ConversionContext, conversation_id: str, span: _Span, view: View
+) -> v1.RequestCycle | None:
+    """Read a cycle; None if it has no root message."""
+    found = store.messages(conversation_id, after=span.after, before=span.through + 1, limit=span.through - span.after)
+    own = [message for message in found if message.run == span.run]
+    cycle = _fold(conversion, own, span.ended)
+    if cycle is None:
+        return None
+    return fit(CycleView(conversion, conversation_id, cycle, own).show(view), limits.PAGE_BYTES)
 
 
 def _fold(

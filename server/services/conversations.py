@@ -16,9 +16,9 @@ from actors.core.errors import Rejected
 from actors.messages import commands as requests
 from actors.messages.refusals import InvalidFieldError, TaskRefusedError, UnknownConversationError
 from server.contract import limits
+from server.contract import resource_names as names
 from server.contract.auth import caller
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
-from server.contract.resource_names import parse_child
 from server.wire import commands
 from server.wire.conversation_messages import present
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from server.queries.name_resolver import NameResolver
     from server.queries.read_pool import ReadPool
     from server.services.image_upload import ImageUploads
+    from server.streams.run_waits import RunWaits
     from server.streams.subscribe import SubscribeStreams
     from server.streams.watch_conversations import ConversationListStreams
     from server.wire.context import ConversionContext
@@ -71,6 +72,7 @@ class ConversationService(v1.ConversationServiceServicer):
         listings: Listings,
         watchers: SubscribeStreams,
         watch_list: ConversationListStreams,
+        waits: RunWaits,
         pictures: ImageUploads,
         downloads: AttachmentDownloads,
         audits: StoredAudits,
@@ -86,6 +88,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self._listings = listings
         self._watchers = watchers
         self._watch_list = watch_list
+        self._waits = waits
         self._pictures = pictures
         self._downloads = downloads
         self._audits = audits
@@ -153,20 +156,15 @@ class ConversationService(v1.ConversationServiceServicer):
         return commands.cancelled(self._conversion, conversation_id, answer, self._clock.now_ms())
 
     async def ResolveApproval(self, request: v1.ResolveApprovalRequest, context: Context) -> v1.ResolveApprovalResponse:
-        parsed = parse_child(request.name, "approvals")
-        if parsed is None:
-            raise ConversationNotFoundError(request.name)
-        name = f"conversations/{parsed[0]}"
-        record = await self._ask(context, name, commands.resolve(request, parsed[1]))
+        conversation_id, approval = await self._child(request.name, "approvals")
+        resolve = commands.resolve(request, approval)
+        record = await self._ask_id(context, request.name, conversation_id, resolve)
         return v1.ResolveApprovalResponse(conversation=self._encoded.message(record))
 
     async def WithdrawMessage(self, request: v1.WithdrawMessageRequest, context: Context) -> v1.WithdrawMessageResponse:
-        parsed = parse_child(request.name, "messages")
-        if parsed is None:
-            raise ConversationNotFoundError(request.name)
-        name = f"conversations/{parsed[0]}"
-        conversation_id = await self._resolver.identify(name)
-        answer = await self._ask_id(context, name, conversation_id, requests.WithdrawMessageCommand(parsed[1]))
+        conversation_id, message_id = await self._child(request.name, "messages")
+        withdraw = requests.WithdrawMessageCommand(message_id)
+        answer = await self._ask_id(context, request.name, conversation_id, withdraw)
         return commands.withdrawn(conversation_id, answer)
 
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
@@ -208,6 +206,16 @@ class ConversationService(v1.ConversationServiceServicer):
         except TaskRefusedError as refusal:
             raise NestedFieldError(f"tasks[{refusal.index}]", refusal) from None
         return commands.spawned(self._conversion, conversation_id, answer)
+
+    async def _child(self, name: str, kind: str) -> tuple[str, str]:
+        """Return the id of the conversation, and of the resource of this kind in it. Raises ConversationNotFoundError.
+
+        The resource need not exist.
+        """
+        parsed = names.parse_child(name, kind)
+        if parsed is None:
+            raise ConversationNotFoundError(name)
+        return await self._resolver.identify(names.conversation(parsed[0])), parsed[1]
 
     async def _ask(self, context: Context, name: str, request: requests.ConversationCommand) -> Any:
         return await self._ask_id(context, name, await self._resolver.identify(name), request)
@@ -258,6 +266,19 @@ class ConversationService(v1.ConversationServiceServicer):
         record = await self._resolver.record(request.parent)
         return await self._reads(self._listings.cycles, request, record.id)
 
+    async def GetRequestCycle(self, request: v1.GetRequestCycleRequest, context: Context) -> v1.GetRequestCycleResponse:
+        conversation_id, run = await self._child(request.name, "requestCycles")
+        cycle = await self._reads(self._listings.cycle, request.name, conversation_id, run, request.view)
+        return v1.GetRequestCycleResponse(request_cycle=cycle)
+
+    async def WaitRequestCycle(
+        self, request: v1.WaitRequestCycleRequest, context: Context
+    ) -> v1.WaitRequestCycleResponse:
+        conversation_id, run = await self._child(request.name, "requestCycles")
+        await self._waits.until_ended(conversation_id, run, request)
+        cycle = await self._reads(self._listings.cycle, request.name, conversation_id, run, request.view)
+        return v1.WaitRequestCycleResponse(request_cycle=cycle)
+
     async def ListQueue(self, request: v1.ListQueueRequest, context: Context) -> v1.ListQueueResponse:
         conversation_id = await self._resolver.identify(request.parent)
         return await self._reads(self._listings.queue, request, conversation_id)
@@ -265,10 +286,7 @@ class ConversationService(v1.ConversationServiceServicer):
     async def DownloadAttachment(  # type: ignore[override]
         self, request: v1.DownloadAttachmentRequest, context: Context
     ) -> None:
-        parsed = parse_child(request.name, "attachments")
-        if parsed is None:
-            raise ConversationNotFoundError(request.name)
-        conversation_id = await self._resolver.identify(f"conversations/{parsed[0]}")
+        conversation_id, _ = await self._child(request.name, "attachments")
         await self._downloads.serve(conversation_id, request, context.write)
 
     async def VerifyConversation(

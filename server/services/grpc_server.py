@@ -31,6 +31,7 @@ from server.services.interceptors import RequestInterceptor
 from server.services.method_registry import registry_of
 from server.streams.base import WatchSettings
 from server.streams.encoding import EventEncoder
+from server.streams.run_waits import RunWaits
 from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import TEXT_LONGEST_SECONDS, TEXT_PAUSE_SECONDS, Wakeups
 from server.streams.watch_conversations import ConversationListStreams
@@ -112,6 +113,7 @@ class GrpcServer:
                 conversations=encoded,
                 wakeups=sources.wakeups,
             ),
+            waits=RunWaits(self.watchers, sources),
             pictures=self._pictures,
             downloads=AttachmentDownloads(services.store, self._reads),
             audits=StoredAudits(services.store, self._reads),

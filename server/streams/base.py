@@ -1,4 +1,4 @@
-"""The base of all long-lived streams: counted, checked for heartbeats and stalls, and ended at shutdown."""
+"""The base of all calls that last: counted, checked for heartbeats and stalls, and ended at shutdown."""
 
 from __future__ import annotations
 
@@ -32,37 +32,52 @@ class WatchSettings:
     store_page: int = STORE_PAGE_EVENTS
 
 
-class Stream(ABC):
-    """One stream: sends its beginning, then new data each time it is woken. Event loop only."""
+class LastingCall(ABC):
+    """A call that goes on each time it is woken, until it has ended. Event loop only."""
 
-    def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._out = Outbox(write)
         self._woken = asyncio.Event()
         self.wake = self._woken.set
-        """Make the stream check for new data."""
-        self._task: asyncio.Task[None] | None = None
-        self._stalled = False
+        """Make the call look for what is new."""
 
     @abstractmethod
     async def _open(self) -> None:
-        """Send the beginning of the stream."""
+        """Begin: look at what there is already."""
 
     @abstractmethod
     async def _go_on(self) -> bool:
-        """Send all available data; return whether the stream continues."""
+        """Handle what is new; return whether the call continues."""
 
     @abstractmethod
     def close(self) -> None:
         """Detach from the sources that wake it; idempotent."""
 
+    @abstractmethod
+    def look_after(self, now: float, next_time: float) -> None:
+        """Check the call; called every second or so, the next time at `next_time`."""
+
+    async def run(self) -> None:
+        """Serve the call to its end. Raises what `_open` and `_go_on` raise."""
+        await self._open()
+        while await self._go_on():
+            await self._woken.wait()
+
+
+class Stream(LastingCall):
+    """One stream: sends its beginning, then new data each time it is woken. Event loop only."""
+
+    def __init__(self, streams: Streams, write: Callable[[bytes], Awaitable[None]]) -> None:
+        super().__init__(streams)
+        self._out = Outbox(write)
+        self._task: asyncio.Task[None] | None = None
+        self._stalled = False
+
     async def run(self) -> None:
         """Serve the stream to its end. Raises SlowReaderError, or what sending raises."""
         self._task = asyncio.current_task()
         try:
-            await self._open()
-            while await self._go_on():
-                await self._woken.wait()
+            await super().run()
         except asyncio.CancelledError:
             if not self._stalled or self._task is None:
                 raise
@@ -88,12 +103,12 @@ class Stream(ABC):
 
 
 class Streams:
-    """All streams of this server. Event loop only."""
+    """All streams of this server, and the calls that wait. Event loop only."""
 
     def __init__(self, settings: WatchSettings) -> None:
         self.settings = settings
         self.closing = False
-        self._streams: set[Stream] = set()
+        self._streams: set[LastingCall] = set()
         self._empty = asyncio.Event()
         """While closing: no stream is left."""
         self._rounds: asyncio.TimerHandle | None = None
@@ -101,7 +116,7 @@ class Streams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    async def attend(self, begin: Callable[[], Stream]) -> None:
+    async def attend(self, begin: Callable[[], LastingCall]) -> None:
         """Start a stream and serve it to its end; return if that is OK.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), and what the stream raises.

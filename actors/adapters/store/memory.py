@@ -223,6 +223,11 @@ class MemoryStore:
         kept = self._read().get(conversation_id)
         return _page(kept.runs if kept else (), after, before, limit, descending=descending)
 
+    def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
+        """Return how a run ended; see ports.Store."""
+        kept = self._read().get(conversation_id)
+        return next((ended for ended in reversed(kept.runs if kept else ()) if ended.stop.run == run), None)
+
     def settled_inputs(
         self,
         conversation_id: str,

@@ -34,6 +34,10 @@ class LogReader(Protocol):
         """Return ended runs by the revision of their run-stop, between `after` and `before`. Never pruned."""
         ...
 
+    def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
+        """Return how a run ended; None if it has not, or if the conversation has no such run."""
+        ...
+
     def settled_inputs(
         self,
         conversation_id: str,

@@ -249,6 +249,51 @@ class AsyncConversation:
             for cycle in page.request_cycles:
                 yield RequestCycle.from_proto(cycle)
 
+    async def cycle(
+        self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
+    ) -> RequestCycle:
+        """Read one request cycle.
+
+        Args:
+            run: The run, or its resource name or id; see `AsyncRun.name` and `Event.run`.
+            view: As for `cycles`.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            NotFound: The conversation has no such run.
+        """
+        request = v1.GetRequestCycleRequest(
+            name=requests.cycle_name(self.name, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
+        )
+        response = await self._transport.call(self._stub.GetRequestCycle, request, timeout)
+        return RequestCycle.from_proto(response.request_cycle)
+
+    async def wait_for_cycle(
+        self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
+    ) -> RequestCycle:
+        """Wait for the end of a run without following its events, and read its request cycle.
+
+        Nothing is decided about its approvals: they stay open for other clients. `run` decides them, and returns the
+        answer.
+
+        Args:
+            run: As for `cycle`.
+            view: As for `cycles`.
+            timeout: Seconds to wait; no limit if None. When they have passed, the cycle is returned as it is then,
+                without an `end_time`.
+
+        Raises:
+            NotFound: The conversation has no such run, or was deleted meanwhile.
+        """
+        deadline = Deadline(timeout)
+        while True:
+            request = requests.wait_for_cycle(self.name, run, view, deadline.left())
+            limit = requests.LONGEST_WAIT + self._transport.timeout
+            response = await self._transport.call(self._stub.WaitRequestCycle, request, limit)
+            cycle = RequestCycle.from_proto(response.request_cycle)
+            if cycle.end_time is not None or deadline.left() == 0:
+                return cycle
+
     async def queue(
         self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
     ) -> AsyncIterator[QueuedMessage]:
@@ -449,10 +494,9 @@ class AsyncConversation:
             SubAgent: This conversation belongs to a sub-agent.
             InvalidArgument: There is no such cycle.
         """
-        cycle = at if isinstance(at, str) else at.name
         request = v1.ForkConversationRequest(
             name=self.name,
-            request_cycle=f"{self.name}/{resource_name('requestCycles', cycle.rpartition('/')[2])}" if cycle else "",
+            request_cycle=requests.cycle_name(self.name, at),
             slug=slug,
             title=title,
             request_id=request_id or requests.new_request_id(),

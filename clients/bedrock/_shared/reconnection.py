@@ -33,6 +33,7 @@ READS = frozenset(
         v1.BrowseDirectoryRequest,
         v1.GetConversationRequest,
         v1.GetModelRequest,
+        v1.GetRequestCycleRequest,
         v1.GetServerInfoRequest,
         v1.GetToolRequest,
         v1.ListConversationsRequest,
@@ -42,6 +43,7 @@ READS = frozenset(
         v1.ListRequestCyclesRequest,
         v1.ListToolsRequest,
         v1.VerifyConversationRequest,
+        v1.WaitRequestCycleRequest,
     }
 )
 """The request types of calls that only read."""

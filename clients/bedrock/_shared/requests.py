@@ -18,10 +18,14 @@ from bedrock.states import Approval
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bedrock.types import ApprovalDecision, ApprovalPolicy, Delivery, Disposition, FollowUpPolicy, Mode
+    from bedrock.request_cycles import RequestCycle
+    from bedrock.types import ApprovalDecision, ApprovalPolicy, CycleView, Delivery, Disposition, FollowUpPolicy, Mode
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
 """An image: its bytes, the path of its file, or a message of the contract."""
+
+LONGEST_WAIT = 600.0
+"""Seconds that one call of WaitRequestCycle may wait."""
 
 _MAGIC = ((b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
@@ -123,6 +127,23 @@ def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
 def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
     """Make the request that reads the latest request cycles of a conversation in the full view."""
     return v1.ListRequestCyclesRequest(parent=name, view=v1.ListRequestCyclesRequest.VIEW_FULL, descending=True)
+
+
+def cycle_name(conversation: str, run: RequestCycle | str) -> str:
+    """Return the name of a run of a conversation, given as its cycle, its name or its id; "" for an empty one."""
+    run_id = (run if isinstance(run, str) else run.name).rpartition("/")[2]
+    return f"{conversation}/requestCycles/{run_id}" if run_id else ""
+
+
+def wait_for_cycle(
+    conversation: str, run: RequestCycle | str, view: CycleView, seconds: float | None
+) -> v1.WaitRequestCycleRequest:
+    """Make the request that waits for the end of a run: `seconds`, or as long as the server allows if that is less."""
+    request = v1.WaitRequestCycleRequest(
+        name=cycle_name(conversation, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
+    )
+    request.timeout.FromNanoseconds(int(1e9 * min(LONGEST_WAIT if seconds is None else seconds, LONGEST_WAIT)))
+    return request
 
 
 def disposition(response: v1.SendMessageResponse | v1.SpawnSubAgentsResponse) -> Disposition | Literal[""]:

@@ -26,6 +26,7 @@ OURS = {
     "list": "bedrock.cli.commands.inspect:list_",
     "show": "bedrock.cli.commands.inspect:show",
     "cycles": "bedrock.cli.commands.cycles:cycles",
+    "wait": "bedrock.cli.commands.cycles:wait",
     "watch": "bedrock.cli.commands.watch:watch",
     "models": "bedrock.cli.commands.inspect:models",
     "tools": "bedrock.cli.commands.inspect:tools",

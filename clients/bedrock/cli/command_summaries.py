@@ -10,6 +10,7 @@ SUMMARIES = {
     "list": "List conversations, the latest first: of all directories, or with --here of the current one.",
     "show": "Show a conversation: its state and settings, and its latest messages.",
     "cycles": "List the runs of a conversation: what was asked, and how each run ended.",
+    "wait": "Wait until a run has ended, and print how.",
     "watch": "Follow a conversation, or the list of conversations, until Ctrl-C.",
     "models": "List the models that conversations can use.",
     "tools": "List the tools that agents can call.",

@@ -1556,6 +1556,114 @@ class ListRequestCyclesResponse(_message.Message):
 Global___ListRequestCyclesResponse: _TypeAlias = ListRequestCyclesResponse  # noqa: Y015
 
 @_typing.final
+class GetRequestCycleRequest(_message.Message):
+    """The request of GetRequestCycle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The cycle, `conversations/{conversation}/requestCycles/{request_cycle}`. Required."""
+    view: Global___ListRequestCyclesRequest.View.ValueType
+    """Which views to fill. The product view if unset."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        view: Global___ListRequestCyclesRequest.View.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRequestCycleRequest: _TypeAlias = GetRequestCycleRequest  # noqa: Y015
+
+@_typing.final
+class GetRequestCycleResponse(_message.Message):
+    """The response of GetRequestCycle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_CYCLE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request_cycle(self) -> _conversation_pb2.RequestCycle:
+        """The cycle. It may still be under way."""
+
+    def __init__(
+        self,
+        *,
+        request_cycle: _conversation_pb2.RequestCycle | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_cycle", b"request_cycle"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_cycle", b"request_cycle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRequestCycleResponse: _TypeAlias = GetRequestCycleResponse  # noqa: Y015
+
+@_typing.final
+class WaitRequestCycleRequest(_message.Message):
+    """The request of WaitRequestCycle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The cycle, `conversations/{conversation}/requestCycles/{request_cycle}`. Required."""
+    view: Global___ListRequestCyclesRequest.View.ValueType
+    """Which views to fill. The product view if unset."""
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long to wait at most, up to ten minutes. Ten minutes if unset; zero does not
+        wait.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+        view: Global___ListRequestCyclesRequest.View.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "timeout", b"timeout", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitRequestCycleRequest: _TypeAlias = WaitRequestCycleRequest  # noqa: Y015
+
+@_typing.final
+class WaitRequestCycleResponse(_message.Message):
+    """The response of WaitRequestCycle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_CYCLE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request_cycle(self) -> _conversation_pb2.RequestCycle:
+        """The cycle. Its run has ended if `end_time` is set."""
+
+    def __init__(
+        self,
+        *,
+        request_cycle: _conversation_pb2.RequestCycle | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request_cycle", b"request_cycle"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_cycle", b"request_cycle"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitRequestCycleResponse: _TypeAlias = WaitRequestCycleResponse  # noqa: Y015
+
+@_typing.final
 class DownloadAttachmentRequest(_message.Message):
     """The request of DownloadAttachment."""
 

@@ -227,6 +227,16 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListRequestCyclesRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListRequestCyclesResponse.FromString,
                 _registered_method=True)
+        self.GetRequestCycle = channel.unary_unary(
+                '/bedrock.v1.ConversationService/GetRequestCycle',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetRequestCycleRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetRequestCycleResponse.FromString,
+                _registered_method=True)
+        self.WaitRequestCycle = channel.unary_unary(
+                '/bedrock.v1.ConversationService/WaitRequestCycle',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleResponse.FromString,
+                _registered_method=True)
         self.DownloadAttachment = channel.unary_stream(
                 '/bedrock.v1.ConversationService/DownloadAttachment',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.DownloadAttachmentRequest.SerializeToString,
@@ -678,6 +688,30 @@ class ConversationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRequestCycle(self, request, context):
+        """Reads one request cycle.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WaitRequestCycle(self, request, context):
+        """Waits for the end of a run, and then reads its request cycle.
+
+        The call returns as soon as the run has ended, at once if that was before. When
+        the timeout passes first, it returns the cycle as it stands: `stop_reason` and
+        `end_time` are unset then, and the call may be repeated. Waiting changes nothing,
+        and an open question is not answered by it. Give the call a deadline that is
+        later than the timeout, or it ends with DEADLINE_EXCEEDED.
+
+        A call that waits counts as a stream: it is refused with TOO_MANY_STREAMS
+        (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
+        shuts down. It ends with NOT_FOUND when the conversation is deleted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DownloadAttachment(self, request, context):
         """Reads the bytes of an image in pieces, exactly as it was sent.
         """
@@ -897,6 +931,16 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.ListRequestCycles,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListRequestCyclesRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListRequestCyclesResponse.SerializeToString,
+            ),
+            'GetRequestCycle': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRequestCycle,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetRequestCycleRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetRequestCycleResponse.SerializeToString,
+            ),
+            'WaitRequestCycle': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitRequestCycle,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleResponse.SerializeToString,
             ),
             'DownloadAttachment': grpc.unary_stream_rpc_method_handler(
                     servicer.DownloadAttachment,
@@ -1591,6 +1635,60 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/ListRequestCycles',
             bedrock_dot_v1_dot_conversation__service__pb2.ListRequestCyclesRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.ListRequestCyclesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRequestCycle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/GetRequestCycle',
+            bedrock_dot_v1_dot_conversation__service__pb2.GetRequestCycleRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.GetRequestCycleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitRequestCycle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/WaitRequestCycle',
+            bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleResponse.FromString,
             options,
             channel_credentials,
             insecure,

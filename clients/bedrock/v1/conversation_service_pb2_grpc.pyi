@@ -375,6 +375,21 @@ class ConversationServiceStub:
     They are made of messages and the ends of runs, which are kept as long as the
     conversation, so pruned events are not missed.
     """
+    GetRequestCycle: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetRequestCycleRequest, _conversation_service_pb2.GetRequestCycleResponse]
+    """Reads one request cycle."""
+    WaitRequestCycle: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.WaitRequestCycleRequest, _conversation_service_pb2.WaitRequestCycleResponse]
+    """Waits for the end of a run, and then reads its request cycle.
+
+    The call returns as soon as the run has ended, at once if that was before. When
+    the timeout passes first, it returns the cycle as it stands: `stop_reason` and
+    `end_time` are unset then, and the call may be repeated. Waiting changes nothing,
+    and an open question is not answered by it. Give the call a deadline that is
+    later than the timeout, or it ends with DEADLINE_EXCEEDED.
+
+    A call that waits counts as a stream: it is refused with TOO_MANY_STREAMS
+    (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
+    shuts down. It ends with NOT_FOUND when the conversation is deleted.
+    """
     DownloadAttachment: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.DownloadAttachmentRequest, _conversation_service_pb2.DownloadAttachmentResponse]
     """Reads the bytes of an image in pieces, exactly as it was sent."""
     Subscribe: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.SubscribeRequest, _conversation_service_pb2.SubscribeResponse]
@@ -816,6 +831,21 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     They are made of messages and the ends of runs, which are kept as long as the
     conversation, so pruned events are not missed.
+    """
+    GetRequestCycle: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetRequestCycleRequest, _conversation_service_pb2.GetRequestCycleResponse]  # type: ignore[assignment]
+    """Reads one request cycle."""
+    WaitRequestCycle: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.WaitRequestCycleRequest, _conversation_service_pb2.WaitRequestCycleResponse]  # type: ignore[assignment]
+    """Waits for the end of a run, and then reads its request cycle.
+
+    The call returns as soon as the run has ended, at once if that was before. When
+    the timeout passes first, it returns the cycle as it stands: `stop_reason` and
+    `end_time` are unset then, and the call may be repeated. Waiting changes nothing,
+    and an open question is not answered by it. Give the call a deadline that is
+    later than the timeout, or it ends with DEADLINE_EXCEEDED.
+
+    A call that waits counts as a stream: it is refused with TOO_MANY_STREAMS
+    (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
+    shuts down. It ends with NOT_FOUND when the conversation is deleted.
     """
     DownloadAttachment: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.DownloadAttachmentRequest, _conversation_service_pb2.DownloadAttachmentResponse]  # type: ignore[assignment]
     """Reads the bytes of an image in pieces, exactly as it was sent."""
@@ -1387,6 +1417,33 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         They are made of messages and the ends of runs, which are kept as long as the
         conversation, so pruned events are not missed.
+        """
+
+    @_abc_1.abstractmethod
+    def GetRequestCycle(
+        self,
+        request: _conversation_service_pb2.GetRequestCycleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.GetRequestCycleResponse, _abc.Awaitable[_conversation_service_pb2.GetRequestCycleResponse]]:
+        """Reads one request cycle."""
+
+    @_abc_1.abstractmethod
+    def WaitRequestCycle(
+        self,
+        request: _conversation_service_pb2.WaitRequestCycleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.WaitRequestCycleResponse, _abc.Awaitable[_conversation_service_pb2.WaitRequestCycleResponse]]:
+        """Waits for the end of a run, and then reads its request cycle.
+
+        The call returns as soon as the run has ended, at once if that was before. When
+        the timeout passes first, it returns the cycle as it stands: `stop_reason` and
+        `end_time` are unset then, and the call may be repeated. Waiting changes nothing,
+        and an open question is not answered by it. Give the call a deadline that is
+        later than the timeout, or it ends with DEADLINE_EXCEEDED.
+
+        A call that waits counts as a stream: it is refused with TOO_MANY_STREAMS
+        (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
+        shuts down. It ends with NOT_FOUND when the conversation is deleted.
         """
 
     @_abc_1.abstractmethod

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bedrock import v1
+from google.protobuf.duration_pb2 import Duration
 
 from actors.core.content import MessageType, Text
 from actors.core.errors import Reason, Rejected
@@ -13,9 +14,12 @@ from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase, QueuedInput
 from actors.messages import commands as requests
 from server.contract import limits
-from tests.integration.server.grpc_harness import GrpcHarness, refused
+from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
 from tests.integration.server.test_calls import ask, pages
 from tests.integration.server.watch_harness import NAME, Author, changed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FATES = v1.QueuedMessage
 
@@ -231,3 +235,123 @@ def test_a_run_that_stops_while_the_page_is_read_is_there_once(
     found = [(each.name[-1], each.stop_reason) for each in answer.request_cycles]
     expected = [("1", v1.STOP_REASON_COMPLETED), ("2", v1.STOP_REASON_COMPLETED), ("3", v1.STOP_REASON_INTERRUPTED)]
     assert found == (expected[::-1] if descending else expected)
+
+
+def test_one_cycle_is_read_as_it_is_listed(harness: GrpcHarness, author: Author) -> None:
+    live_through(author, 3)
+    author.store.prune_log("c1", author.head)
+    view = v1.ListRequestCyclesRequest.VIEW_FULL
+    listed = ask(harness, "ListRequestCycles", v1.ListRequestCyclesRequest(parent=NAME, view=view)).request_cycles
+    assert len(listed) == 4
+    for cycle in listed:
+        name = cycle.name.replace(NAME, "conversations/slug-c1")
+        answer = ask(harness, "GetRequestCycle", v1.GetRequestCycleRequest(name=name, view=view))
+        assert answer.request_cycle == cycle
+    plain = ask(harness, "GetRequestCycle", v1.GetRequestCycleRequest(name=listed[0].name)).request_cycle
+    assert (len(plain.steps), len(plain.rounds)) == (2, 0)
+
+
+@pytest.mark.parametrize("call", ["GetRequestCycle", "WaitRequestCycle"])
+@pytest.mark.parametrize("run", ["c1:0", "c1:5", "c2:1", "m1"])
+def test_a_cycle_that_does_not_exist_is_not_found(harness: GrpcHarness, author: Author, call: str, run: str) -> None:
+    live_through(author, 3)
+    Author(author.store, harness.hub, "c2").commit(RunStop("c2:1", StopReason.COMPLETED))
+    name = f"{NAME}/requestCycles/{run}"
+    refusal = refused(lambda: ask(harness, call, getattr(v1, f"{call}Request")(name=name)))
+    assert (refusal.code, refusal.text) == ("NOT_FOUND", f"{name} does not exist")
+
+
+def test_a_run_that_stops_while_its_cycle_is_read_has_ended(
+    harness: GrpcHarness, author: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_through(author, 2)
+    load: Any = author.store.load
+    stale = load("c1")
+    author.commit(RunStop("c1:3", StopReason.INTERRUPTED), state=Idle(Ledger(run=3, seq=author.messages)))
+    monkeypatch.setattr(author.store, "load", lambda _: stale)
+    name = f"{NAME}/requestCycles/c1:3"
+    found = ask(harness, "GetRequestCycle", v1.GetRequestCycleRequest(name=name)).request_cycle
+    assert (found.stop_reason, len(found.steps)) == (v1.STOP_REASON_INTERRUPTED, 2)
+
+
+# --- waiting for the end of a run -------------------------------------------------------------------------------------
+
+
+def wait(harness: GrpcHarness, run: int, **fields: Any) -> Any:
+    """Begin to wait, and return the call once the server waits."""
+    before = harness.hub.watchers()
+    request = v1.WaitRequestCycleRequest(name=f"{NAME}/requestCycles/c1:{run}", **fields)
+    call = harness.stub.WaitRequestCycle.future(request, metadata=AUTHORIZED, timeout=30)
+    for _ in range(10_000):
+        if harness.hub.watchers() > before or call.done():
+            return call
+        ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME))
+    raise AssertionError("nobody waits")
+
+
+def test_who_waits_is_told_of_the_end_of_the_run(harness: GrpcHarness, author: Author) -> None:
+    live_through(author, 2)
+    waiting = [wait(harness, 3) for _ in range(3)]
+    author.commit(author.says("a", run="c1:3", type=MessageType.AGENT, request_id="r4"))
+    author.token("not woken for this")
+    author.commit(changed("llm_requesting"))
+    assert not any(call.done() for call in waiting)
+    author.commit(RunStop("c1:3", StopReason.COMPLETED, "x"), state=Idle(Ledger(run=3, seq=author.messages)))
+    for call in waiting:
+        cycle = call.result().request_cycle
+        assert (cycle.stop_reason, cycle.stop_detail, len(cycle.steps)) == (v1.STOP_REASON_COMPLETED, "x", 3)
+        assert cycle.HasField("end_time")
+    assert (harness.hub.watchers(), len(harness.endpoint.watchers)) == (0, 0)
+
+
+def test_a_run_that_has_ended_is_not_waited_for(harness: GrpcHarness, author: Author) -> None:
+    live_through(author, 2)
+    cycle = wait(harness, 2).result().request_cycle
+    assert cycle.stop_reason == v1.STOP_REASON_COMPLETED
+
+
+def test_an_end_that_is_published_late_or_not_at_all_is_not_missed(harness: GrpcHarness, author: Author) -> None:
+    live_through(author, 2)
+    early = author.store_only(RunStop("c1:3", StopReason.COMPLETED), state=Idle(Ledger(run=3, seq=author.messages)))
+    assert wait(harness, 3).result().request_cycle.HasField("end_time"), "stored, not yet published"
+    author.publish(early)
+    ledger = Ledger(run=4, live=True, seq=author.messages)
+    author.commit(
+        author.says("ask 4", run="c1:4", delivery="direct"),
+        state=LlmRequesting(ledger, "r", 1, Phase.CONNECTING, 1),
+    )
+    call = wait(harness, 4)
+    author.store_only(RunStop("c1:4", StopReason.COMPLETED), state=Idle(Ledger(run=4, seq=author.messages)))
+    author.commit(author.says("the only event that the hub has"))
+    assert call.result().request_cycle.HasField("end_time")
+
+
+def test_after_the_timeout_the_cycle_is_shown_as_it_stands(harness: GrpcHarness, author: Author) -> None:
+    live_through(author, 2)
+    for timeout in (Duration(), Duration(nanos=20_000_000)):
+        cycle = wait(harness, 3, timeout=timeout, view=v1.ListRequestCyclesRequest.VIEW_ROUNDS).result().request_cycle
+        assert (cycle.stop_reason, cycle.HasField("end_time")) == (v1.STOP_REASON_UNSPECIFIED, False)
+        assert (len(cycle.steps), len(cycle.rounds)) == (0, 1)
+    assert (harness.hub.watchers(), len(harness.endpoint.watchers)) == (0, 0)
+
+
+def test_waiting_ends_with_the_conversation_and_with_the_server(harness: GrpcHarness, author: Author) -> None:
+    live_through(author, 0)
+    call = wait(harness, 1)
+    harness.hub.deleted("c1")
+    assert refused(call.result).code == "NOT_FOUND"
+    call = wait(harness, 1)
+    harness.stop()
+    refusal = refused(call.result)
+    assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")
+
+
+def test_who_waits_counts_as_a_stream(open_harness: Callable[..., GrpcHarness]) -> None:
+    harness = open_harness(max_streams=1)
+    author = Author(harness.services.store, harness.hub)
+    live_through(author, 0)
+    call = wait(harness, 1)
+    refusal = refused(harness.watch)
+    assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
+    assert refused(wait(harness, 1).result).reason == "TOO_MANY_STREAMS"
+    call.cancel()

@@ -640,10 +640,13 @@ def test_the_ends_of_runs_and_waits_outlive_the_log(
     for _ in range(2):
         assert store.stopped_runs("c1", limit=9) == runs
         assert store.settled_inputs("c1", limit=9) == fates
+        assert [store.stopped_run("c1", f"c1:{number}") for number in (1, 2, 3)] == [runs[0], runs[2], None]
+        assert store.stopped_run("c2", "c1:1") is None
         store.prune_log("c1", 1_000)
     assert [*store.stopped_runs("c2", limit=9), *store.settled_inputs("c2", limit=9)] == []
     store.delete("c1")
     assert [*store.stopped_runs("c1", limit=9), *store.settled_inputs("c1", limit=9)] == []
+    assert store.stopped_run("c1", "c1:1") is None
 
 
 def test_the_ends_of_runs_and_waits_are_read_in_pages_both_ways(

@@ -280,6 +280,8 @@ class FakeBedrock:
         """What ListQueue answers, the oldest first."""
         self.cycles: list[v1.RequestCycle] = []
         """What ListRequestCycles answers instead of what the feed tells."""
+        self.waits = 0
+        """How many calls of WaitRequestCycle return before the run has ended."""
         self._pending: deque[Step] = deque()
         self._accepted: dict[str, v1.SendMessageResponse] = {}
         self._runs = 0
@@ -576,6 +578,19 @@ class FakeBedrock:
                 end = event.run_stopped
                 cycles.append(v1.RequestCycle(name=end.request_cycle, stop_reason=end.reason, stop_detail=end.detail))
         return v1.ListRequestCyclesResponse(request_cycles=cycles)
+
+    def GetRequestCycle(self, request: v1.GetRequestCycleRequest) -> v1.GetRequestCycleResponse:
+        found = self.ListRequestCycles(v1.ListRequestCyclesRequest()).request_cycles
+        same = (cycle for cycle in found if cycle.name.rpartition("/")[2] == request.name.rpartition("/")[2])
+        return v1.GetRequestCycleResponse(request_cycle=next(same, v1.RequestCycle(name=request.name)))
+
+    def WaitRequestCycle(self, request: v1.WaitRequestCycleRequest) -> v1.WaitRequestCycleResponse:
+        """Return at once: after `waits` such calls, the end of the run."""
+        cycle = self.GetRequestCycle(v1.GetRequestCycleRequest(name=request.name)).request_cycle
+        if len(self.asked(v1.WaitRequestCycleRequest)) > self.waits:
+            cycle.stop_reason = cycle.stop_reason or v1.STOP_REASON_COMPLETED
+            cycle.end_time.GetCurrentTime()
+        return v1.WaitRequestCycleResponse(request_cycle=cycle)
 
     def VerifyConversation(self, request: v1.VerifyConversationRequest) -> v1.VerifyConversationResponse:
         broken = ["the conversation's row cannot be read"] if request.name in self.unreadable else []

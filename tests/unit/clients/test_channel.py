@@ -21,12 +21,12 @@ from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusa
 from tests.unit.llm.conftest import make_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from google.protobuf.descriptor import MethodDescriptor
 
-READS = ("Get", "List", "Browse", "Verify")
+READS = ("Get", "List", "Browse", "Verify", "Wait")
 """How the names of calls begin that change nothing and have one answer. Streams: test_openings.py."""
 
 METHODS = [
@@ -49,7 +49,7 @@ def test_reads_and_calls_with_a_request_id_are_tried_again_and_nothing_else(meth
 
 
 @contextmanager
-def broken_once(address: str, *, there: int = sys.maxsize, back: int = sys.maxsize) -> Iterator[str]:
+def broken_once(address: str, *, there: int = sys.maxsize, back: int = sys.maxsize) -> Generator[str]:
     """An address that leads to a server; the first connection breaks after so many bytes on the way there or back."""
     host, _, port = address.rpartition(":")
 

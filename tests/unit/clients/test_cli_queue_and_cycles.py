@@ -184,6 +184,28 @@ def test_a_run_that_ended_since_a_snapshot_is_reported_by_its_event_alone(progra
 # --- cycles -----------------------------------------------------------------------------------------------------------
 
 
+def test_wait_prints_how_the_run_ended(program: Program, fake: FakeBedrock) -> None:
+    fake.conversation.state.run = f"{NAME}/requestCycles/c1:3"
+    fake.waits = 1
+    done = program("wait", SLUG)
+    assert (done.exit_code, done.stdout) == (exits.OK, "c1:3\t\t0\tcompleted\n")
+    late = program("wait", SLUG, "--run", "c1:4", "--timeout", "0")
+    assert (late.exit_code, late.stdout) == (exits.OK, "c1:4\t\t0\tcompleted\n")
+    fake.waits = 1_000
+    late = program("wait", SLUG, "--timeout", "0")
+    assert (late.exit_code, late.stdout) == (exits.FAILED, "c1:3\t\t0\trunning\n")
+
+
+def test_wait_takes_the_last_run_if_none_is_in_progress(program: Program, fake: FakeBedrock) -> None:
+    none = program("wait", SLUG)
+    assert (none.exit_code, none.stderr) == (exits.FAILED, "error: the conversation has no runs yet\n")
+    names = [f"{NAME}/requestCycles/c1:{number}" for number in (1, 3)]
+    fake.cycles = [v1.RequestCycle(name=name, stop_reason=v1.STOP_REASON_ERROR) for name in names]
+    done = program("wait", SLUG, "--output", "json")
+    assert done.exit_code == exits.FAILED
+    assert [each["name"][-4:] for each in json.loads(done.stdout)] == ["c1:3"]
+
+
 def test_cycles_of_a_file_need_no_server(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     file.write_text(LINES)

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from bedrock import Client, Event, Instructions, SubAgentStatus, Task, v1
 from bedrock.errors import AgentBusy, NotForkable, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
+from google.protobuf.duration_pb2 import Duration
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -473,6 +474,8 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert [step.step for step in conversation.replay()] == [1]
     assert conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
     assert list(conversation.cycles(view="full")) == []
+    assert conversation.cycle("c1:1").name == f"{NAME}/requestCycles/c1:1"
+    assert conversation.wait_for_cycle("c1:1").stop_reason == "completed"
     assert conversation.delete() == []
     assert [found.slug for found in client.conversations()] == [SLUG]
     entries = client.watch_conversations()
@@ -482,6 +485,25 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert (client.tool("bash").name, client.model("models/a/b").name) == ("tools/bash", "models/a/b")
     assert client.server_info().version == "0.1.0"
     assert client.browse("/tmp").path == "/tmp"
+
+
+def test_waiting_for_a_cycle_goes_on_until_the_run_has_ended_or_the_time_is_up(
+    client: Client, fake: FakeBedrock
+) -> None:
+    fake.waits = 2
+    conversation = client.conversation("c1")
+    cycle = conversation.wait_for_cycle(f"{NAME}/requestCycles/c1:9", view="rounds")
+    assert (cycle.name, cycle.stop_reason) == ("conversations/c1/requestCycles/c1:9", "completed")
+    assert cycle.end_time is not None
+    whole = v1.WaitRequestCycleRequest(
+        name=cycle.name, timeout=Duration(seconds=600), view=v1.ListRequestCyclesRequest.VIEW_ROUNDS
+    )
+    assert fake.asked(v1.WaitRequestCycleRequest) == [whole] * 3
+    fake.waits = 1_000_000
+    assert conversation.wait_for_cycle(cycle, timeout=0).end_time is None
+    assert fake.asked(v1.WaitRequestCycleRequest)[3:] == [
+        v1.WaitRequestCycleRequest(name=cycle.name, timeout=Duration(), view=v1.ListRequestCyclesRequest.VIEW_STEPS)
+    ]
 
 
 def test_sub_agents_are_a_run(client: Client, fake: FakeBedrock) -> None:

@@ -58,7 +58,7 @@ ENVELOPES = {
         f"{call}ConversationResponse"
         for call in "Create Get Update Archive Unarchive Delete Continue Fork Verify".split()
     ),
-    *("GetModelResponse", "GetToolResponse"),
+    *("GetModelResponse", "GetToolResponse", "GetRequestCycleResponse", "WaitRequestCycleResponse"),
     *(f"List{what}Response" for what in "Conversations Messages RequestCycles Queue Models Tools".split()),
     *"SendMessageResponse SpawnSubAgentsResponse ResolveApprovalResponse WithdrawMessageResponse".split(),
     *"TriggerContinuationResponse SubscribeResponse ExportConversationResponse DownloadAttachmentResponse".split(),
@@ -205,7 +205,7 @@ def fill_single(kind: str, message: Any, depth: int) -> None:
 
 @each_wrapper
 def test_nothing_is_lost_between_a_message_and_json(wrapper: type[Wrapper[Any]]) -> None:
-    message = filled(message_type(wrapper))
+    message: Any = filled(message_type(wrapper))
     wrapped = wrapper.from_proto(message)
     values = json.loads(json.dumps(wrapped.to_dict()))
     if wrapper is Event:

@@ -44,6 +44,8 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.DownloadAttachmentRequest: {"name": f"{NAME}/attachments/sha256-1"},
     v1.ListMessagesRequest: {"parent": NAME},
     v1.ListRequestCyclesRequest: {"parent": NAME},
+    v1.GetRequestCycleRequest: {"name": f"{NAME}/requestCycles/c:1"},
+    v1.WaitRequestCycleRequest: {"name": f"{NAME}/requestCycles/c:1", "timeout": Duration(seconds=600)},
     v1.ListQueueRequest: {"parent": NAME},
     v1.WithdrawMessageRequest: {"name": f"{NAME}/messages/m1"},
     v1.SubscribeRequest: {"name": NAME},
@@ -71,6 +73,7 @@ BAD_NAMES = (
 )
 BAD_FILTERS = ("x" * (limits.MAX_FILTER_BYTES + 1), "é" * limits.MAX_FILTER_BYTES, 'title = "a\0"')
 BAD_ORDERS = ("state", "title down", "title desc desc", "t" * 99)
+BAD_CYCLES = ("", NAME, f"{NAME}/requestCycles/", f"{NAME}/messages/m")
 BAD_TOKENS = ("x" * (limits.MAX_PAGE_TOKEN_CHARS + 1),)
 
 WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
@@ -152,6 +155,12 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "after_sequence": (-1,),
     },
     v1.ListRequestCyclesRequest: {"parent": BAD_NAMES, "page_size": (-5,), "page_token": BAD_TOKENS, "view": (9,)},
+    v1.GetRequestCycleRequest: {"name": BAD_CYCLES, "view": (9,)},
+    v1.WaitRequestCycleRequest: {
+        "name": BAD_CYCLES,
+        "view": (9,),
+        "timeout": (Duration(seconds=-1), Duration(seconds=600, nanos=1)),
+    },
     v1.ListQueueRequest: {"parent": BAD_NAMES, "page_size": (-1,), "page_token": BAD_TOKENS},
     v1.WithdrawMessageRequest: {"name": ("", NAME, f"{NAME}/messages/", f"{NAME}/attachments/x")},
     v1.SubscribeRequest: {"name": BAD_NAMES, "after_revision": (-1,), "recent_messages": (-1,)},

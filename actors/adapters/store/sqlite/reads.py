@@ -204,6 +204,14 @@ class StoreReads:
         query = _between(RUNS, "revision", before, descending=descending)
         return self._page(run_of, query, (self._visible(conversation_id), after, limit))
 
+    @read_again
+    def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
+        """Return how a run ended; see ports.Store."""
+        query = f"{RUNS} AND run = ? ORDER BY revision DESC LIMIT 1"  # most often it is a late one
+        with self._reading() as connection:
+            row = connection.execute(query, (self._visible(conversation_id), run)).fetchone()
+        return None if row is None else run_of(row)
+
     def settled_inputs(
         self,
         conversation_id: str,

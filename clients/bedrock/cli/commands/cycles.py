@@ -1,4 +1,4 @@
-"""The command `cycles`: request cycles of a conversation, or of a file of events."""
+"""The commands `cycles`, for request cycles of a conversation or of a file of events, and `wait`, for a run's end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from bedrock._interrupts import ending_at_once
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import CONVERSATION
+from bedrock.cli.arguments import CONVERSATION, NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display.labels import ending
 from bedrock.cli.display.timeline import timeline_of
@@ -23,10 +23,13 @@ from bedrock.request_cycles import RequestCycle
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from bedrock import Conversation
     from bedrock.types import CycleView
 
 #: The entry point group in which the server's distribution registers the function that folds events into cycles.
 GROUP = "bedrock.offline"
+
+COLUMNS = ("run", "asked", "requests", "ended")
 
 #: Default number of cycles shown.
 LIMIT = 20
@@ -64,7 +67,38 @@ def cycles(
         for line in timeline_of(found, Paint.for_stream(sys.stdout), columns(sys.stdout)):
             print_line(line)
     else:
-        print_table(("run", "asked", "requests", "ended"), map(_row, found))
+        print_table(COLUMNS, map(_row, found))
+
+
+@click.command()
+@NAME
+@click.option("--run", default="", metavar="RUN", help="The run to wait for. [the one in progress, else the last one]")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer than this. [no limit]")
+@JSON_OPTION
+@click.pass_context
+def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, output: str) -> None:
+    """Wait until a run has ended, and print how.
+
+    Nothing is changed, and a question stays open for others to answer. The exit code is 0 if the run has completed, 1
+    if it failed, was interrupted or has not ended in time. `bedrock cycles` lists the ids of runs.
+    """
+    conversation = connect(ctx).conversation(name)
+    chosen = run or conversation.get().state.run or _latest(conversation)
+    cycle = conversation.wait_for_cycle(chosen, view="full", timeout=timeout)
+    if output == "json":
+        print_values([cycle])
+    else:
+        print_table(COLUMNS, [_row(cycle)])
+    if cycle.stop_reason != "completed":
+        ctx.exit(exits.FAILED)
+
+
+def _latest(conversation: Conversation) -> str:
+    """Return the last run. Raises CommandError if there is none."""
+    latest = next(iter(conversation.cycles(newest_first=True)), None)
+    if latest is None:
+        raise exits.CommandError("the conversation has no runs yet")
+    return latest.name
 
 
 def event_list(cycles: Iterable[RequestCycle]) -> Iterator[str]:

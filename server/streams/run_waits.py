@@ -1,0 +1,104 @@
+"""WaitRequestCycle: wait for the end of a run, woken by the hub.
+
+A waiter attaches to the hub first and reads the store afterwards, as a watcher of the conversation does: the end of the
+run is either in the store by then, or among the events that are published from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from actors.core.errors import Reason, Rejected
+from actors.core.notifications import RunStop
+from actors.core.summary import run_id
+from server.contract import limits
+from server.contract.errors import ConversationNotFoundError
+from server.streams.base import LastingCall, Streams
+
+if TYPE_CHECKING:
+    from bedrock import v1
+
+    from server.streams.subscribe import Sources
+
+
+class RunWaits:
+    """The calls of WaitRequestCycle; they count as streams. Event loop only."""
+
+    def __init__(self, streams: Streams, sources: Sources) -> None:
+        self._streams = streams
+        self.sources = sources
+
+    async def until_ended(self, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest) -> None:
+        """Return when the run has ended, or when the request's timeout has passed.
+
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError or StoreError.
+        """
+        timeout = request.timeout.ToNanoseconds() / 1e9 if request.HasField("timeout") else limits.MAX_WAIT_SECONDS
+        try:
+            async with asyncio.timeout(timeout):
+                await self._streams.attend(lambda: _RunWait(self._streams, self.sources, conversation_id, run, request))
+        except TimeoutError:
+            pass
+
+
+class _RunWait(LastingCall):
+    """One call. Event loop only, except the callbacks of the hub."""
+
+    def __init__(
+        self, streams: Streams, sources: Sources, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest
+    ) -> None:
+        super().__init__(streams)
+        self._sources = sources
+        self._conversation_id = conversation_id
+        self._run = run
+        self._request = request
+        self._position = 0
+        """The last revision looked at."""
+        self._ended = False
+        self._watch = sources.hub.attach(conversation_id, self._on_publish, _ignore_text)
+
+    def close(self) -> None:
+        """Detach from the hub; idempotent."""
+        self._watch.close()
+
+    def look_after(self, now: float, next_time: float) -> None:
+        """Nothing is sent before the end, so there are no heartbeats, and no reader that could stall."""
+
+    def _on_publish(self) -> None:
+        """Wake the call for an event (a publisher's thread)."""
+        self._sources.wakeups.wake(self.wake)
+
+    async def _open(self) -> None:
+        await self._sources.reads(self._look)
+
+    async def _go_on(self) -> bool:
+        """Look at the events so far; return whether to go on waiting."""
+        self._woken.clear()
+        closing = self._streams.closing  # read first: an end published until then still counts
+        batch = self._watch.read(self._position, live_text=False)
+        while batch.behind and not batch.deleted and not self._ended:
+            await self._sources.reads(self._look)
+            batch = self._watch.read(self._position, live_text=False)
+        if batch.deleted:
+            raise ConversationNotFoundError(self._request.name)
+        for event in batch.stored:
+            self._position = event.revision
+            self._ended |= isinstance(event.notification, RunStop) and event.notification.run == self._run
+        if closing and not self._ended:
+            raise Rejected(Reason.SHUTTING_DOWN)
+        return not self._ended
+
+    def _look(self) -> None:
+        """Look whether the run has ended (reading thread). Raises ConversationNotFoundError if there is no such run."""
+        record = self._sources.store.load(self._conversation_id)
+        self._ended = self._sources.store.stopped_run(self._conversation_id, self._run) is not None
+        if self._ended:
+            return
+        if record is None or not record.state.ledger.live or run_id(record.id, record.state.ledger.run) != self._run:
+            raise ConversationNotFoundError(self._request.name)
+        self._position = record.last_seq
+
+
+def _ignore_text() -> None:
+    """Do nothing: the end of a run is no text."""
