@@ -126,7 +126,7 @@ readme-session: $(STAMP)  ## Draw docs/session.svg, which README.md shows, from 
 # Notes in reports/fault.json what a part has done.
 RECORD = @PYTHONPATH=.:clients $(BIN)/python -m tests.fault.record
 
-FAULTS := machine sandbox kill races watch agents mcp aborts suite
+FAULTS := machine sandbox kill races watch agents mcp client-tools aborts suite
 EXAMPLES ?= 100000
 TREES ?= 1000
 KILLS ?= 500
@@ -136,11 +136,12 @@ COMMIT_RACES ?= 1000
 CANCELS ?= 2000
 FAMILIES ?= 100
 MCP_CANCELS ?= 1000
+CLIENT_CANCELS ?= 1000
 ABORTS ?= 2000
 SUITE_KILLS ?= 10
 
 .PHONY: fault $(FAULTS:%=fault-%)
-fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, ABORTS, SUITE_KILLS)
+fault: $(addprefix fault-,$(or $(PARTS),$(FAULTS)))  ## Search long for what breaks a promise (PARTS="machine kill" for some; EXAMPLES, TREES, KILLS, RACES, RESUMES, CANCELS, FAMILIES, MCP_CANCELS, CLIENT_CANCELS, ABORTS, SUITE_KILLS)
 
 # The machine's laws, over EXAMPLES lives.
 fault-machine: $(STAMP)
@@ -186,6 +187,12 @@ fault-mcp: $(STAMP)
 	BEDROCK_MCP_CANCELS=$(MCP_CANCELS) $(BIN)/python -m pytest --timeout 0 -k cancels_at_random_moments \
 	  tests/integration/mcp/test_servers.py tests/e2e/test_mcp.py
 	$(RECORD) mcp CANCELS=$(MCP_CANCELS)
+
+# CLIENT_CANCELS of runs whose calls a client answers at the same moment: each call has one end, and one result.
+fault-client-tools: $(STAMP)
+	BEDROCK_CLIENT_CANCELS=$(CLIENT_CANCELS) $(BIN)/python -m pytest --timeout 0 \
+	  tests/integration/actors/test_client_tools.py
+	$(RECORD) client-tools CLIENT_CANCELS=$(CLIENT_CANCELS)
 
 # The tests themselves, killed SUITE_KILLS times at random moments and run again: nothing is left that troubles them.
 fault-suite: $(STAMP)

@@ -124,8 +124,10 @@ class InvalidTransition(Exception):  # noqa: N818 -- the seeds call it so
 class Rejected(InvalidTransition):
     """A command was refused in this state, with a reason for programs and a text for people. The state is unchanged."""
 
-    def __init__(self, reason: Reason, text: str = "") -> None:
+    def __init__(self, reason: Reason, text: str = "", cause: str = "") -> None:
         super().__init__(text or REFUSAL_TEXTS[reason])
         self.reason = reason
         self.run: tuple[str, str] | None = None
         """The conversation and its run under way, by their ids; set by the conversation's actor where there is one."""
+        self.cause = cause
+        """The finer reason for programs; "" if there is none."""

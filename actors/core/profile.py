@@ -4,6 +4,35 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from actors.core.context import ToolGroup, ToolTraits
+
+
+class ClientTool(Struct, frozen=True, omit_defaults=True):
+    """A tool that clients run."""
+
+    name: str
+    description: str = ""
+    input_schema: str = '{"type":"object","properties":{}}'
+    """A JSON Schema of type object, as JSON text."""
+    group: ToolGroup = ToolGroup.OTHER
+    timeout_ms: int = 300_000
+    """How long a call waits for an answer, in milliseconds."""
+    read_only: bool = False
+    requires_approval: bool = False
+    """Whether it needs approval under every policy."""
+
+    @property
+    def traits(self) -> ToolTraits:
+        """What the state machine knows of it."""
+        return ToolTraits(
+            self.name,
+            self.group,
+            writes=not self.read_only,
+            always_asks=self.requires_approval,
+            client=True,
+            timeout_ms=self.timeout_ms,
+        )
+
 
 class Profile(Struct, frozen=True, omit_defaults=True):
     """What the creator of a conversation chose; the defaults are those of a conversation that chose nothing.
@@ -23,3 +52,5 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     """The id of the last run of that conversation which the fork has, as the origin calls it."""
     cache_key: str = ""
     """The key by which providers find cached prefixes, shared by forks and their origin; "": the conversation's id."""
+    client_tools: tuple[ClientTool, ...] = ()
+    """The tools that clients run; they change at rest only."""

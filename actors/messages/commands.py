@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from actors.core.content import Image, Message, Usage
+from actors.core.content import Image, Message, ToolError, ToolSuccess, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import QueueChanged
-from actors.core.profile import Profile
+from actors.core.profile import ClientTool, Profile
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord
@@ -107,6 +107,23 @@ class ResolveApprovalCommand(Struct, frozen=True):
     note: str = ""
 
 
+class SubmitToolResultCommand(Struct, frozen=True):
+    """Answer a call of a client's tool."""
+
+    tool_use_id: str
+    result: ToolSuccess | ToolError
+    request_id: str = ""
+    body_hash: str = ""
+
+
+class SubmitToolResultResult(Struct, frozen=True):
+    """The message that holds the result. Stored as JSON, to answer the same request again."""
+
+    message: Message
+    duplicate: bool = False
+    """Whether the call had got this answer before."""
+
+
 class SetModeCommand(Struct, frozen=True):
     """Set the mode of tools that start from now on. Handled before all normal messages."""
 
@@ -150,6 +167,7 @@ class UpdateConversationCommand(Struct, frozen=True):
     budget: Budget | None = None
     some_amounts: dict[str, int] = {}
     """Fields of the budget to set; the others stay."""
+    client_tools: tuple[ClientTool, ...] | None = None
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):
@@ -260,6 +278,7 @@ ConversationCommand: TypeAlias = (
     SendMessageCommand
     | CancelConversationCommand
     | ResolveApprovalCommand
+    | SubmitToolResultCommand
     | SetModeCommand
     | TriggerContinuationCommand
     | UpdateConversationCommand
@@ -278,5 +297,6 @@ def etag_of(record: ConversationRecord) -> str:
     settings = (
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
         record.always_approved, record.follow_up_policy, record.budget, record.archived_at, record.mode,
+        record.profile.client_tools,
     )  # fmt: skip
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -124,6 +124,11 @@ def parse_arguments(name: str, raw: str) -> dict[str, Any]:
     return value
 
 
+def input_misfit(name: str, problem: str) -> str:
+    """Return the result of a call of the tool `name` whose input does not fit its schema."""
+    return f"The input of {name} does not fit its schema: {problem}. Nothing was run."
+
+
 class ToolTransientError(Exception):
     """The infrastructure failed, not the tool; `begun`: whether the tool may have had an effect already."""
 

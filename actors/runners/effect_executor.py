@@ -167,6 +167,10 @@ class EffectExecutor:
         """Read all messages now, so that a run begins only if they are readable. Raises StoreError."""
         self._requests.builder.read_history(record)
 
+    def history(self, record: ConversationRecord) -> tuple[Message, ...]:
+        """Return all messages of the conversation. Raises StoreError."""
+        return self._requests.builder.history_of(record).through(record.state.ledger.seq)
+
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
         """Pass messages that were just committed to the next model request, so that it need not read them."""
         self._requests.builder.committed(record, messages)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.core.content import Text
+from actors.core.content import Content, Text
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
@@ -29,6 +29,7 @@ from actors.ports import (
 from actors.ports.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
 from actors.runners.request_builder import RequestBuilder
+from actors.runtime import offered_tools
 from actors.runtime.actor import Actor, tell, tell_all
 from actors.runtime.read_pace import ReadPace
 
@@ -54,6 +55,8 @@ class LlmRequest:
     """Looks up the model, and may ask providers for it (runner's thread). Raises ModelFailedError."""
     build: Callable[[Model], ModelRequest]
     """Builds the request from the history (runner's thread). Raises StoreError or ImagesUnavailableError."""
+    judge: Callable[[tuple[Content, ...]], tuple[Content, ...]]
+    """Returns the content of an answer with a verdict on each call of a client's tool (runner's thread)."""
     cancel: CancelToken
 
 
@@ -204,7 +207,7 @@ class LlmRunner(Actor):
             at=self._clock.now_ms(),
             request_id=self._request.request_id,
             attempt=self._request.attempt,
-            content=answer.content,
+            content=self._request.judge(answer.content),
             end_turn=answer.end_turn,
             usage=answer.usage,
             truncated=answer.truncated,
@@ -253,7 +256,8 @@ class ModelRequests:
         token = begin()
         find = functools.partial(model_choice.find, self._services, effect.model, token)
         build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
-        self._current = LlmRequest(effect.request_id, effect.attempt, find, build, token)
+        judge = functools.partial(offered_tools.judged, tools=record.profile.client_tools)
+        self._current = LlmRequest(effect.request_id, effect.attempt, find, build, judge, token)
         pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, token)
         ended = functools.partial(self._on_end, record.id)
         try:

@@ -8,6 +8,7 @@ from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.history import ProviderView, summary_view, within_limits
 from actors.ports import ModelRequest, ToolSpec
 from actors.runners.history_cache import HistoryCache
+from actors.runtime.offered_tools import offered_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,5 +75,5 @@ class RequestBuilder:
         )
 
     def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:
-        specs = self._services.offered(record)
+        specs = tuple(spec for spec in self._services.offered(record) if offered_in(record.state.ledger.run_mode, spec))
         return tuple(spec for spec in specs if spec.essential) if model.info.lean else specs

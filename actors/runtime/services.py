@@ -22,6 +22,7 @@ from actors.ports import (
 )
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.runtime.admission import FileRoom
+from actors.runtime.offered_tools import spec_of
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
@@ -111,4 +112,4 @@ class Services:
         ours, chosen = self.toolbox.specs(sub_agent=not record.user_initiated), record.profile.tools
         if chosen is not None:
             ours = tuple(spec for spec in ours if spec.name in chosen)
-        return (*ours, *self.mcp.offered(record.id))
+        return (*ours, *self.mcp.offered(record.id), *map(spec_of, record.profile.client_tools))

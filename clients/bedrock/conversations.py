@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from bedrock import v1
 from bedrock._shared.deadline import checked_timeout
-from bedrock._shared.enum_names import resource_name
+from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.wrapper import Value, Wrapper, new_message
 from bedrock.messages import QueuedMessage, Usage
 from bedrock.states import ConversationState
-from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode
+from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode, ToolGroup
 
 __all__ = [
     "Budget",
     "CancelConversationResult",
+    "ClientTool",
     "ContextUsage",
     "ConversationInfo",
     "ConversationListEvent",
@@ -75,6 +76,42 @@ class ToolSelection(Value[v1.ToolSelection]):
 
     tools: tuple[str, ...] = ()
     """The resource names of the tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTool(Value[v1.ClientTool]):
+    """A tool that clients run for the agent; `Conversation.submit_tool_result` answers a call of it."""
+
+    name: str
+    """The name that the model calls it by."""
+    description: str = ""
+    """What it does, for the model."""
+    input_schema: dict[str, Any] = field(default_factory=dict, hash=False)
+    """The JSON Schema of its input, of type object; empty for a tool without input."""
+    group: ToolGroup | Literal[""] = ""
+    """The kind of work that it does; "other" if empty."""
+    timeout: timedelta = timedelta()
+    """How long a call waits for an answer; five minutes if zero."""
+    read_only: bool = False
+    """Whether it changes nothing, so that it is offered in restricted mode, too."""
+    requires_approval: bool = False
+    """Whether a person must approve every call."""
+
+    def __post_init__(self) -> None:
+        """Create the message. Raises TypeError or ValueError, whose text names the field."""
+        proto = new_message(
+            v1.ClientTool,
+            name=self.name,
+            description=self.description,
+            group=enum_value(v1.ToolGroup, self.group or None),
+            read_only=self.read_only,
+            requires_approval=self.requires_approval,
+        )
+        if self.input_schema:
+            proto.input_schema.update(self.input_schema)
+        if self.timeout:
+            proto.timeout.FromTimedelta(self.timeout)
+        object.__setattr__(self, "proto", proto)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +176,8 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """What its creator tells the agent. Set by `Conversation.get` and in the first snapshot only."""
     tools: ToolSelection | None
     """The tools that the agent is offered; None if all."""
+    client_tools: tuple[ClientTool, ...]
+    """The tools that clients run. Set by `Conversation.get` and in the first snapshot only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ def status_of(error: BaseException) -> Status:
     """Return the status that a client gets for `error`, and log the details that it does not get."""
     match error:
         case Rejected(reason=reason):
-            return _refusal(reason, str(error), run=error.run)
+            return _refusal(reason, str(error), run=error.run, cause=error.cause)
         case NestedFieldError(field=field, refusal=Rejected(reason=reason) as refusal):
             return _refusal(reason, str(error), f"{field}.", refusal.run)
         case NestedFieldError(field=field, refusal=InvalidFieldError(field=inner)):
@@ -257,12 +257,16 @@ RUN_NAMED = {Reason.AGENT_BUSY, Reason.AWAITING_APPROVAL, Reason.CANCELLING, Rea
 """Refusals that tell which run is under way."""
 
 
-def _refusal(reason: Reason, text: str, prefix: str = "", run: tuple[str, str] | None = None) -> Status:
+def _refusal(
+    reason: Reason, text: str, prefix: str = "", run: tuple[str, str] | None = None, cause: str = ""
+) -> Status:
     text = text or str(Rejected(reason))
     more: list[Message] = []
     if reason in FIELDS:
         more.append(_bad_request(((prefix + FIELDS[reason], text),)))
-    metadata = {"run": names.cycle(*run)} if run and reason in RUN_NAMED else None
+    metadata = {"cause": cause} if cause else {}
+    if run and reason in RUN_NAMED:
+        metadata["run"] = names.cycle(*run)
     return make(CODES[reason], text, reason.value, metadata, *more)
 
 

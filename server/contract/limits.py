@@ -27,6 +27,12 @@ MAX_TEXT_BYTES = 256 * 1024
 """Maximum size of a message's text in UTF-8. A full queue of such messages still fits into a snapshot."""
 MAX_INSTRUCTIONS_BYTES = 64 * 1024
 """Maximum size of the instructions of a conversation in UTF-8."""
+MAX_TOOL_OUTPUT_BYTES = 256 * 1024
+"""Maximum size of a client's answer to a tool call in UTF-8."""
+MAX_CLIENT_TOOLS = 64
+MAX_TOOL_DESCRIPTION_CHARS = 4_096
+CLIENT_TOOL_SECONDS = (1, 24 * 60 * 60)
+"""Bounds of the time that a call of a client's tool waits for an answer."""
 MAX_PATH_BYTES = 4_096
 MAX_NAME_CHARS = 512
 """Maximum length of a resource name."""

@@ -10,7 +10,7 @@ _SEGMENT = r"[A-Za-z0-9_.~:@+-]{1,128}"
 _CONVERSATION = re.compile(rf"conversations/({_SEGMENT})")
 _CHILD = {
     kind: re.compile(rf"conversations/({_SEGMENT})/{kind}/([^\x00-\x1f\x7f]{{1,256}})")
-    for kind in ("messages", "approvals", "requestCycles", "attachments")
+    for kind in ("messages", "approvals", "requestCycles", "attachments", "toolCalls")
 }
 _MODEL = re.compile(r"models/([!-~]{1,200})")
 _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")

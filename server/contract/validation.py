@@ -28,6 +28,7 @@ Rule: TypeAlias = Callable[[Any], str | None]
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -38,6 +39,10 @@ def check(request: Message) -> None:
     ]
     if isinstance(request, v1.UpdateConversationRequest):
         violations.extend(_update(request))
+    if isinstance(request, v1.CreateConversationRequest) and not client_tools(request.conversation.client_tools):
+        violations.extend(_client_tools(request.conversation))
+    if isinstance(request, v1.SubmitToolResultRequest) and (text := _answer(request)):
+        violations.append(("output", text))
     if isinstance(request, v1.SpawnSubAgentsRequest) and not tasks(request.tasks):
         violations.extend(_tasks(request))
     if isinstance(request, v1.SendMessageRequest) and not request.text.strip() and not request.images:
@@ -239,6 +244,30 @@ def selection(value: v1.ToolSelection) -> str | None:
     return tools(value.tools)
 
 
+def client_tools(value: Any) -> str | None:
+    """Check the number of clients' tools; each of them is checked later."""
+    most = limits.MAX_CLIENT_TOOLS
+    return f"must be at most {most}" if len(value) > most else None
+
+
+def client_tool_name(value: str) -> str | None:
+    """Check the name of a client's tool, in the form that every provider accepts."""
+    return None if _TOOL_NAME.fullmatch(value) else "must be 1 to 64 letters, digits, _ and -"
+
+
+def client_tool_time(value: Duration) -> str | None:
+    """Check how long a call waits for a client; zero counts as unset."""
+    least, most = limits.CLIENT_TOOL_SECONDS
+    nanos = value.seconds * 10**9 + value.nanos
+    return None if nanos == 0 or least * 10**9 <= nanos <= most * 10**9 else f"must be {least} to {most} seconds"
+
+
+def tool_output(value: str) -> str | None:
+    """Check the size of a client's answer, in bytes of UTF-8."""
+    most = limits.MAX_TOOL_OUTPUT_BYTES
+    return f"must have at most {most} bytes in UTF-8" if len(value.encode()) > most else None
+
+
 def not_negative(value: int) -> str | None:
     """Check that a number is not negative."""
     return "must not be negative" if value < 0 else None
@@ -279,6 +308,7 @@ _UPDATABLE: dict[str, Rule] = {
     "always_approved_tools": tools,
     "follow_up_policy": known(v1.FollowUpPolicy),
     "budget": budget,
+    "client_tools": client_tools,
 }
 """Fields of a conversation that UpdateConversation may set."""
 
@@ -296,8 +326,17 @@ _CREATED: dict[str, Rule] = {
     "budget": budget,
     "instructions": instructions,
     "tools": selection,
+    "client_tools": client_tools,
 }
 """Fields of a conversation that CreateConversation reads."""
+
+_CLIENT_TOOL: tuple[tuple[str, Rule], ...] = (
+    ("name", client_tool_name),
+    ("description", text_up_to(limits.MAX_TOOL_DESCRIPTION_CHARS)),
+    ("group", known(v1.ToolGroup)),
+    ("timeout", client_tool_time),
+)
+"""Fields of a client's tool; its schema is compiled later."""
 
 _TASK: tuple[tuple[str, Rule], ...] = (
     ("task", task_text),
@@ -353,6 +392,13 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("name", child_name("approvals")),
         ("decision", known(v1.ApprovalDecision, v1.APPROVAL_DECISION_WITHDRAWN, required=True)),
         ("note", text_up_to(limits.MAX_NOTE_CHARS)),
+    ),
+    v1.SubmitToolResultRequest: (
+        ("name", child_name("toolCalls")),
+        ("output", tool_output),
+        ("images", images),
+        ("error", tool_output),
+        ("request_id", optional(uuid)),
     ),
     v1.SetModeRequest: (("name", conversation_name), ("mode", known(v1.Mode, required=True))),
     v1.TriggerContinuationRequest: (("name", conversation_name),),
@@ -412,6 +458,23 @@ def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
             continue
         if text:
             yield f"conversation.{each}", text
+        elif each == "client_tools":
+            yield from _client_tools(wanted)
+
+
+def _client_tools(wanted: v1.Conversation) -> Iterator[tuple[str, str]]:
+    """Check every tool of clients; violations name its position."""
+    for index, tool in enumerate(wanted.client_tools):
+        for field, rule in _CLIENT_TOOL:
+            if text := rule(getattr(tool, field)):
+                yield f"conversation.client_tools[{index}].{field}", text
+
+
+def _answer(request: v1.SubmitToolResultRequest) -> str | None:
+    """Check that an answer says one thing."""
+    if bool(request.output) + request.HasField("json") + bool(request.error) > 1:
+        return "only one of output, json and error can be set"
+    return "images belong to a result, not to an error" if request.error and request.images else None
 
 
 def _tasks(request: v1.SpawnSubAgentsRequest) -> Iterator[tuple[str, str]]:

@@ -161,6 +161,14 @@ class ConversationService(v1.ConversationServiceServicer):
         record = await self._ask_id(context, request.name, conversation_id, resolve)
         return v1.ResolveApprovalResponse(conversation=self._encoded.message(record))
 
+    async def SubmitToolResult(
+        self, request: v1.SubmitToolResultRequest, context: Context
+    ) -> v1.SubmitToolResultResponse:
+        conversation_id, call = await self._child(request.name, "toolCalls")
+        images = await self._pictures.taken(conversation_id, request, _seconds(context))
+        answer = await self._ask_id(context, request.name, conversation_id, commands.submit(request, call, images))
+        return commands.submitted(self._conversion, conversation_id, answer)
+
     async def WithdrawMessage(self, request: v1.WithdrawMessageRequest, context: Context) -> v1.WithdrawMessageResponse:
         conversation_id, message_id = await self._child(request.name, "messages")
         withdraw = requests.WithdrawMessageCommand(message_id)

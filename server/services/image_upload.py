@@ -28,8 +28,10 @@ class ImageUploads:
         self._images = images
         self._threads = ReadPool(THREADS, name="bedrock-image")
 
-    async def taken(self, conversation_id: str, request: v1.SendMessageRequest, seconds: float) -> tuple[Image, ...]:
-        """Store the images of a message, and return references to them.
+    async def taken(
+        self, conversation_id: str, request: v1.SendMessageRequest | v1.SubmitToolResultRequest, seconds: float
+    ) -> tuple[Image, ...]:
+        """Store the images of a message or of a tool's result, and return references to them.
 
         In the request their bytes are replaced by their names, so that its hash still identifies it.
 

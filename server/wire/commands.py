@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, TypeVar
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bedrock import v1
 from google.protobuf.message import Message
 
-from actors.core.content import Delivery, Image
-from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
+from actors.core.content import Delivery, Image, ToolError, ToolSuccess
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode, ToolGroup
 from actors.core.notifications import Fate
-from actors.core.profile import Profile
+from actors.core.profile import ClientTool, Profile
 from actors.messages import commands as requests
+from server.contract import limits
 from server.contract import resource_names as names
+from server.contract.errors import MalformedRequestError
 from server.contract.update_mask import key_of_label, paths_to_set
 from server.contract.validation import UPDATABLE
 from server.wire import conversation_messages as states
 from server.wire import enums, messages
+from server.wire.values import plain
 
 if TYPE_CHECKING:
+    from google.protobuf.struct_pb2 import Struct
+
     from server.wire.context import ConversionContext
 
 M = TypeVar("M", bound=Message)
@@ -27,6 +33,7 @@ M = TypeVar("M", bound=Message)
 _MODE: dict[int, Mode] = {number: mode for mode, number in enums.MODE.items()}
 _APPROVAL_POLICY: dict[int, ApprovalPolicy] = {number: policy for policy, number in enums.APPROVAL_POLICY.items()}
 _FOLLOW_UP_POLICY: dict[int, FollowUpPolicy] = {number: policy for policy, number in enums.FOLLOW_UP_POLICY.items()}
+_TOOL_GROUP: dict[int, ToolGroup] = {number: group for group, number in enums.TOOL_GROUP.items()}
 _DELIVERY: dict[int, Delivery] = {
     v1.DELIVERY_UNSPECIFIED: Delivery.REJECT,
     v1.DELIVERY_DIRECT: Delivery.REJECT,
@@ -70,6 +77,25 @@ def _profile(wanted: v1.Conversation) -> Profile:
         instructions=wanted.instructions.text,
         replaces_prompt=wanted.instructions.replace,
         tools=chosen if wanted.HasField("tools") else None,
+        client_tools=_client_tools(wanted),
+    )
+
+
+def _client_tools(wanted: v1.Conversation) -> tuple[ClientTool, ...]:
+    return tuple(map(_client_tool, wanted.client_tools))
+
+
+def _client_tool(tool: v1.ClientTool) -> ClientTool:
+    standard = ClientTool(tool.name)
+    schema = json_text(plain(tool.input_schema)) if tool.input_schema.fields else standard.input_schema
+    return ClientTool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=schema,
+        group=_TOOL_GROUP.get(tool.group, ToolGroup.OTHER),
+        timeout_ms=tool.timeout.ToMilliseconds() or standard.timeout_ms,
+        read_only=tool.read_only,
+        requires_approval=tool.requires_approval,
     )
 
 
@@ -97,6 +123,7 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
         ),
         budget=_budget(wanted.budget) if "budget" in mask else None,
         some_amounts={amount: getattr(wanted.budget, amount) for amount in amounts},
+        client_tools=_client_tools(wanted) if "client_tools" in mask else None,
     )
 
 
@@ -132,6 +159,37 @@ def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.Re
     )
 
 
+def submit(
+    request: v1.SubmitToolResultRequest, tool_use_id: str, images: tuple[Image, ...]
+) -> requests.SubmitToolResultCommand:
+    """Return the command of a SubmitToolResult request, whose `images` are stored already and only named in it.
+
+    Raises MalformedRequestError if its JSON has a number that JSON does not know, or is too large.
+    """
+    result: ToolSuccess | ToolError
+    if request.error:
+        result = ToolError(tool_use_id, request.error)
+    else:
+        output = _json_output(request.json) if request.HasField("json") else request.output
+        result = ToolSuccess(tool_use_id, output, images)
+    return requests.SubmitToolResultCommand(tool_use_id, result, request.request_id.lower(), body_hash(request, "name"))
+
+
+def _json_output(value: Struct) -> str:
+    try:
+        text = json_text(plain(value))
+    except ValueError:
+        raise MalformedRequestError(("json", "must hold finite numbers only")) from None
+    if len(text.encode()) > limits.MAX_TOOL_OUTPUT_BYTES:
+        raise MalformedRequestError(("json", f"must have at most {limits.MAX_TOOL_OUTPUT_BYTES} bytes as text"))
+    return text
+
+
+def json_text(value: dict[str, Any]) -> str:
+    """Return a value as JSON text. Raises ValueError for NaN and infinities."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def set_mode(request: v1.SetModeRequest) -> requests.SetModeCommand:
     """Return the command of a SetMode request."""
     return requests.SetModeCommand(_MODE[request.mode], request.stop_running)
@@ -159,6 +217,15 @@ def fork(request: v1.ForkConversationRequest, origin: str, principal: str) -> re
         title=request.title,
         request_id=request.request_id.lower(),
         body_hash=body_hash(named_by_id),
+    )
+
+
+def submitted(
+    conversion: ConversionContext, conversation_id: str, answer: requests.SubmitToolResultResult
+) -> v1.SubmitToolResultResponse:
+    """Return the response to a SubmitToolResult request."""
+    return v1.SubmitToolResultResponse(
+        message=messages.message(conversion, conversation_id, answer.message), duplicate=answer.duplicate
     )
 
 

@@ -16,13 +16,13 @@ from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
 from server.contract import resource_names as names
 from server.wire.agents import sub_agent
-from server.wire.enums import APPROVAL_POLICY, CALL_STATUS, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND
+from server.wire.enums import APPROVAL_POLICY, CALL_STATUS, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND, TOOL_GROUP
 from server.wire.messages import tool_call
-from server.wire.values import budget, failure, run_error, timestamp, usage
+from server.wire.values import budget, duration, failure, run_error, struct, timestamp, usage
 
 if TYPE_CHECKING:
     from actors.core.content import ToolUse
-    from actors.core.profile import Profile
+    from actors.core.profile import ClientTool, Profile
     from actors.ports import ConversationRecord
     from server.wire.context import ConversionContext
 
@@ -73,12 +73,25 @@ def _selection(profile: Profile) -> v1.ToolSelection | None:
 
 
 def in_full(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return the conversation in a row of the store, with its instructions, which lists leave out."""
+    """Return the conversation in a row of the store, with what lists leave out: instructions, tools of clients."""
     answer = conversation(conversion, record)
     profile = record.profile
     if profile.instructions:
         answer.instructions.CopyFrom(v1.Instructions(text=profile.instructions, replace=profile.replaces_prompt))
+    answer.client_tools.extend(map(_client_tool, profile.client_tools))
     return answer
+
+
+def _client_tool(tool: ClientTool) -> v1.ClientTool:
+    return v1.ClientTool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=struct(tool.input_schema),
+        group=TOOL_GROUP[tool.group],
+        timeout=duration(tool.timeout_ms),
+        read_only=tool.read_only,
+        requires_approval=tool.requires_approval,
+    )
 
 
 def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:

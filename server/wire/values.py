@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from actors.core.context import Budget
@@ -41,6 +41,28 @@ def struct(text: str) -> Struct | None:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return struct_of(value) if isinstance(value, dict) else None
+
+
+def plain(struct: Struct) -> dict[str, Any]:
+    """Return a Struct as Python values, whole numbers as int: a Struct knows only doubles."""
+    return {key: _plain(value) for key, value in struct.fields.items()}
+
+
+def _plain(value: Value) -> Any:
+    match value.WhichOneof("kind"):
+        case "struct_value":
+            return plain(value.struct_value)
+        case "list_value":
+            return [_plain(item) for item in value.list_value.values]
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() else number
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case _:
+            return None
 
 
 def struct_of(value: dict[str, Any]) -> Struct | None:

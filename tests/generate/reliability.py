@@ -119,6 +119,13 @@ SUITES = (
         "make fault PARTS=mcp",
     ),
     Suite(
+        "client-tools",
+        "a call of a client's tool has one end and one result",
+        "cancels at any instant, while a client answers",
+        ("tests/integration/actors/test_client_tools.py",),
+        "make fault PARTS=client-tools",
+    ),
+    Suite(
         "races",
         "patch writes nothing outside of its directory",
         "directories exchanged for links meanwhile",

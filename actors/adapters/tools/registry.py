@@ -19,8 +19,9 @@ from actors.adapters.tools.search import SearchTool
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
 from actors.adapters.tools.think import ThinkTool
-from actors.ports import InvalidToolInputError, Tool, ToolSpec, parse_arguments
+from actors.ports import InvalidToolInputError, Tool, ToolSpec
 from actors.ports.json_schema import JsonSchema, shortened
+from actors.ports.tools import input_misfit, parse_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -99,7 +100,7 @@ class StandardToolbox:
             )
         arguments = _with_aliases(name, parse_arguments(name, raw))
         if problem := schema.problem(arguments):
-            raise InvalidToolInputError(f"The input of {name} does not fit its schema: {problem}. Nothing was run.")
+            raise InvalidToolInputError(input_misfit(name, problem))
         return arguments
 
 

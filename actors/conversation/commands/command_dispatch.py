@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from actors.conversation.commands import creation, new_conversations, replies, settings
+from actors.conversation.commands.client_answers import late_answer
 from actors.conversation.commands.idempotency import command_record, known_command
 from actors.core.content import Delivery
+from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
     ApprovalResponse,
     McpRestarted,
     SetMode,
+    SubmitToolResult,
     TriggerContinuation,
     UsageReported,
     UserCancel,
@@ -22,6 +25,9 @@ from actors.core.events import (
 )
 from actors.core.notifications import QueueChanged
 from actors.core.states import QUIET, AwaitingToolApproval
+from actors.core.steps.approvals import traits_of
+from actors.core.steps.client_tools import waiting_call
+from actors.core.steps.tool_rounds import current_call
 from actors.messages.commands import (
     ArchiveConversationCommand,
     CancelConversationCommand,
@@ -40,6 +46,8 @@ from actors.messages.commands import (
     SetModeResult,
     SpawnSubAgentsCommand,
     SpawnSubAgentsResult,
+    SubmitToolResultCommand,
+    SubmitToolResultResult,
     TriggerContinuationCommand,
     UpdateConversationCommand,
     WithdrawMessageCommand,
@@ -85,8 +93,8 @@ class CommandDispatch:
                 return self._send(loaded, request)
             case CancelConversationCommand():
                 return self.cancel(request, cancel_event(request, self._pipeline.now()))
-            case ResolveApprovalCommand():
-                return self._resolve(loaded, request)
+            case ResolveApprovalCommand() | SubmitToolResultCommand():
+                return self._take_answer(loaded, request)
             case SetModeCommand():
                 return self._change_mode(loaded, request)
             case TriggerContinuationCommand():
@@ -155,6 +163,30 @@ class CommandDispatch:
             self._titles.improve(loaded.record, request.text)
         return answer
 
+    def _take_answer(
+        self, loaded: LoadedConversation, request: ResolveApprovalCommand | SubmitToolResultCommand
+    ) -> object:
+        """Carry out the answer of a person to a question, or of a client to a call."""
+        if isinstance(request, ResolveApprovalCommand):
+            return self._resolve(loaded, request)
+        return self._submit(loaded, request)
+
+    def _submit(self, loaded: LoadedConversation, request: SubmitToolResultCommand) -> SubmitToolResultResult:
+        known = known_command(self._services.store, self._pipeline.conversation_id, request)
+        if known is not None:
+            return msgspec.structs.replace(
+                msgspec.json.decode(known.answer, type=SubmitToolResultResult), duplicate=True
+            )
+        event = SubmitToolResult(self._pipeline.now(), request.tool_use_id, request.result)
+        unit = loaded.begin()
+        try:
+            unit.run(event)
+        except Rejected:
+            return late_answer(self._pipeline.executor.history(loaded.record), request)
+        answer = replies.answered(unit, request.tool_use_id)
+        self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
+        return answer
+
     def _spawn(self, loaded: LoadedConversation, request: SpawnSubAgentsCommand) -> SpawnSubAgentsResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
@@ -203,7 +235,7 @@ class CommandDispatch:
         rights, mode = self._pipeline.executor.rights, request.mode
         validation.check_workspace(self._services, mode, loaded.record.cwd)
         rights.narrow(mode)
-        stopped = rights.wider_than(mode) if request.stop_running else ()
+        stopped = (*rights.wider_than(mode), *_client_call_beyond(loaded, mode)) if request.stop_running else ()
         try:
             self._pipeline.advance(SetMode(self._pipeline.now(), mode, stopped))
         except Rejected as refusal:
@@ -286,6 +318,15 @@ def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
         kill_jobs=request.kill_jobs,
         reason=request.reason,
     )
+
+
+def _client_call_beyond(loaded: LoadedConversation, mode: Mode) -> tuple[str, ...]:
+    """Return the id of the call that waits for a client and that this mode would not let begin; () if there is none."""
+    waiting = waiting_call(loaded.state)
+    if waiting is None or mode is not Mode.RESTRICTED:
+        return ()
+    traits = traits_of(loaded.context, current_call(waiting).name)
+    return (waiting.current_tool_id,) if traits is None or traits.writes else ()
 
 
 def _delivery(name: str) -> Delivery:

@@ -43,7 +43,7 @@ def conversation(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a new conversation and the commit that creates it.
 
-    Raises Rejected (working directory, model, mode) or InvalidFieldError (tools).
+    Raises Rejected (working directory, model, mode) or InvalidFieldError (tools of the server or of clients).
     """
     profile = profiles.checked(services, request.profile)
     cwd = validation.working_directory(services, request.working_directory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from actors.core.errors import Reason, Rejected
 from actors.messages.refusals import UnknownConversationError
@@ -14,14 +14,19 @@ if TYPE_CHECKING:
         CreatingCommand,
         SendMessageCommand,
         SpawnSubAgentsCommand,
+        SubmitToolResultCommand,
     )
     from actors.ports import Store
+
+    RepeatableCommand: TypeAlias = (
+        SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand | SubmitToolResultCommand
+    )
 
 
 def known_command(
     store: Store,
     conversation_id: str,
-    request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand,
+    request: RepeatableCommand,
 ) -> CommandRecord | None:
     """Return the stored record of the same command if it was accepted before.
 
@@ -45,9 +50,7 @@ def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
     return record
 
 
-def command_record(
-    request: SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand, answer: bytes, at: int
-) -> CommandRecord | None:
+def command_record(request: RepeatableCommand, answer: bytes, at: int) -> CommandRecord | None:
     """Return the record of an accepted command; None without a request id."""
     return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
 

@@ -4,20 +4,66 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from actors.messages.refusals import InvalidFieldError
+from actors.ports.json_schema import InvalidSchemaError
+from actors.runtime.offered_tools import compiled
 
 if TYPE_CHECKING:
-    from actors.core.profile import Profile
+    from actors.core.profile import ClientTool, Profile
     from actors.runtime.services import Services
+
+MAX_SCHEMA_BYTES = 16 * 1024
+"""Maximum size of the input schema of a client's tool, as JSON text in UTF-8."""
+MAX_TOOLS_BYTES = 512 * 1024
+"""Maximum size of all tools of clients of a conversation together, as JSON."""
+MCP_PREFIX = "mcp__"
+"""The beginning of the names of tools of MCP servers."""
 
 
 def checked(services: Services, wanted: Profile) -> Profile:
     """Return the profile of a new conversation, its tools in the order for the model. Raises InvalidFieldError."""
+    checked_client_tools(services, wanted.client_tools)
     if wanted.tools is None:
         return wanted
     known = [spec.name for spec in services.toolbox.specs(sub_agent=False)]
     if unknown := [name for name in wanted.tools if name not in known]:
         raise InvalidFieldError("tools", f"there is no tool {unknown[0]!r}; there are: {', '.join(known)}")
     return replace(wanted, tools=tuple(name for name in known if name in wanted.tools))
+
+
+def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> tuple[ClientTool, ...]:
+    """Return these tools of clients. Raises InvalidFieldError, which names the first one that cannot be offered."""
+    ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
+    seen: set[str] = set()
+    for index, tool in enumerate(tools):
+        if text := _name_fault(tool.name, ours, seen):
+            raise InvalidFieldError(f"client_tools[{index}].name", text)
+        if text := _schema_fault(tool.input_schema):
+            raise InvalidFieldError(f"client_tools[{index}].input_schema", text)
+        seen.add(tool.name)
+    if len(msgspec.json.encode(tools)) > MAX_TOOLS_BYTES:
+        raise InvalidFieldError("client_tools", f"must have at most {MAX_TOOLS_BYTES} bytes together")
+    return tools
+
+
+def _name_fault(name: str, ours: set[str], seen: set[str]) -> str:
+    if name in ours:
+        return f"{name!r} is a tool of this server: choose another name"
+    if name.startswith(MCP_PREFIX):
+        return f"names that begin with {MCP_PREFIX} are those of tools of MCP servers: choose another one"
+    return f"{name!r} is there twice" if name in seen else ""
+
+
+def _schema_fault(schema: str) -> str:
+    if len(schema.encode()) > MAX_SCHEMA_BYTES:
+        return f"must have at most {MAX_SCHEMA_BYTES} bytes as JSON"
+    if msgspec.json.decode(schema, type=dict).get("type") != "object":
+        return 'must be of type object: {"type": "object", "properties": …}'
+    try:
+        compiled(schema)
+    except InvalidSchemaError as error:
+        return f"is no JSON Schema that can be used: {error}"
+    return ""

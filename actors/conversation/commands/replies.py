@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.core.content import MessageType, ToolCancelled
+from actors.core.content import MessageType, ToolCancelled, is_tool_result
 from actors.core.effects import SpawnSubAgent
 from actors.core.notifications import Fate, MessageAdded, QueueChanged
 from actors.core.summary import run_id, summarize
-from actors.messages.commands import CancelConversationResult, SendMessageResult, SpawnSubAgentsResult
+from actors.messages.commands import (
+    CancelConversationResult,
+    SendMessageResult,
+    SpawnSubAgentsResult,
+    SubmitToolResultResult,
+)
 
 if TYPE_CHECKING:
     from actors.conversation.unit_of_work import UnitOfWork
@@ -25,6 +30,15 @@ def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
     steer = queued.delivery == "steer"
     disposition = "steer_queued" if steer else "follow_up_queued"
     return SendMessageResult(message_id, disposition, run if steer else "", before.last_seq, queued=queued.input)
+
+
+def answered(unit: UnitOfWork, tool_use_id: str) -> SubmitToolResultResult:
+    """Return the message with the result of a call that a client has answered."""
+    return next(
+        SubmitToolResultResult(added.message)
+        for added in unit.find(MessageAdded)
+        if any(is_tool_result(block) and block.tool_use_id == tool_use_id for block in added.message.content)
+    )
 
 
 def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:

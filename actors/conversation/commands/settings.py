@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
+from actors.conversation.commands.profiles import checked_client_tools
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL, AwaitingToolApproval
@@ -15,6 +16,7 @@ from actors.runtime import validation
 
 if TYPE_CHECKING:
     from actors.conversation.unit_of_work import UnitOfWork
+    from actors.core.profile import ClientTool
     from actors.messages.commands import (
         UpdateConversationCommand,
     )
@@ -36,17 +38,14 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
         if (value := _wanted(record, request, name)) is not None and value != getattr(record, name)
     }
     if "model" in wanted:
-        if isinstance(record.state, TERMINAL):
-            raise Rejected(Reason.TERMINAL)
-        if not isinstance(record.state, QUIET):
-            raise Rejected(
-                Reason.AGENT_BUSY, "agent is busy: cancel it or wait until it is done, then change the model"
-            )
+        _refuse_unless_at_rest(record, "the model")
         validation.offered_model(services, wanted["model"])
     if not set(wanted.get("always_approved", ())) <= set(record.always_approved):
         raise InvalidFieldError(
             "always_approved_tools", "tools can only be left out; approving one is the answer to a question"
         )
+    if request.client_tools is not None:
+        _set_client_tools(services, unit, request.client_tools, at)
     if wanted:
         change(unit, at, **wanted)
         unit.set_context(services.context_of(unit.record))
@@ -55,7 +54,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
 def _wanted(record: ConversationRecord, request: UpdateConversationCommand, name: str) -> Any:
     """Return the new value of a setting; None if it stays. Raises InvalidFieldError."""
     if name == "budget" and request.some_amounts:
-        return msgspec.structs.replace(record.budget, **request.some_amounts)
+        return replace(record.budget, **request.some_amounts)
     if name == "labels" and request.some_labels:
         merged = record.labels | request.some_labels
         labels = {key: text for key, text in merged.items() if text is not None}
@@ -63,6 +62,23 @@ def _wanted(record: ConversationRecord, request: UpdateConversationCommand, name
             raise InvalidFieldError("labels", f"must have at most {MAX_LABELS} entries, those that stay included")
         return labels
     return getattr(request, name)
+
+
+def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[ClientTool, ...], at: int) -> None:
+    record, fresh = unit.record, checked_client_tools(services, tools)
+    if fresh == record.profile.client_tools:
+        return
+    _refuse_unless_at_rest(record, "the tools of clients")
+    names, profile = ("client_tools",), replace(record.profile, client_tools=fresh)
+    unit.change(SettingsChanged(at, names), at, (ConversationUpdated(names),), profile=profile)
+    unit.set_context(services.context_of(unit.record))
+
+
+def _refuse_unless_at_rest(record: ConversationRecord, what: str) -> None:
+    if isinstance(record.state, TERMINAL):
+        raise Rejected(Reason.TERMINAL)
+    if not isinstance(record.state, QUIET):
+        raise Rejected(Reason.AGENT_BUSY, f"agent is busy: cancel it or wait until it is done, then change {what}")
 
 
 def approve_always(services: Services, unit: UnitOfWork, tool_use_id: str, at: int) -> None:

@@ -16,7 +16,7 @@ from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
-from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent, Instructions
+from bedrock.conversations import Budget, ClientTool, ConversationInfo, ConversationListEvent, Instructions
 from bedrock.streams import AsyncClosing
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class AsyncClient(AsyncClosing):
         budget: Budget | None = None,
         instructions: str | Instructions | None = None,
         tools: Sequence[str] | None = None,
+        client_tools: Sequence[ClientTool] = (),
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncConversation:
@@ -136,6 +137,7 @@ class AsyncClient(AsyncClosing):
             instructions: What to tell the agent beside the server's own prompt, or, as `Instructions`, instead of it.
                 Cannot be changed later.
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
+            client_tools: Tools that clients run for the agent; see `Conversation.submit_tool_result`.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -155,6 +157,7 @@ class AsyncClient(AsyncClosing):
             budget=budget,
             instructions=instructions,
             tools=tools,
+            client_tools=client_tools,
             request_id=request_id,
         )
         response = await self.call(self.conversations_stub.CreateConversation, request, timeout)

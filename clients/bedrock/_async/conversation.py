@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 from bedrock._async.run import AsyncRun, ask, question, send
@@ -18,6 +18,7 @@ from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.conversations import (
     Budget,
     CancelConversationResult,
+    ClientTool,
     ConversationInfo,
     ReplayStep,
     SetModeResult,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from bedrock._async.transport import AsyncTransport
     from bedrock.events import Event
+    from bedrock.messages import ToolCall
     from bedrock.states import Approval
     from bedrock.streams import AsyncStream
     from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
@@ -372,6 +374,39 @@ class AsyncConversation:
         response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
 
+    async def submit_tool_result(
+        self,
+        call: ToolCall | str,
+        output: str = "",
+        *,
+        json: Mapping[str, Any] | None = None,
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+        error: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Message:
+        """Answer a call of a client's tool, as ``client_tool_call_changed`` events report it; return the result.
+
+        Any client may answer; the first answer counts. The same answer again is accepted.
+
+        Args:
+            call: The call or its id.
+            output: The result as text.
+            json: The result as a JSON object, instead of `output`.
+            images: Images that belong to the result, as for `send`.
+            error: Why the tool failed, instead of a result.
+            request_id: The id to reuse if this call is repeated; generated if None.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            UnknownOrDecided: The call does not, or no longer, wait for an answer.
+        """
+        request = requests.tool_result(
+            self.name, call, output, json=json, images=images, error=error, request_id=request_id
+        )
+        response = await self._transport.call(self._stub.SubmitToolResult, request, timeout)
+        return Message.from_proto(response.message)
+
     async def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
         """Set what later tool calls may do: "restricted", "workspace" or "unrestricted".
 
@@ -397,6 +432,7 @@ class AsyncConversation:
         always_approved_tools: Sequence[str] | None = None,
         follow_up_policy: FollowUpPolicy | None = None,
         budget: Budget | None = None,
+        client_tools: Sequence[ClientTool] | None = None,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
@@ -404,7 +440,7 @@ class AsyncConversation:
 
         Raises:
             Aborted: The `etag` is given and outdated.
-            AgentBusy: The model cannot be changed during a run.
+            AgentBusy: The model and the tools of clients cannot be changed during a run.
         """
         request = requests.update(
             self.name,
@@ -416,6 +452,7 @@ class AsyncConversation:
             always_approved_tools=always_approved_tools,
             follow_up_policy=follow_up_policy,
             budget=budget,
+            client_tools=client_tools,
             etag=etag,
         )
         response = await self._transport.call(self._stub.UpdateConversation, request, timeout)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock._shared.wrapper import check_list, new_message
-from bedrock.conversations import Budget, Instructions, Task, ToolSelection, quoted
+from bedrock.conversations import Budget, ClientTool, Instructions, Task, ToolSelection, quoted
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from bedrock.messages import ToolCall
     from bedrock.request_cycles import RequestCycle
     from bedrock.types import ApprovalDecision, ApprovalPolicy, CycleView, Delivery, Disposition, FollowUpPolicy, Mode
 
@@ -57,6 +58,7 @@ def create(
     budget: Budget | None,
     instructions: str | Instructions | None,
     tools: Sequence[str] | None,
+    client_tools: Sequence[ClientTool],
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; in the current directory if none is named."""
@@ -73,6 +75,7 @@ def create(
         budget=_budget_message(budget),
         instructions=_instructions_message(instructions),
         tools=_selection_message(tools),
+        client_tools=_tool_messages(client_tools),
     )
     return v1.CreateConversationRequest(conversation=wanted, request_id=request_id or new_request_id())
 
@@ -189,6 +192,7 @@ def update(
     always_approved_tools: Sequence[str] | None,
     follow_up_policy: FollowUpPolicy | None,
     budget: Budget | None,
+    client_tools: Sequence[ClientTool] | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:
     """Make the request that changes the fields which are not None."""
@@ -204,6 +208,7 @@ def update(
         always_approved_tools=[resource_name("tools", tool) for tool in always_approved_tools or ()],
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
         budget=_budget_message(budget),
+        client_tools=_tool_messages(client_tools or ()),
         etag=etag,
     )
     given = {
@@ -215,6 +220,7 @@ def update(
         "always_approved_tools": always_approved_tools,
         "follow_up_policy": follow_up_policy,
         "budget": budget,
+        "client_tools": client_tools,
     }
     mask = FieldMask(paths=[field for field, value in given.items() if value is not None])
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
@@ -243,6 +249,40 @@ def _selection_message(tools: Sequence[str] | None) -> v1.ToolSelection | None:
         return None
     check_list("tools", tools)
     return ToolSelection(tuple(resource_name("tools", tool) for tool in tools)).proto
+
+
+def _tool_messages(tools: Sequence[ClientTool]) -> list[v1.ClientTool]:
+    """Return the messages of clients' tools, or raise TypeError."""
+    check_list("client_tools", tools)
+    for tool in tools:
+        if not isinstance(tool, ClientTool):
+            raise TypeError(f"client_tools: must be a list of bedrock.ClientTool, not of {type(tool)!r}")
+    return [tool.proto for tool in tools]
+
+
+def tool_result(
+    conversation: str,
+    call: ToolCall | str,
+    output: str,
+    *,
+    json: Mapping[str, Any] | None,
+    images: ImageSource | Sequence[ImageSource],
+    error: str,
+    request_id: str | None,
+) -> v1.SubmitToolResultRequest:
+    """Make the request that answers a call of a client's tool."""
+    call_id = call if isinstance(call, str) else call.tool_use_id
+    request = new_message(
+        v1.SubmitToolResultRequest,
+        name=f"{conversation}/toolCalls/{call_id}",
+        output=output,
+        error=error,
+        request_id=request_id or new_request_id(),
+    )
+    if json is not None:
+        request.json.update(json)
+    request.images.extend(image_messages(images))
+    return request
 
 
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:

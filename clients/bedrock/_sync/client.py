@@ -17,7 +17,7 @@ from bedrock._sync.run import ask
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
-from bedrock.conversations import Budget, ConversationInfo, ConversationListEvent, Instructions
+from bedrock.conversations import Budget, ClientTool, ConversationInfo, ConversationListEvent, Instructions
 from bedrock.streams import Closing
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class Client(Closing):
         budget: Budget | None = None,
         instructions: str | Instructions | None = None,
         tools: Sequence[str] | None = None,
+        client_tools: Sequence[ClientTool] = (),
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Conversation:
@@ -137,6 +138,7 @@ class Client(Closing):
             instructions: What to tell the agent beside the server's own prompt, or, as `Instructions`, instead of it.
                 Cannot be changed later.
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
+            client_tools: Tools that clients run for the agent; see `Conversation.submit_tool_result`.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -156,6 +158,7 @@ class Client(Closing):
             budget=budget,
             instructions=instructions,
             tools=tools,
+            client_tools=client_tools,
             request_id=request_id,
         )
         response = self.call(self.conversations_stub.CreateConversation, request, timeout)

@@ -24,9 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x62\x65\x64rock/v1/common.proto\x12\nbedrock.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\"O\n\x08RunError\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x15.bedrock.v1.ErrorKindR\x04kind\x12\x18\n\x07message\x18\x02 \x01(\tR\x07message\"\xca\x01\n\x05Usage\x12!\n\x0cinput_tokens\x18\x01 \x01(\x03R\x0binputTokens\x12#\n\routput_tokens\x18\x02 \x01(\x03R\x0coutputTokens\x12*\n\x11\x63\x61\x63he_read_tokens\x18\x03 \x01(\x03R\x0f\x63\x61\x63heReadTokens\x12,\n\x12\x63\x61\x63he_write_tokens\x18\x04 \x01(\x03R\x10\x63\x61\x63heWriteTokens\x12\x1f\n\x0b\x63ost_micros\x18\x05 \x01(\x03R\ncostMicros\"{\n\x0c\x43ontextUsage\x12\x1f\n\x0bused_tokens\x18\x01 \x01(\x03R\nusedTokens\x12\x30\n\x14usable_window_tokens\x18\x02 \x01(\x03R\x12usableWindowTokens\x12\x18\n\x07warning\x18\x03 \x01(\x08R\x07warning\"\xb9\x01\n\x06\x42udget\x12*\n\nrun_tokens\x18\x01 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00R\trunTokens\x12<\n\x13\x63onversation_tokens\x18\x02 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00R\x12\x63onversationTokens\x12\x45\n\x18\x63onversation_cost_micros\x18\x03 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00R\x16\x63onversationCostMicros\"\x9b\x03\n\tMcpServer\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x33\n\x05stdio\x18\x02 \x01(\x0b\x32\x1b.bedrock.v1.McpServer.StdioH\x00R\x05stdio\x12\x30\n\x04http\x18\x03 \x01(\x0b\x32\x1a.bedrock.v1.McpServer.HttpH\x00R\x04http\x12\x31\n\x05state\x18\x04 \x01(\x0e\x32\x1b.bedrock.v1.McpServer.StateR\x05state\x12\x14\n\x05\x65rror\x18\x05 \x01(\tR\x05\x65rror\x12\x14\n\x05tools\x18\x06 \x03(\tR\x05tools\x1a!\n\x05Stdio\x12\x18\n\x07\x63ommand\x18\x01 \x03(\tR\x07\x63ommand\x1a\x18\n\x04Http\x12\x10\n\x03url\x18\x01 \x01(\tR\x03url\"j\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_CONNECTING\x10\x01\x12\x0f\n\x0bSTATE_READY\x10\x02\x12\x10\n\x0cSTATE_FAILED\x10\x03\x12\x11\n\rSTATE_STOPPED\x10\x04\x42\x0b\n\ttransport\"\xb8\x01\n\x0cInstructions\x12-\n\x04text\x18\x01 \x01(\tB\x19\xe2\x41\x01\x01\xbaH\x12r\x10(\x80\x80\x04\x32\n^[^\\x00]*$R\x04text\x12\x1e\n\x07replace\x18\x02 \x01(\x08\x42\x04\xe2\x41\x01\x01R\x07replace:Y\xbaHV\x1aT\n\x11instructions.text\x12\x1dtext is required with replace\x1a !this.replace || this.text != \'\'\"n\n\rToolSelection\x12]\n\x05tools\x18\x01 \x03(\tBG\xe2\x41\x01\x01\xfa\x41\x12\n\x10\x62\x65\x64rock.dev/Tool\xbaH+\x92\x01(\x10\x80\x02\"#r!2\x1f^tools/[^\\x00-\\x1f\\x7f]{1,256}$R\x05tools*\xd6\x08\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19REFUSAL_REASON_AGENT_BUSY\x10\x01\x12\x1d\n\x19REFUSAL_REASON_CANCELLING\x10\x02\x12$\n REFUSAL_REASON_AWAITING_APPROVAL\x10\x03\x12(\n$REFUSAL_REASON_NOT_AWAITING_APPROVAL\x10\x04\x12%\n!REFUSAL_REASON_UNKNOWN_OR_DECIDED\x10\x05\x12+\n\'REFUSAL_REASON_CONTINUATION_IN_PROGRESS\x10\x06\x12$\n REFUSAL_REASON_CONTEXT_EXHAUSTED\x10\x07\x12\x1b\n\x17REFUSAL_REASON_TERMINAL\x10\x08\x12\x1c\n\x18REFUSAL_REASON_SUB_AGENT\x10\t\x12 \n\x1cREFUSAL_REASON_NOT_SUB_AGENT\x10\n\x12\"\n\x1eREFUSAL_REASON_ALREADY_STARTED\x10\x0b\x12\x1b\n\x17REFUSAL_REASON_ARCHIVED\x10\x0c\x12\x1b\n\x17REFUSAL_REASON_RUN_OVER\x10\r\x12\x1d\n\x19REFUSAL_REASON_QUEUE_FULL\x10\x0e\x12$\n REFUSAL_REASON_REQUEST_ID_REUSED\x10\x0f\x12\x1d\n\x19REFUSAL_REASON_SLUG_TAKEN\x10\x10\x12$\n REFUSAL_REASON_MODEL_UNAVAILABLE\x10\x11\x12#\n\x1fREFUSAL_REASON_MODE_UNAVAILABLE\x10\x12\x12,\n(REFUSAL_REASON_WORKING_DIRECTORY_INVALID\x10\x13\x12 \n\x1cREFUSAL_REASON_IMAGE_INVALID\x10\x14\x12#\n\x1fREFUSAL_REASON_REVISION_TOO_OLD\x10\x15\x12#\n\x1fREFUSAL_REASON_TOO_MANY_STREAMS\x10\x16\x12!\n\x1dREFUSAL_REASON_BUDGET_REACHED\x10\x17\x12$\n REFUSAL_REASON_STORE_UNAVAILABLE\x10\x18\x12 \n\x1cREFUSAL_REASON_SHUTTING_DOWN\x10\x19\x12$\n REFUSAL_REASON_PERMISSION_DENIED\x10\x1a\x12 \n\x1cREFUSAL_REASON_NOT_EXHAUSTED\x10\x1b\x12#\n\x1fREFUSAL_REASON_SERVER_EXHAUSTED\x10\x1c\x12\x1f\n\x1bREFUSAL_REASON_NOT_FORKABLE\x10\x1f\x12 \n\x1cREFUSAL_REASON_CYCLE_RUNNING\x10!*\x8c\x03\n\tStateKind\x12\x1a\n\x16STATE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fSTATE_KIND_IDLE\x10\x01\x12\x1b\n\x17STATE_KIND_AWAITING_LLM\x10\x02\x12\x1d\n\x19STATE_KIND_LLM_REQUESTING\x10\x03\x12%\n!STATE_KIND_AWAITING_TOOL_APPROVAL\x10\x04\x12\x1d\n\x19STATE_KIND_TOOL_EXECUTING\x10\x05\x12\x19\n\x15STATE_KIND_CANCELLING\x10\x06\x12\"\n\x1eSTATE_KIND_AWAITING_SUB_AGENTS\x10\x07\x12$\n STATE_KIND_AWAITING_CONTINUATION\x10\x08\x12 \n\x1cSTATE_KIND_CONTEXT_EXHAUSTED\x10\t\x12\x14\n\x10STATE_KIND_ERROR\x10\n\x12\x18\n\x14STATE_KIND_COMPLETED\x10\x0b\x12\x15\n\x11STATE_KIND_FAILED\x10\x0c*\x8f\x04\n\x0c\x43ontextState\x12\x1d\n\x19\x43ONTEXT_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ONTEXT_STATE_IDLE\x10\x01\x12)\n%CONTEXT_STATE_PROCESSING_USER_MESSAGE\x10\x02\x12\'\n#CONTEXT_STATE_AWAITING_LLM_RESPONSE\x10\x03\x12(\n$CONTEXT_STATE_STREAMING_LLM_RESPONSE\x10\x04\x12)\n%CONTEXT_STATE_PROCESSING_LLM_RESPONSE\x10\x05\x12(\n$CONTEXT_STATE_AWAITING_TOOL_APPROVAL\x10\x06\x12!\n\x1d\x43ONTEXT_STATE_EXECUTING_TOOLS\x10\x07\x12)\n%CONTEXT_STATE_PROCESSING_TOOL_RESULTS\x10\x08\x12%\n!CONTEXT_STATE_GENERATING_RESPONSE\x10\t\x12#\n\x1f\x43ONTEXT_STATE_TRANSIENT_FAILURE\x10\n\x12\x18\n\x14\x43ONTEXT_STATE_FAILED\x10\x0b\x12\x1c\n\x18\x43ONTEXT_STATE_CANCELLING\x10\x0c\x12#\n\x1f\x43ONTEXT_STATE_CONTEXT_EXHAUSTED\x10\r*\x87\x04\n\tErrorKind\x12\x1a\n\x16\x45RROR_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x45RROR_KIND_AUTH\x10\x01\x12\x19\n\x15\x45RROR_KIND_RATE_LIMIT\x10\x02\x12\x16\n\x12\x45RROR_KIND_NETWORK\x10\x03\x12\x1e\n\x1a\x45RROR_KIND_INVALID_REQUEST\x10\x04\x12\x1b\n\x17\x45RROR_KIND_SERVER_ERROR\x10\x05\x12\x1d\n\x19\x45RROR_KIND_CONTENT_FILTER\x10\x06\x12\x16\n\x12\x45RROR_KIND_UNKNOWN\x10\x07\x12 \n\x1c\x45RROR_KIND_CONTEXT_EXHAUSTED\x10\x08\x12\x1e\n\x1a\x45RROR_KIND_SUB_AGENT_ERROR\x10\t\x12\x19\n\x15\x45RROR_KIND_TURN_LIMIT\x10\n\x12\x18\n\x14\x45RROR_KIND_TIMED_OUT\x10\x0b\x12\x18\n\x14\x45RROR_KIND_NO_RESULT\x10\x0c\x12\x15\n\x11\x45RROR_KIND_BUDGET\x10\r\x12\x18\n\x14\x45RROR_KIND_CANCELLED\x10\x0e\x12\x1a\n\x16\x45RROR_KIND_INTERRUPTED\x10\x0f\x12!\n\x1d\x45RROR_KIND_RESPONSE_TOO_LARGE\x10\x10\x12!\n\x1d\x45RROR_KIND_RESOURCE_EXHAUSTED\x10\x11*x\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15STOP_REASON_COMPLETED\x10\x01\x12\x1b\n\x17STOP_REASON_INTERRUPTED\x10\x02\x12\x15\n\x11STOP_REASON_ERROR\x10\x03*\\\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fMODE_RESTRICTED\x10\x01\x12\x15\n\x11MODE_UNRESTRICTED\x10\x02\x12\x12\n\x0eMODE_WORKSPACE\x10\x03*\x88\x01\n\x0e\x41pprovalPolicy\x12\x1f\n\x1b\x41PPROVAL_POLICY_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41PPROVAL_POLICY_AUTO\x10\x01\x12\x1e\n\x1a\x41PPROVAL_POLICY_ASK_WRITES\x10\x02\x12\x1b\n\x17\x41PPROVAL_POLICY_ASK_ALL\x10\x03*t\n\x0e\x46ollowUpPolicy\x12 \n\x1c\x46OLLOW_UP_POLICY_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46OLLOW_UP_POLICY_ALWAYS\x10\x01\x12#\n\x1f\x46OLLOW_UP_POLICY_COMPLETED_ONLY\x10\x02*k\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n\tROLE_USER\x10\x01\x12\x0e\n\nROLE_AGENT\x10\x02\x12\r\n\tROLE_TOOL\x10\x03\x12\x0f\n\x0bROLE_SYSTEM\x10\x04\x12\x0e\n\nROLE_ERROR\x10\x05*\xb9\x04\n\x11SystemMessageKind\x12#\n\x1fSYSTEM_MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\'\n#SYSTEM_MESSAGE_KIND_MODE_RESTRICTED\x10\x01\x12!\n\x1dSYSTEM_MESSAGE_KIND_ROUND_CAP\x10\x02\x12\x1e\n\x1aSYSTEM_MESSAGE_KIND_BUDGET\x10\x03\x12\x1d\n\x19SYSTEM_MESSAGE_KIND_NUDGE\x10\x04\x12\x1d\n\x19SYSTEM_MESSAGE_KIND_GRACE\x10\x05\x12 \n\x1cSYSTEM_MESSAGE_KIND_CONTINUE\x10\x06\x12\x1f\n\x1bSYSTEM_MESSAGE_KIND_SUMMARY\x10\x07\x12(\n$SYSTEM_MESSAGE_KIND_SUMMARY_FALLBACK\x10\x08\x12)\n%SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS\x10\t\x12)\n%SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED\x10\n\x12#\n\x1fSYSTEM_MESSAGE_KIND_INTERRUPTED\x10\x0b\x12&\n\"SYSTEM_MESSAGE_KIND_MODE_WORKSPACE\x10\x0c\x12%\n!SYSTEM_MESSAGE_KIND_MCP_RESTARTED\x10\x0e\x12\x1e\n\x1aSYSTEM_MESSAGE_KIND_FORKED\x10\x0f*e\n\x08\x44\x65livery\x12\x18\n\x14\x44\x45LIVERY_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45LIVERY_DIRECT\x10\x01\x12\x12\n\x0e\x44\x45LIVERY_STEER\x10\x02\x12\x16\n\x12\x44\x45LIVERY_FOLLOW_UP\x10\x03*\x9d\x01\n\x0b\x44isposition\x12\x1b\n\x17\x44ISPOSITION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44ISPOSITION_DIRECT\x10\x01\x12\x1c\n\x18\x44ISPOSITION_STEER_QUEUED\x10\x02\x12 \n\x1c\x44ISPOSITION_FOLLOW_UP_QUEUED\x10\x03\x12\x19\n\x15\x44ISPOSITION_DUPLICATE\x10\x04*\xc3\x01\n\x0bToolOutcome\x12\x1c\n\x18TOOL_OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOOL_OUTCOME_OK\x10\x01\x12\x16\n\x12TOOL_OUTCOME_ERROR\x10\x02\x12\x1a\n\x16TOOL_OUTCOME_CANCELLED\x10\x03\x12\x18\n\x14TOOL_OUTCOME_SKIPPED\x10\x04\x12\x17\n\x13TOOL_OUTCOME_DENIED\x10\x05\x12\x1a\n\x16TOOL_OUTCOME_TIMED_OUT\x10\x06*}\n\tToolGroup\x12\x1a\n\x16TOOL_GROUP_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOOL_GROUP_READ\x10\x01\x12\x14\n\x10TOOL_GROUP_WRITE\x10\x02\x12\x13\n\x0fTOOL_GROUP_BASH\x10\x03\x12\x14\n\x10TOOL_GROUP_OTHER\x10\x04*\xb7\x01\n\x10\x41pprovalDecision\x12!\n\x1d\x41PPROVAL_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x41PPROVAL_DECISION_APPROVE\x10\x01\x12\x1a\n\x16\x41PPROVAL_DECISION_DENY\x10\x02\x12$\n APPROVAL_DECISION_APPROVE_ALWAYS\x10\x03\x12\x1f\n\x1b\x41PPROVAL_DECISION_WITHDRAWN\x10\x04\x42\x63\n\x0e\x64\x65v.bedrock.v1B\x0b\x43ommonProtoP\x01Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\xaa\x02\nBedrock.V1\xea\x02\x0b\x42\x65\x64rock::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x62\x65\x64rock/v1/common.proto\x12\nbedrock.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"O\n\x08RunError\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x15.bedrock.v1.ErrorKindR\x04kind\x12\x18\n\x07message\x18\x02 \x01(\tR\x07message\"\xca\x01\n\x05Usage\x12!\n\x0cinput_tokens\x18\x01 \x01(\x03R\x0binputTokens\x12#\n\routput_tokens\x18\x02 \x01(\x03R\x0coutputTokens\x12*\n\x11\x63\x61\x63he_read_tokens\x18\x03 \x01(\x03R\x0f\x63\x61\x63heReadTokens\x12,\n\x12\x63\x61\x63he_write_tokens\x18\x04 \x01(\x03R\x10\x63\x61\x63heWriteTokens\x12\x1f\n\x0b\x63ost_micros\x18\x05 \x01(\x03R\ncostMicros\"{\n\x0c\x43ontextUsage\x12\x1f\n\x0bused_tokens\x18\x01 \x01(\x03R\nusedTokens\x12\x30\n\x14usable_window_tokens\x18\x02 \x01(\x03R\x12usableWindowTokens\x12\x18\n\x07warning\x18\x03 \x01(\x08R\x07warning\"\x92\x04\n\nClientTool\x12\x34\n\x04name\x18\x01 \x01(\tB \xe2\x41\x01\x02\xbaH\x19r\x17\x32\x15^[A-Za-z0-9_-]{1,64}$R\x04name\x12:\n\x0b\x64\x65scription\x18\x02 \x01(\tB\x18\xe2\x41\x01\x01\xbaH\x11r\x0f\x18\x80 2\n^[^\\x00]*$R\x0b\x64\x65scription\x12@\n\x0cinput_schema\x18\x03 \x01(\x0b\x32\x17.google.protobuf.StructB\x04\xe2\x41\x01\x01R\x0binputSchema\x12\x39\n\x05group\x18\x04 \x01(\x0e\x32\x15.bedrock.v1.ToolGroupB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01R\x05group\x12\xbe\x01\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x88\x01\xe2\x41\x01\x01\xbaH\x80\x01\xba\x01}\n\rtimeout.range\x12\x1amust be 1 to 86400 seconds\x1aPthis == duration(\'0s\') || (this >= duration(\'1s\') && this <= duration(\'86400s\'))R\x07timeout\x12!\n\tread_only\x18\x06 \x01(\x08\x42\x04\xe2\x41\x01\x01R\x08readOnly\x12\x31\n\x11requires_approval\x18\x07 \x01(\x08\x42\x04\xe2\x41\x01\x01R\x10requiresApproval\"\xb9\x01\n\x06\x42udget\x12*\n\nrun_tokens\x18\x01 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00R\trunTokens\x12<\n\x13\x63onversation_tokens\x18\x02 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00R\x12\x63onversationTokens\x12\x45\n\x18\x63onversation_cost_micros\x18\x03 \x01(\x03\x42\x0b\xe2\x41\x01\x01\xbaH\x04\"\x02(\x00R\x16\x63onversationCostMicros\"\x9b\x03\n\tMcpServer\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x33\n\x05stdio\x18\x02 \x01(\x0b\x32\x1b.bedrock.v1.McpServer.StdioH\x00R\x05stdio\x12\x30\n\x04http\x18\x03 \x01(\x0b\x32\x1a.bedrock.v1.McpServer.HttpH\x00R\x04http\x12\x31\n\x05state\x18\x04 \x01(\x0e\x32\x1b.bedrock.v1.McpServer.StateR\x05state\x12\x14\n\x05\x65rror\x18\x05 \x01(\tR\x05\x65rror\x12\x14\n\x05tools\x18\x06 \x03(\tR\x05tools\x1a!\n\x05Stdio\x12\x18\n\x07\x63ommand\x18\x01 \x03(\tR\x07\x63ommand\x1a\x18\n\x04Http\x12\x10\n\x03url\x18\x01 \x01(\tR\x03url\"j\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_CONNECTING\x10\x01\x12\x0f\n\x0bSTATE_READY\x10\x02\x12\x10\n\x0cSTATE_FAILED\x10\x03\x12\x11\n\rSTATE_STOPPED\x10\x04\x42\x0b\n\ttransport\"\xb8\x01\n\x0cInstructions\x12-\n\x04text\x18\x01 \x01(\tB\x19\xe2\x41\x01\x01\xbaH\x12r\x10(\x80\x80\x04\x32\n^[^\\x00]*$R\x04text\x12\x1e\n\x07replace\x18\x02 \x01(\x08\x42\x04\xe2\x41\x01\x01R\x07replace:Y\xbaHV\x1aT\n\x11instructions.text\x12\x1dtext is required with replace\x1a !this.replace || this.text != \'\'\"n\n\rToolSelection\x12]\n\x05tools\x18\x01 \x03(\tBG\xe2\x41\x01\x01\xfa\x41\x12\n\x10\x62\x65\x64rock.dev/Tool\xbaH+\x92\x01(\x10\x80\x02\"#r!2\x1f^tools/[^\\x00-\\x1f\\x7f]{1,256}$R\x05tools*\xd6\x08\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19REFUSAL_REASON_AGENT_BUSY\x10\x01\x12\x1d\n\x19REFUSAL_REASON_CANCELLING\x10\x02\x12$\n REFUSAL_REASON_AWAITING_APPROVAL\x10\x03\x12(\n$REFUSAL_REASON_NOT_AWAITING_APPROVAL\x10\x04\x12%\n!REFUSAL_REASON_UNKNOWN_OR_DECIDED\x10\x05\x12+\n\'REFUSAL_REASON_CONTINUATION_IN_PROGRESS\x10\x06\x12$\n REFUSAL_REASON_CONTEXT_EXHAUSTED\x10\x07\x12\x1b\n\x17REFUSAL_REASON_TERMINAL\x10\x08\x12\x1c\n\x18REFUSAL_REASON_SUB_AGENT\x10\t\x12 \n\x1cREFUSAL_REASON_NOT_SUB_AGENT\x10\n\x12\"\n\x1eREFUSAL_REASON_ALREADY_STARTED\x10\x0b\x12\x1b\n\x17REFUSAL_REASON_ARCHIVED\x10\x0c\x12\x1b\n\x17REFUSAL_REASON_RUN_OVER\x10\r\x12\x1d\n\x19REFUSAL_REASON_QUEUE_FULL\x10\x0e\x12$\n REFUSAL_REASON_REQUEST_ID_REUSED\x10\x0f\x12\x1d\n\x19REFUSAL_REASON_SLUG_TAKEN\x10\x10\x12$\n REFUSAL_REASON_MODEL_UNAVAILABLE\x10\x11\x12#\n\x1fREFUSAL_REASON_MODE_UNAVAILABLE\x10\x12\x12,\n(REFUSAL_REASON_WORKING_DIRECTORY_INVALID\x10\x13\x12 \n\x1cREFUSAL_REASON_IMAGE_INVALID\x10\x14\x12#\n\x1fREFUSAL_REASON_REVISION_TOO_OLD\x10\x15\x12#\n\x1fREFUSAL_REASON_TOO_MANY_STREAMS\x10\x16\x12!\n\x1dREFUSAL_REASON_BUDGET_REACHED\x10\x17\x12$\n REFUSAL_REASON_STORE_UNAVAILABLE\x10\x18\x12 \n\x1cREFUSAL_REASON_SHUTTING_DOWN\x10\x19\x12$\n REFUSAL_REASON_PERMISSION_DENIED\x10\x1a\x12 \n\x1cREFUSAL_REASON_NOT_EXHAUSTED\x10\x1b\x12#\n\x1fREFUSAL_REASON_SERVER_EXHAUSTED\x10\x1c\x12\x1f\n\x1bREFUSAL_REASON_NOT_FORKABLE\x10\x1f\x12 \n\x1cREFUSAL_REASON_CYCLE_RUNNING\x10!*\x8c\x03\n\tStateKind\x12\x1a\n\x16STATE_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fSTATE_KIND_IDLE\x10\x01\x12\x1b\n\x17STATE_KIND_AWAITING_LLM\x10\x02\x12\x1d\n\x19STATE_KIND_LLM_REQUESTING\x10\x03\x12%\n!STATE_KIND_AWAITING_TOOL_APPROVAL\x10\x04\x12\x1d\n\x19STATE_KIND_TOOL_EXECUTING\x10\x05\x12\x19\n\x15STATE_KIND_CANCELLING\x10\x06\x12\"\n\x1eSTATE_KIND_AWAITING_SUB_AGENTS\x10\x07\x12$\n STATE_KIND_AWAITING_CONTINUATION\x10\x08\x12 \n\x1cSTATE_KIND_CONTEXT_EXHAUSTED\x10\t\x12\x14\n\x10STATE_KIND_ERROR\x10\n\x12\x18\n\x14STATE_KIND_COMPLETED\x10\x0b\x12\x15\n\x11STATE_KIND_FAILED\x10\x0c*\x8f\x04\n\x0c\x43ontextState\x12\x1d\n\x19\x43ONTEXT_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ONTEXT_STATE_IDLE\x10\x01\x12)\n%CONTEXT_STATE_PROCESSING_USER_MESSAGE\x10\x02\x12\'\n#CONTEXT_STATE_AWAITING_LLM_RESPONSE\x10\x03\x12(\n$CONTEXT_STATE_STREAMING_LLM_RESPONSE\x10\x04\x12)\n%CONTEXT_STATE_PROCESSING_LLM_RESPONSE\x10\x05\x12(\n$CONTEXT_STATE_AWAITING_TOOL_APPROVAL\x10\x06\x12!\n\x1d\x43ONTEXT_STATE_EXECUTING_TOOLS\x10\x07\x12)\n%CONTEXT_STATE_PROCESSING_TOOL_RESULTS\x10\x08\x12%\n!CONTEXT_STATE_GENERATING_RESPONSE\x10\t\x12#\n\x1f\x43ONTEXT_STATE_TRANSIENT_FAILURE\x10\n\x12\x18\n\x14\x43ONTEXT_STATE_FAILED\x10\x0b\x12\x1c\n\x18\x43ONTEXT_STATE_CANCELLING\x10\x0c\x12#\n\x1f\x43ONTEXT_STATE_CONTEXT_EXHAUSTED\x10\r*\x87\x04\n\tErrorKind\x12\x1a\n\x16\x45RROR_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x45RROR_KIND_AUTH\x10\x01\x12\x19\n\x15\x45RROR_KIND_RATE_LIMIT\x10\x02\x12\x16\n\x12\x45RROR_KIND_NETWORK\x10\x03\x12\x1e\n\x1a\x45RROR_KIND_INVALID_REQUEST\x10\x04\x12\x1b\n\x17\x45RROR_KIND_SERVER_ERROR\x10\x05\x12\x1d\n\x19\x45RROR_KIND_CONTENT_FILTER\x10\x06\x12\x16\n\x12\x45RROR_KIND_UNKNOWN\x10\x07\x12 \n\x1c\x45RROR_KIND_CONTEXT_EXHAUSTED\x10\x08\x12\x1e\n\x1a\x45RROR_KIND_SUB_AGENT_ERROR\x10\t\x12\x19\n\x15\x45RROR_KIND_TURN_LIMIT\x10\n\x12\x18\n\x14\x45RROR_KIND_TIMED_OUT\x10\x0b\x12\x18\n\x14\x45RROR_KIND_NO_RESULT\x10\x0c\x12\x15\n\x11\x45RROR_KIND_BUDGET\x10\r\x12\x18\n\x14\x45RROR_KIND_CANCELLED\x10\x0e\x12\x1a\n\x16\x45RROR_KIND_INTERRUPTED\x10\x0f\x12!\n\x1d\x45RROR_KIND_RESPONSE_TOO_LARGE\x10\x10\x12!\n\x1d\x45RROR_KIND_RESOURCE_EXHAUSTED\x10\x11*x\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15STOP_REASON_COMPLETED\x10\x01\x12\x1b\n\x17STOP_REASON_INTERRUPTED\x10\x02\x12\x15\n\x11STOP_REASON_ERROR\x10\x03*\\\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fMODE_RESTRICTED\x10\x01\x12\x15\n\x11MODE_UNRESTRICTED\x10\x02\x12\x12\n\x0eMODE_WORKSPACE\x10\x03*\x88\x01\n\x0e\x41pprovalPolicy\x12\x1f\n\x1b\x41PPROVAL_POLICY_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41PPROVAL_POLICY_AUTO\x10\x01\x12\x1e\n\x1a\x41PPROVAL_POLICY_ASK_WRITES\x10\x02\x12\x1b\n\x17\x41PPROVAL_POLICY_ASK_ALL\x10\x03*t\n\x0e\x46ollowUpPolicy\x12 \n\x1c\x46OLLOW_UP_POLICY_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46OLLOW_UP_POLICY_ALWAYS\x10\x01\x12#\n\x1f\x46OLLOW_UP_POLICY_COMPLETED_ONLY\x10\x02*k\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n\tROLE_USER\x10\x01\x12\x0e\n\nROLE_AGENT\x10\x02\x12\r\n\tROLE_TOOL\x10\x03\x12\x0f\n\x0bROLE_SYSTEM\x10\x04\x12\x0e\n\nROLE_ERROR\x10\x05*\xb9\x04\n\x11SystemMessageKind\x12#\n\x1fSYSTEM_MESSAGE_KIND_UNSPECIFIED\x10\x00\x12\'\n#SYSTEM_MESSAGE_KIND_MODE_RESTRICTED\x10\x01\x12!\n\x1dSYSTEM_MESSAGE_KIND_ROUND_CAP\x10\x02\x12\x1e\n\x1aSYSTEM_MESSAGE_KIND_BUDGET\x10\x03\x12\x1d\n\x19SYSTEM_MESSAGE_KIND_NUDGE\x10\x04\x12\x1d\n\x19SYSTEM_MESSAGE_KIND_GRACE\x10\x05\x12 \n\x1cSYSTEM_MESSAGE_KIND_CONTINUE\x10\x06\x12\x1f\n\x1bSYSTEM_MESSAGE_KIND_SUMMARY\x10\x07\x12(\n$SYSTEM_MESSAGE_KIND_SUMMARY_FALLBACK\x10\x08\x12)\n%SYSTEM_MESSAGE_KIND_SUB_AGENT_RESULTS\x10\t\x12)\n%SYSTEM_MESSAGE_KIND_MODE_UNRESTRICTED\x10\n\x12#\n\x1fSYSTEM_MESSAGE_KIND_INTERRUPTED\x10\x0b\x12&\n\"SYSTEM_MESSAGE_KIND_MODE_WORKSPACE\x10\x0c\x12%\n!SYSTEM_MESSAGE_KIND_MCP_RESTARTED\x10\x0e\x12\x1e\n\x1aSYSTEM_MESSAGE_KIND_FORKED\x10\x0f*e\n\x08\x44\x65livery\x12\x18\n\x14\x44\x45LIVERY_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x44\x45LIVERY_DIRECT\x10\x01\x12\x12\n\x0e\x44\x45LIVERY_STEER\x10\x02\x12\x16\n\x12\x44\x45LIVERY_FOLLOW_UP\x10\x03*\x9d\x01\n\x0b\x44isposition\x12\x1b\n\x17\x44ISPOSITION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44ISPOSITION_DIRECT\x10\x01\x12\x1c\n\x18\x44ISPOSITION_STEER_QUEUED\x10\x02\x12 \n\x1c\x44ISPOSITION_FOLLOW_UP_QUEUED\x10\x03\x12\x19\n\x15\x44ISPOSITION_DUPLICATE\x10\x04*\xc3\x01\n\x0bToolOutcome\x12\x1c\n\x18TOOL_OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOOL_OUTCOME_OK\x10\x01\x12\x16\n\x12TOOL_OUTCOME_ERROR\x10\x02\x12\x1a\n\x16TOOL_OUTCOME_CANCELLED\x10\x03\x12\x18\n\x14TOOL_OUTCOME_SKIPPED\x10\x04\x12\x17\n\x13TOOL_OUTCOME_DENIED\x10\x05\x12\x1a\n\x16TOOL_OUTCOME_TIMED_OUT\x10\x06*}\n\tToolGroup\x12\x1a\n\x16TOOL_GROUP_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOOL_GROUP_READ\x10\x01\x12\x14\n\x10TOOL_GROUP_WRITE\x10\x02\x12\x13\n\x0fTOOL_GROUP_BASH\x10\x03\x12\x14\n\x10TOOL_GROUP_OTHER\x10\x04*\xb7\x01\n\x10\x41pprovalDecision\x12!\n\x1d\x41PPROVAL_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x41PPROVAL_DECISION_APPROVE\x10\x01\x12\x1a\n\x16\x41PPROVAL_DECISION_DENY\x10\x02\x12$\n APPROVAL_DECISION_APPROVE_ALWAYS\x10\x03\x12\x1f\n\x1b\x41PPROVAL_DECISION_WITHDRAWN\x10\x04\x42\x63\n\x0e\x64\x65v.bedrock.v1B\x0b\x43ommonProtoP\x01Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\xaa\x02\nBedrock.V1\xea\x02\x0b\x42\x65\x64rock::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,6 +36,20 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bedrock.v1.common_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016dev.bedrock.v1B\013CommonProtoP\001Z\'bedrock.dev/gen/go/bedrock/v1;bedrockv1\252\002\nBedrock.V1\352\002\013Bedrock::V1'
+  _globals['_CLIENTTOOL'].fields_by_name['name']._loaded_options = None
+  _globals['_CLIENTTOOL'].fields_by_name['name']._serialized_options = b'\342A\001\002\272H\031r\0272\025^[A-Za-z0-9_-]{1,64}$'
+  _globals['_CLIENTTOOL'].fields_by_name['description']._loaded_options = None
+  _globals['_CLIENTTOOL'].fields_by_name['description']._serialized_options = b'\342A\001\001\272H\021r\017\030\200 2\n^[^\\x00]*$'
+  _globals['_CLIENTTOOL'].fields_by_name['input_schema']._loaded_options = None
+  _globals['_CLIENTTOOL'].fields_by_name['input_schema']._serialized_options = b'\342A\001\001'
+  _globals['_CLIENTTOOL'].fields_by_name['group']._loaded_options = None
+  _globals['_CLIENTTOOL'].fields_by_name['group']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
+  _globals['_CLIENTTOOL'].fields_by_name['timeout']._loaded_options = None
+  _globals['_CLIENTTOOL'].fields_by_name['timeout']._serialized_options = b'\342A\001\001\272H\200\001\272\001}\n\rtimeout.range\022\032must be 1 to 86400 seconds\032Pthis == duration(\'0s\') || (this >= duration(\'1s\') && this <= duration(\'86400s\'))'
+  _globals['_CLIENTTOOL'].fields_by_name['read_only']._loaded_options = None
+  _globals['_CLIENTTOOL'].fields_by_name['read_only']._serialized_options = b'\342A\001\001'
+  _globals['_CLIENTTOOL'].fields_by_name['requires_approval']._loaded_options = None
+  _globals['_CLIENTTOOL'].fields_by_name['requires_approval']._serialized_options = b'\342A\001\001'
   _globals['_BUDGET'].fields_by_name['run_tokens']._loaded_options = None
   _globals['_BUDGET'].fields_by_name['run_tokens']._serialized_options = b'\342A\001\001\272H\004\"\002(\000'
   _globals['_BUDGET'].fields_by_name['conversation_tokens']._loaded_options = None
@@ -48,54 +64,56 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INSTRUCTIONS']._serialized_options = b'\272HV\032T\n\021instructions.text\022\035text is required with replace\032 !this.replace || this.text != \'\''
   _globals['_TOOLSELECTION'].fields_by_name['tools']._loaded_options = None
   _globals['_TOOLSELECTION'].fields_by_name['tools']._serialized_options = b'\342A\001\001\372A\022\n\020bedrock.dev/Tool\272H+\222\001(\020\200\002\"#r!2\037^tools/[^\\x00-\\x1f\\x7f]{1,256}$'
-  _globals['_REFUSALREASON']._serialized_start=1412
-  _globals['_REFUSALREASON']._serialized_end=2522
-  _globals['_STATEKIND']._serialized_start=2525
-  _globals['_STATEKIND']._serialized_end=2921
-  _globals['_CONTEXTSTATE']._serialized_start=2924
-  _globals['_CONTEXTSTATE']._serialized_end=3451
-  _globals['_ERRORKIND']._serialized_start=3454
-  _globals['_ERRORKIND']._serialized_end=3973
-  _globals['_STOPREASON']._serialized_start=3975
-  _globals['_STOPREASON']._serialized_end=4095
-  _globals['_MODE']._serialized_start=4097
-  _globals['_MODE']._serialized_end=4189
-  _globals['_APPROVALPOLICY']._serialized_start=4192
-  _globals['_APPROVALPOLICY']._serialized_end=4328
-  _globals['_FOLLOWUPPOLICY']._serialized_start=4330
-  _globals['_FOLLOWUPPOLICY']._serialized_end=4446
-  _globals['_ROLE']._serialized_start=4448
-  _globals['_ROLE']._serialized_end=4555
-  _globals['_SYSTEMMESSAGEKIND']._serialized_start=4558
-  _globals['_SYSTEMMESSAGEKIND']._serialized_end=5127
-  _globals['_DELIVERY']._serialized_start=5129
-  _globals['_DELIVERY']._serialized_end=5230
-  _globals['_DISPOSITION']._serialized_start=5233
-  _globals['_DISPOSITION']._serialized_end=5390
-  _globals['_TOOLOUTCOME']._serialized_start=5393
-  _globals['_TOOLOUTCOME']._serialized_end=5588
-  _globals['_TOOLGROUP']._serialized_start=5590
-  _globals['_TOOLGROUP']._serialized_end=5715
-  _globals['_APPROVALDECISION']._serialized_start=5718
-  _globals['_APPROVALDECISION']._serialized_end=5901
-  _globals['_RUNERROR']._serialized_start=99
-  _globals['_RUNERROR']._serialized_end=178
-  _globals['_USAGE']._serialized_start=181
-  _globals['_USAGE']._serialized_end=383
-  _globals['_CONTEXTUSAGE']._serialized_start=385
-  _globals['_CONTEXTUSAGE']._serialized_end=508
-  _globals['_BUDGET']._serialized_start=511
-  _globals['_BUDGET']._serialized_end=696
-  _globals['_MCPSERVER']._serialized_start=699
-  _globals['_MCPSERVER']._serialized_end=1110
-  _globals['_MCPSERVER_STDIO']._serialized_start=930
-  _globals['_MCPSERVER_STDIO']._serialized_end=963
-  _globals['_MCPSERVER_HTTP']._serialized_start=965
-  _globals['_MCPSERVER_HTTP']._serialized_end=989
-  _globals['_MCPSERVER_STATE']._serialized_start=991
-  _globals['_MCPSERVER_STATE']._serialized_end=1097
-  _globals['_INSTRUCTIONS']._serialized_start=1113
-  _globals['_INSTRUCTIONS']._serialized_end=1297
-  _globals['_TOOLSELECTION']._serialized_start=1299
-  _globals['_TOOLSELECTION']._serialized_end=1409
+  _globals['_REFUSALREASON']._serialized_start=2007
+  _globals['_REFUSALREASON']._serialized_end=3117
+  _globals['_STATEKIND']._serialized_start=3120
+  _globals['_STATEKIND']._serialized_end=3516
+  _globals['_CONTEXTSTATE']._serialized_start=3519
+  _globals['_CONTEXTSTATE']._serialized_end=4046
+  _globals['_ERRORKIND']._serialized_start=4049
+  _globals['_ERRORKIND']._serialized_end=4568
+  _globals['_STOPREASON']._serialized_start=4570
+  _globals['_STOPREASON']._serialized_end=4690
+  _globals['_MODE']._serialized_start=4692
+  _globals['_MODE']._serialized_end=4784
+  _globals['_APPROVALPOLICY']._serialized_start=4787
+  _globals['_APPROVALPOLICY']._serialized_end=4923
+  _globals['_FOLLOWUPPOLICY']._serialized_start=4925
+  _globals['_FOLLOWUPPOLICY']._serialized_end=5041
+  _globals['_ROLE']._serialized_start=5043
+  _globals['_ROLE']._serialized_end=5150
+  _globals['_SYSTEMMESSAGEKIND']._serialized_start=5153
+  _globals['_SYSTEMMESSAGEKIND']._serialized_end=5722
+  _globals['_DELIVERY']._serialized_start=5724
+  _globals['_DELIVERY']._serialized_end=5825
+  _globals['_DISPOSITION']._serialized_start=5828
+  _globals['_DISPOSITION']._serialized_end=5985
+  _globals['_TOOLOUTCOME']._serialized_start=5988
+  _globals['_TOOLOUTCOME']._serialized_end=6183
+  _globals['_TOOLGROUP']._serialized_start=6185
+  _globals['_TOOLGROUP']._serialized_end=6310
+  _globals['_APPROVALDECISION']._serialized_start=6313
+  _globals['_APPROVALDECISION']._serialized_end=6496
+  _globals['_RUNERROR']._serialized_start=161
+  _globals['_RUNERROR']._serialized_end=240
+  _globals['_USAGE']._serialized_start=243
+  _globals['_USAGE']._serialized_end=445
+  _globals['_CONTEXTUSAGE']._serialized_start=447
+  _globals['_CONTEXTUSAGE']._serialized_end=570
+  _globals['_CLIENTTOOL']._serialized_start=573
+  _globals['_CLIENTTOOL']._serialized_end=1103
+  _globals['_BUDGET']._serialized_start=1106
+  _globals['_BUDGET']._serialized_end=1291
+  _globals['_MCPSERVER']._serialized_start=1294
+  _globals['_MCPSERVER']._serialized_end=1705
+  _globals['_MCPSERVER_STDIO']._serialized_start=1525
+  _globals['_MCPSERVER_STDIO']._serialized_end=1558
+  _globals['_MCPSERVER_HTTP']._serialized_start=1560
+  _globals['_MCPSERVER_HTTP']._serialized_end=1584
+  _globals['_MCPSERVER_STATE']._serialized_start=1586
+  _globals['_MCPSERVER_STATE']._serialized_end=1692
+  _globals['_INSTRUCTIONS']._serialized_start=1708
+  _globals['_INSTRUCTIONS']._serialized_end=1892
+  _globals['_TOOLSELECTION']._serialized_start=1894
+  _globals['_TOOLSELECTION']._serialized_end=2004
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,9 @@ This file holds the enums and small values that the other files share.
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -60,8 +62,10 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Read the conversation again.
     """
     REFUSAL_REASON_UNKNOWN_OR_DECIDED: _RefusalReason.ValueType  # 5
-    """ABORTED. The approval was decided already or never existed, or the queued
-    message to withdraw is no longer queued: somebody else was faster.
+    """ABORTED. The approval was decided already or never existed, the queued message
+    to withdraw is no longer queued, or the tool call to answer does not wait for an
+    answer: somebody else was faster. For a tool call, `cause` in the metadata of
+    ErrorInfo is `answered`, `timed_out`, `withdrawn` or `unknown`.
 
     Read the conversation again. A client that only wanted the question closed may
     ignore this.
@@ -292,8 +296,10 @@ restart.
 Read the conversation again.
 """
 REFUSAL_REASON_UNKNOWN_OR_DECIDED: RefusalReason.ValueType  # 5
-"""ABORTED. The approval was decided already or never existed, or the queued
-message to withdraw is no longer queued: somebody else was faster.
+"""ABORTED. The approval was decided already or never existed, the queued message
+to withdraw is no longer queued, or the tool call to answer does not wait for an
+answer: somebody else was faster. For a tool call, `cause` in the metadata of
+ErrorInfo is `answered`, `timed_out`, `withdrawn` or `unknown`.
 
 Read the conversation again. A client that only wanted the question closed may
 ignore this.
@@ -1299,6 +1305,65 @@ class ContextUsage(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ContextUsage: _TypeAlias = ContextUsage  # noqa: Y015
+
+@_typing.final
+class ClientTool(_message.Message):
+    """A tool that clients run. A call of it becomes a durable event,
+    `client_tool_call_changed`; any authorised client answers it with SubmitToolResult.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    INPUT_SCHEMA_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    REQUIRES_APPROVAL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name that the model calls it by: 1 to 64 letters, digits, `_` and `-`. Not
+    that of a tool of the server, nor one that begins with `mcp__`. Required.
+    """
+    description: _builtins.str
+    """What it does, for the model. At most 4096 characters."""
+    group: Global___ToolGroup.ValueType
+    """The kind of work that it does. TOOL_GROUP_OTHER if unset."""
+    read_only: _builtins.bool
+    """Whether it changes nothing. Only such tools are offered in MODE_RESTRICTED, and
+    APPROVAL_POLICY_ASK_WRITES does not ask about them.
+    """
+    requires_approval: _builtins.bool
+    """Whether a person must approve every call of it, under every policy."""
+    @_builtins.property
+    def input_schema(self) -> _struct_pb2.Struct:
+        """The JSON Schema (draft 2020-12) of its input, of type object; at most 16 KiB. A
+        call whose input does not fit it gets an error result, and no client is asked.
+        Unset: the tool takes no input.
+        """
+
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long a call waits for an answer: 1 second to 24 hours, 5 minutes if unset."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        input_schema: _struct_pb2.Struct | None = ...,
+        group: Global___ToolGroup.ValueType = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+        read_only: _builtins.bool = ...,
+        requires_approval: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input_schema", b"input_schema", "timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "group", b"group", "input_schema", b"input_schema", "name", b"name", "read_only", b"read_only", "requires_approval", b"requires_approval", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClientTool: _TypeAlias = ClientTool  # noqa: Y015
 
 @_typing.final
 class Budget(_message.Message):

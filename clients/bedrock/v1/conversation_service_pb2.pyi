@@ -11,6 +11,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -224,9 +225,9 @@ class UpdateConversationRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """The fields to set, out of `slug`, `title`, `model`, `labels`,
-        `approval_policy`, `always_approved_tools`, `follow_up_policy` and `budget`; a
-        single label as `labels.KEY` (in backticks if the key has a dot), which is
-        removed if it is not among the new values; a single amount as
+        `approval_policy`, `always_approved_tools`, `follow_up_policy`, `budget` and
+        `client_tools`; a single label as `labels.KEY` (in backticks if the key has a
+        dot), which is removed if it is not among the new values; a single amount as
         `budget.run_tokens`. `*` alone means all of them, so that what is not set is
         cleared. If empty, all of them that are set. Another field is
         INVALID_ARGUMENT.
@@ -516,6 +517,84 @@ class SendMessageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SendMessageResponse: _TypeAlias = SendMessageResponse  # noqa: Y015
+
+@_typing.final
+class SubmitToolResultRequest(_message.Message):
+    """The request of SubmitToolResult. At most one of `output`, `json` and `error` is set;
+    none of them is an empty output.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    JSON_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The call, `conversations/{conversation}/toolCalls/{tool_use_id}`. Required."""
+    output: _builtins.str
+    """The result as text. At most 256 KiB in UTF-8."""
+    error: _builtins.str
+    """Why the tool failed, for the model. At most 256 KiB in UTF-8."""
+    request_id: _builtins.str
+    """A UUID that makes the call idempotent. May be empty."""
+    @_builtins.property
+    def json(self) -> _struct_pb2.Struct:
+        """The result as JSON, 256 KiB of text at most; the model reads it as text."""
+
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Image]:
+        """Images that belong to the result, each with `media_type` and `data`. Not with
+        `error`.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        output: _builtins.str = ...,
+        json: _struct_pb2.Struct | None = ...,
+        images: _abc.Iterable[_conversation_pb2.Image] | None = ...,
+        error: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["json", b"json"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "images", b"images", "json", b"json", "name", b"name", "output", b"output", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitToolResultRequest: _TypeAlias = SubmitToolResultRequest  # noqa: Y015
+
+@_typing.final
+class SubmitToolResultResponse(_message.Message):
+    """The response of SubmitToolResult."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    DUPLICATE_FIELD_NUMBER: _builtins.int
+    duplicate: _builtins.bool
+    """Whether the call had got this answer before."""
+    @_builtins.property
+    def message(self) -> _conversation_pb2.Message:
+        """The message that holds the result."""
+
+    def __init__(
+        self,
+        *,
+        message: _conversation_pb2.Message | None = ...,
+        duplicate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitToolResultResponse: _TypeAlias = SubmitToolResultResponse  # noqa: Y015
 
 @_typing.final
 class CancelConversationRequest(_message.Message):

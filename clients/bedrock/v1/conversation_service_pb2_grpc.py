@@ -167,6 +167,11 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ResolveApprovalRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ResolveApprovalResponse.FromString,
                 _registered_method=True)
+        self.SubmitToolResult = channel.unary_unary(
+                '/bedrock.v1.ConversationService/SubmitToolResult',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultResponse.FromString,
+                _registered_method=True)
         self.SetMode = channel.unary_unary(
                 '/bedrock.v1.ConversationService/SetMode',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SetModeRequest.SerializeToString,
@@ -376,12 +381,12 @@ class ConversationServiceServicer(object):
     def UpdateConversation(self, request, context):
         """Changes the slug, the title, the model or other settings of a conversation.
 
-        A change of the model is refused with AGENT_BUSY while anything is under way, a
-        wait for the next attempt and a summary included, and with TERMINAL once the
-        conversation is terminal (both FAILED_PRECONDITION). Other settings can be
-        changed at any time: policies hold from the next question or the end of the run
-        on, a budget from the next request to the model on. An
-        unknown model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
+        A change of the model or of `client_tools` is refused with AGENT_BUSY while
+        anything is under way, a wait for the next attempt and a summary included, and
+        with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
+        settings can be changed at any time: policies hold from the next question or the
+        end of the run on, a budget from the next request to the model on. An unknown
+        model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
         (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
         conversation and try again. Watchers see a `conversation_updated` event, unless
         nothing changed.
@@ -494,6 +499,23 @@ class ConversationServiceServicer(object):
         Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no question is
         open, with UNKNOWN_OR_DECIDED (ABORTED) if this one is not, and with TERMINAL
         (FAILED_PRECONDITION) in a terminal conversation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitToolResult(self, request, context):
+        """Answers a call of a client's tool, and the run goes on.
+
+        Any client that may use the conversation can answer, not only the one that
+        declared the tool. The first answer counts. An answer that comes too late, twice
+        or for another call changes nothing and is refused with UNKNOWN_OR_DECIDED
+        (ABORTED); `cause` in the metadata of its ErrorInfo says why: `answered`,
+        `timed_out`, `withdrawn`, or `unknown` if no call of this id waits or has waited.
+
+        Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
+        and without one by its content: the answer that the call has already got is
+        accepted again, as a `duplicate`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -871,6 +893,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.ResolveApproval,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ResolveApprovalRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ResolveApprovalResponse.SerializeToString,
+            ),
+            'SubmitToolResult': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitToolResult,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultResponse.SerializeToString,
             ),
             'SetMode': grpc.unary_unary_rpc_method_handler(
                     servicer.SetMode,
@@ -1311,6 +1338,33 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/ResolveApproval',
             bedrock_dot_v1_dot_conversation__service__pb2.ResolveApprovalRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.ResolveApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitToolResult(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/SubmitToolResult',
+            bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultResponse.FromString,
             options,
             channel_credentials,
             insecure,

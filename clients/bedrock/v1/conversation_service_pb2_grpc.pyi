@@ -139,12 +139,12 @@ class ConversationServiceStub:
     UpdateConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]
     """Changes the slug, the title, the model or other settings of a conversation.
 
-    A change of the model is refused with AGENT_BUSY while anything is under way, a
-    wait for the next attempt and a summary included, and with TERMINAL once the
-    conversation is terminal (both FAILED_PRECONDITION). Other settings can be
-    changed at any time: policies hold from the next question or the end of the run
-    on, a budget from the next request to the model on. An
-    unknown model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
+    A change of the model or of `client_tools` is refused with AGENT_BUSY while
+    anything is under way, a wait for the next attempt and a summary included, and
+    with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
+    settings can be changed at any time: policies hold from the next question or the
+    end of the run on, a budget from the next request to the model on. An unknown
+    model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
     (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
     conversation and try again. Watchers see a `conversation_updated` event, unless
     nothing changed.
@@ -233,6 +233,19 @@ class ConversationServiceStub:
     Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no question is
     open, with UNKNOWN_OR_DECIDED (ABORTED) if this one is not, and with TERMINAL
     (FAILED_PRECONDITION) in a terminal conversation.
+    """
+    SubmitToolResult: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SubmitToolResultRequest, _conversation_service_pb2.SubmitToolResultResponse]
+    """Answers a call of a client's tool, and the run goes on.
+
+    Any client that may use the conversation can answer, not only the one that
+    declared the tool. The first answer counts. An answer that comes too late, twice
+    or for another call changes nothing and is refused with UNKNOWN_OR_DECIDED
+    (ABORTED); `cause` in the metadata of its ErrorInfo says why: `answered`,
+    `timed_out`, `withdrawn`, or `unknown` if no call of this id waits or has waited.
+
+    Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
+    and without one by its content: the answer that the call has already got is
+    accepted again, as a `duplicate`.
     """
     SetMode: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]
     """Changes what tools may do, in any state that is not terminal.
@@ -596,12 +609,12 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     UpdateConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]  # type: ignore[assignment]
     """Changes the slug, the title, the model or other settings of a conversation.
 
-    A change of the model is refused with AGENT_BUSY while anything is under way, a
-    wait for the next attempt and a summary included, and with TERMINAL once the
-    conversation is terminal (both FAILED_PRECONDITION). Other settings can be
-    changed at any time: policies hold from the next question or the end of the run
-    on, a budget from the next request to the model on. An
-    unknown model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
+    A change of the model or of `client_tools` is refused with AGENT_BUSY while
+    anything is under way, a wait for the next attempt and a summary included, and
+    with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
+    settings can be changed at any time: policies hold from the next question or the
+    end of the run on, a budget from the next request to the model on. An unknown
+    model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
     (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
     conversation and try again. Watchers see a `conversation_updated` event, unless
     nothing changed.
@@ -690,6 +703,19 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no question is
     open, with UNKNOWN_OR_DECIDED (ABORTED) if this one is not, and with TERMINAL
     (FAILED_PRECONDITION) in a terminal conversation.
+    """
+    SubmitToolResult: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SubmitToolResultRequest, _conversation_service_pb2.SubmitToolResultResponse]  # type: ignore[assignment]
+    """Answers a call of a client's tool, and the run goes on.
+
+    Any client that may use the conversation can answer, not only the one that
+    declared the tool. The first answer counts. An answer that comes too late, twice
+    or for another call changes nothing and is refused with UNKNOWN_OR_DECIDED
+    (ABORTED); `cause` in the metadata of its ErrorInfo says why: `answered`,
+    `timed_out`, `withdrawn`, or `unknown` if no call of this id waits or has waited.
+
+    Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
+    and without one by its content: the answer that the call has already got is
+    accepted again, as a `duplicate`.
     """
     SetMode: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]  # type: ignore[assignment]
     """Changes what tools may do, in any state that is not terminal.
@@ -1074,12 +1100,12 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.UpdateConversationResponse, _abc.Awaitable[_conversation_service_pb2.UpdateConversationResponse]]:
         """Changes the slug, the title, the model or other settings of a conversation.
 
-        A change of the model is refused with AGENT_BUSY while anything is under way, a
-        wait for the next attempt and a summary included, and with TERMINAL once the
-        conversation is terminal (both FAILED_PRECONDITION). Other settings can be
-        changed at any time: policies hold from the next question or the end of the run
-        on, a budget from the next request to the model on. An
-        unknown model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
+        A change of the model or of `client_tools` is refused with AGENT_BUSY while
+        anything is under way, a wait for the next attempt and a summary included, and
+        with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
+        settings can be changed at any time: policies hold from the next question or the
+        end of the run on, a budget from the next request to the model on. An unknown
+        model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
         (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
         conversation and try again. Watchers see a `conversation_updated` event, unless
         nothing changed.
@@ -1204,6 +1230,25 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         Refused with NOT_AWAITING_APPROVAL (FAILED_PRECONDITION) if no question is
         open, with UNKNOWN_OR_DECIDED (ABORTED) if this one is not, and with TERMINAL
         (FAILED_PRECONDITION) in a terminal conversation.
+        """
+
+    @_abc_1.abstractmethod
+    def SubmitToolResult(
+        self,
+        request: _conversation_service_pb2.SubmitToolResultRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.SubmitToolResultResponse, _abc.Awaitable[_conversation_service_pb2.SubmitToolResultResponse]]:
+        """Answers a call of a client's tool, and the run goes on.
+
+        Any client that may use the conversation can answer, not only the one that
+        declared the tool. The first answer counts. An answer that comes too late, twice
+        or for another call changes nothing and is refused with UNKNOWN_OR_DECIDED
+        (ABORTED); `cause` in the metadata of its ErrorInfo says why: `answered`,
+        `timed_out`, `withdrawn`, or `unknown` if no call of this id waits or has waited.
+
+        Further refusals: IMAGE_INVALID (INVALID_ARGUMENT). Idempotent by `request_id`,
+        and without one by its content: the answer that the call has already got is
+        accepted again, as a `duplicate`.
         """
 
     @_abc_1.abstractmethod

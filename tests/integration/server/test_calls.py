@@ -58,6 +58,10 @@ COMMANDS: dict[str, tuple[Message, type]] = {
         v1.ResolveApprovalRequest(name=f"{NAME}/approvals/call-1", decision=v1.APPROVAL_DECISION_DENY),
         requests.ResolveApprovalCommand,
     ),
+    "SubmitToolResult": (
+        v1.SubmitToolResultRequest(name=f"{NAME}/toolCalls/call-1", output="x"),
+        requests.SubmitToolResultCommand,
+    ),
     "SetMode": (v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED), requests.SetModeCommand),
     "TriggerContinuation": (v1.TriggerContinuationRequest(name=NAME), requests.TriggerContinuationCommand),
     "ContinueConversation": (v1.ContinueConversationRequest(name=NAME), requests.ContinueConversationCommand),
@@ -262,6 +266,7 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
         "SendMessage": sent,
         "CancelConversation": requests.CancelConversationResult(no_op=True, state=StateSummary("idle")),
         "SetMode": requests.SetModeResult(author.record, ("b-1",)),
+        "SubmitToolResult": requests.SubmitToolResultResult(author.says("Found.").message),
         "SpawnSubAgents": requests.SpawnSubAgentsResult(author.says("Look.").message, "c1:1", ("c1-a1",), 0),
         "WithdrawMessage": requests.WithdrawMessageResult(
             QueueChanged(QueuedInput("m1", "no", (), 1), "steer", Fate.WITHDRAWN), 7

@@ -545,6 +545,11 @@ class FakeBedrock:
             raise Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "decided already")
         return v1.ResolveApprovalResponse(conversation=self.conversation)
 
+    def SubmitToolResult(self, request: v1.SubmitToolResultRequest) -> v1.SubmitToolResultResponse:
+        result = v1.ToolResult(tool_use_id=request.name.rpartition("/")[2], output=request.output or request.error)
+        message = v1.Message(role=v1.ROLE_TOOL, content=[v1.ContentBlock(tool_result=result)])
+        return v1.SubmitToolResultResponse(message=message)
+
     def ListMessages(self, request: v1.ListMessagesRequest) -> v1.ListMessagesResponse:
         messages = [event.message_added for event in self._feed if event.HasField("message_added")]
         messages = [message for message in messages if message.sequence > request.after_sequence]

@@ -61,6 +61,7 @@ ENVELOPES = {
     *("GetModelResponse", "GetToolResponse", "GetRequestCycleResponse", "WaitRequestCycleResponse"),
     *(f"List{what}Response" for what in "Conversations Messages RequestCycles Queue Models Tools".split()),
     *"SendMessageResponse SpawnSubAgentsResponse ResolveApprovalResponse WithdrawMessageResponse".split(),
+    "SubmitToolResultResponse",
     *"TriggerContinuationResponse SubscribeResponse ExportConversationResponse DownloadAttachmentResponse".split(),
 }
 """Answers of which the methods return the content."""
@@ -207,11 +208,11 @@ def fill_single(kind: str, message: Any, depth: int) -> None:
 def test_nothing_is_lost_between_a_message_and_json(wrapper: type[Wrapper[Any]]) -> None:
     message: Any = filled(message_type(wrapper))
     wrapped = wrapper.from_proto(message)
+    assert wrapped == wrapper.from_proto(message)
     values = json.loads(json.dumps(wrapped.to_dict()))
     if wrapper is Event:
         assert values.pop("kind")
     assert json_format.ParseDict(values, message_type(wrapper)()) == message
-    assert wrapped == wrapper.from_proto(message)
 
 
 @each_wrapper

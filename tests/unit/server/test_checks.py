@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bedrock import v1
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
+from google.protobuf import struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -36,6 +37,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.SendMessageRequest: {"name": NAME, "text": "Hello"},
     v1.CancelConversationRequest: {"name": NAME},
     v1.ResolveApprovalRequest: {"name": f"{NAME}/approvals/call-1", "decision": v1.APPROVAL_DECISION_APPROVE},
+    v1.SubmitToolResultRequest: {"name": f"{NAME}/toolCalls/call-1"},
     v1.SetModeRequest: {"name": NAME, "mode": v1.MODE_RESTRICTED},
     v1.TriggerContinuationRequest: {"name": NAME},
     v1.ContinueConversationRequest: {"name": NAME},
@@ -94,6 +96,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         ),
         "conversation.tools": (v1.ToolSelection(tools=["bash"]), v1.ToolSelection(tools=["tools/a"] * 257)),
         "conversation.budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
+        "conversation.client_tools": ([v1.ClientTool(name=f"tool-{number}") for number in range(65)],),
     },
     v1.GetConversationRequest: {"name": BAD_NAMES},
     v1.ListConversationsRequest: {
@@ -124,6 +127,13 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "name": ("", NAME, f"{NAME}/approvals/", f"{NAME}/messages/x"),
         "decision": (v1.APPROVAL_DECISION_UNSPECIFIED, v1.APPROVAL_DECISION_WITHDRAWN, 99),
         "note": ("x" * 1_025, "a\0"),
+    },
+    v1.SubmitToolResultRequest: {
+        "name": ("", NAME, f"{NAME}/toolCalls/", f"{NAME}/messages/x"),
+        "output": ("x" * 262_145, "\u00e9" * 131_073),
+        "error": ("x" * 262_145,),
+        "images": ([v1.Image()] * 21,),
+        "request_id": ("x",),
     },
     v1.SetModeRequest: {"name": BAD_NAMES, "mode": (v1.MODE_UNSPECIFIED, 9)},
     v1.TriggerContinuationRequest: {"name": BAD_NAMES},
@@ -235,7 +245,7 @@ def test_every_text_enum_and_number_of_a_request_has_a_rule(kind: type[Message])
         FieldDescriptor.TYPE_MESSAGE,
         FieldDescriptor.TYPE_BYTES,
     }
-    ruled = {field.split(".")[0] for field, _ in RULES[kind]} | {"update_mask"}
+    ruled = {field.split(".")[0] for field, _ in RULES[kind]} | {"update_mask", "json"}
     assert {field.name for field in kind.DESCRIPTOR.fields if field.type in judged} <= ruled
 
 
@@ -244,6 +254,49 @@ def test_every_call_is_checked() -> None:
     services = ("ConversationService", conversation_service_pb2), ("CatalogService", catalog_service_pb2)
     methods = {method.name for name, file in services for method in file.DESCRIPTOR.services_by_name[name].methods}
     assert checked == methods
+
+
+# --- tools of clients ----------------------------------------------------------------------------------------------
+
+BAD_TOOLS = [
+    ("name", v1.ClientTool()),
+    ("name", v1.ClientTool(name="find order")),
+    ("name", v1.ClientTool(name="x" * 65)),
+    ("description", v1.ClientTool(name="a", description="x" * 4_097)),
+    ("description", v1.ClientTool(name="a", description="a\0")),
+    ("group", v1.ClientTool(name="a", group=99)),  # type: ignore[arg-type]
+    ("timeout", v1.ClientTool(name="a", timeout=Duration(nanos=999_999_999))),
+    ("timeout", v1.ClientTool(name="a", timeout=Duration(seconds=86_400, nanos=1))),
+]
+
+
+@pytest.mark.parametrize(("field", "tool"), BAD_TOOLS)
+def test_a_wrong_tool_of_clients_is_named_by_its_position(field: str, tool: v1.ClientTool) -> None:
+    conversation = v1.Conversation(name=NAME, working_directory="/", client_tools=[v1.ClientTool(name="ok"), tool])
+    mask = FieldMask(paths=["client_tools"])
+    for request in (
+        v1.CreateConversationRequest(conversation=conversation),
+        v1.UpdateConversationRequest(conversation=conversation, update_mask=mask),
+    ):
+        with pytest.raises(MalformedRequestError) as refused:
+            check(request)
+        assert [path for path, _ in refused.value.violations] == [f"conversation.client_tools[1].{field}"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        v1.SubmitToolResultRequest(output="x", error="y"),
+        v1.SubmitToolResultRequest(output="x", json=struct_pb2.Struct()),
+        v1.SubmitToolResultRequest(error="x", json=struct_pb2.Struct()),
+        v1.SubmitToolResultRequest(error="x", images=[v1.Image()]),
+    ],
+)
+def test_an_answer_of_a_client_says_one_thing(answer: v1.SubmitToolResultRequest) -> None:
+    answer.name = f"{NAME}/toolCalls/call-1"
+    with pytest.raises(MalformedRequestError) as refused:
+        check(answer)
+    assert [path for path, _ in refused.value.violations] == ["output"]
 
 
 # --- tasks of sub-agents -------------------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ def refused_by_contract(request: Message) -> set[str]:
     found = set()
     for violation in protovalidate.collect_violations(request):
         path = violation.proto.field
-        found.add(path.elements[0].field_name if path is not None and path.elements else "text")
+        whole = "output" if isinstance(request, v1.SubmitToolResultRequest) else "text"
+        found.add(path.elements[0].field_name if path is not None and path.elements else whole)
     return found
 
 

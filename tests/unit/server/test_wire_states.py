@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from bedrock import v1
 
-from actors.core.profile import Profile
+from actors.core.context import ToolGroup
+from actors.core.profile import ClientTool, Profile
 from actors.core.states import Idle, LlmRequesting, Phase, ToolExecuting
 from server.wire.conversation_messages import (
     conversation,
@@ -18,6 +19,7 @@ from server.wire.conversation_messages import (
     state_of,
     summary_of,
 )
+from server.wire.values import plain
 from tests.unit.server.samples import BASH, FACTS, STATES, record
 
 RUN = "conversations/c/requestCycles/c:3"
@@ -140,7 +142,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
         ),
     )
     unset = {field.name for field in answer.DESCRIPTOR.fields} - {field.name for field, _ in answer.ListFields()}
-    assert unset == {"continuation_summary", "background_jobs"}
+    assert unset == {"continuation_summary", "background_jobs", "client_tools"}
     assert answer.instructions == v1.Instructions(text="Be brief.", replace=True)
     assert answer.tools.tools == ["tools/bash"]
     assert answer.name == "conversations/c"
@@ -156,6 +158,17 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
     assert list(answer.always_approved_tools) == ["tools/bash"]
     assert answer.revision == 42
     assert answer.labels == {"team": "a"}
+
+
+def test_the_tools_of_clients_are_shown_where_the_whole_conversation_is() -> None:
+    schema = '{"type":"object","properties":{"id":{"type":"integer"}}}'
+    tool = ClientTool("find_order", "Finds it.", schema, ToolGroup.READ, 90_000, read_only=True)
+    (shown_tool,) = present(FACTS, record(profile=Profile(client_tools=(tool,)))).client_tools
+
+    assert (shown_tool.name, shown_tool.description) == ("find_order", "Finds it.")
+    assert shown_tool.group == v1.TOOL_GROUP_READ
+    assert (shown_tool.timeout.ToMilliseconds(), shown_tool.read_only) == (90_000, True)
+    assert plain(shown_tool.input_schema) == {"type": "object", "properties": {"id": {"type": "integer"}}}
 
 
 def test_a_plain_conversation_leaves_out_what_it_does_not_have() -> None:
