@@ -8,6 +8,7 @@ closes. All that was opened is closed in reverse order, also when startup fails 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import importlib.util
 import logging
@@ -32,6 +33,11 @@ from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import probe, with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.store.sqlite.store import open_store
+from actors.adapters.telemetry.fan_out import FanOut
+from actors.adapters.telemetry.log_lines import LogLines
+from actors.adapters.telemetry.observed_bus import ObservedBus
+from actors.adapters.telemetry.observed_models import ObservedModels
+from actors.adapters.telemetry.observed_tools import ObservedMcpServers, ObservedToolbox
 from actors.adapters.tools.environment import tool_environment
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
@@ -108,6 +114,8 @@ def wire(config: Config) -> Generator[Wiring]:
     with ExitStack() as opened:
         tool_cpus = _pinned(config, opened)
         clock = SystemClock()
+        telemetry = FanOut([LogLines()] if log.isEnabledFor(logging.INFO) else [])
+        opened.callback(telemetry.close)
         timers = Timers(clock)
         opened.callback(timers.close)
         models = _models(config, timers)
@@ -145,7 +153,10 @@ def wire(config: Config) -> Generator[Wiring]:
             idle_seconds=config.idle_seconds,
             titles=config.titles,
             mcp=mcp,
+            telemetry=telemetry,
         )
+        if telemetry.on:
+            services = _observed(services, telemetry)
         supervisor = Supervisor(services)
         if (memory := malloc_trim.of_this_process()) is not None:
             memory.start()
@@ -163,6 +174,19 @@ def wire(config: Config) -> Generator[Wiring]:
             functools.partial(_load, toolbox, mcp),
             sandbox.exposed,
         )
+
+
+def _observed(services: Services, telemetry: FanOut) -> Services:
+    """Return services whose models, tools and events are observed."""
+    bus = ObservedBus(services.bus, telemetry, services.clock)
+    telemetry.add(bus)  # which is told of commands
+    return dataclasses.replace(
+        services,
+        bus=bus,
+        models=ObservedModels(services.models, telemetry, services.clock),
+        toolbox=ObservedToolbox(services.toolbox, telemetry, services.clock),
+        mcp=ObservedMcpServers(services.mcp, telemetry, services.clock),
+    )
 
 
 def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:

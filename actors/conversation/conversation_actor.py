@@ -143,7 +143,7 @@ class ConversationActor(Actor):
             self._lifecycle.touch()
         match message:
             case AskEnvelope():
-                self._answer(message)
+                self._answer_observed(message) if self._services.telemetry.on else self._answer(message)
             case EffectOutcome() | TextDeltaReady():
                 self._take_outcomes(message)
             case KillReceipt():
@@ -166,6 +166,14 @@ class ConversationActor(Actor):
                 raise TypeError(f"no such message: {type(message).__name__}")
         self._deletion.finish_if_quiesced()
         self._lifecycle.stop_if_idle()
+
+    def _answer_observed(self, asked: AskEnvelope[Any]) -> None:
+        telemetry, kind = self._services.telemetry, type(asked.request).__name__
+        telemetry.command_taken(self.conversation_id, kind, asked.asked_at, asked.trace_parent)
+        try:
+            self._answer(asked)
+        finally:
+            telemetry.command_done(self.conversation_id)
 
     def _answer(self, asked: AskEnvelope[Any]) -> None:
         """Carry out a command and answer it.

@@ -86,6 +86,8 @@ class ToolContext(Struct, frozen=True):
     Blocks for a bounded time; returns early when cancelled. Raises SideQueryError, or ToolTransientError if the model
     is at capacity and the tool may be retried.
     """
+    trace_parent: str = ""
+    """The W3C `traceparent` of this call, for what it asks other programs to do; "": it is not traced."""
     plan_agents: Callable[[tuple[AgentTask, ...], ToolContext], tuple[AgentTask, ...]] = no_sub_agents
     """Validate the tasks of sub-agents, fill in defaults for "" and 0, and read the files in `read_first`.
 

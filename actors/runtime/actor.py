@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
@@ -10,6 +11,7 @@ import pykka
 from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
 
+from actors.ports.telemetry import trace_parent
 from actors.runtime.mailbox import Mailbox
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ class AskEnvelope(Generic[Request]):
         self.deadline = deadline
         """Monotonic seconds; after that the request is dropped without being applied."""
         self.urgent = urgent
+        self.asked_at = time.monotonic()
+        self.trace_parent = trace_parent.get()
         self.answer: Future[Any] = Future()
         self._wanted: bool | None = None
 

@@ -21,6 +21,7 @@ from actors.ports import (
     Workspace,
 )
 from actors.ports.mcp import McpServers, NoMcpServers
+from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import spec_of
 from actors.runtime.thread_pool import ThreadPool
@@ -79,6 +80,8 @@ class Services:
     """Admission of work by free file descriptors."""
     mcp: McpServers = field(default_factory=NoMcpServers)
     """The MCP servers, whose tools conversations get beside those of the toolbox."""
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    """What the server tells about its work."""
     titles: bool = False
     """Whether conversations without a title get one from their first message."""
     node: str = "local"

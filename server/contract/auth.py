@@ -21,6 +21,8 @@ TOKEN_BYTES = 32
 
 caller: ContextVar[str] = ContextVar("caller")
 """The principal of the call being served."""
+subject: ContextVar[str] = ContextVar("subject", default="")
+"""The id of the conversation that the call being served is about, once it is known."""
 
 
 class TokenUnusableError(Exception):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors.runtime.system_clock import has_form_of_id
 from server.contract import resource_names as names
-from server.contract.auth import caller
+from server.contract.auth import caller, subject
 from server.contract.errors import ConversationNotFoundError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class NameResolver:
         if record is None or record.principal != caller.get():
             raise ConversationNotFoundError(name)
         self._remember(record)
+        subject.set(record.id)
         return record
 
     async def identify(self, name: str) -> str:
@@ -40,6 +41,7 @@ class NameResolver:
         """
         key = names.parse_conversation(name) or ""
         if self._owners.get(key) == caller.get():
+            subject.set(key)
             return key
         return (await self.record(name)).id
 

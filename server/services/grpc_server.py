@@ -98,7 +98,7 @@ class GrpcServer:
         )
         self.watchers = SubscribeStreams(sources, watching)
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(interceptors=[RequestInterceptor(auth)], options=OPTIONS)
+        self._server = grpc.aio.server(interceptors=[RequestInterceptor(auth, services.telemetry)], options=OPTIONS)
         service = ConversationService(
             conversations=conversations,
             resolver=NameResolver(services.store, self._reads),

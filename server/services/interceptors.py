@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 import time
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -14,12 +15,13 @@ from google.protobuf.message import DecodeError, Message
 from grpc_status import rpc_status
 
 from actors.ports import StoreDamagedError, StoreUnusableError
-from server.contract.auth import TokenAuth, caller
+from actors.ports.telemetry import Rpc, Telemetry, trace_parent
+from server.contract.auth import TokenAuth, caller, subject
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from google.rpc.status_pb2 import Status
 
@@ -28,8 +30,13 @@ log = logging.getLogger(__name__)
 OPEN_PREFIX = "/grpc.health.v1.Health/"
 """The health service needs no token: orchestrators have none."""
 OURS = "/bedrock.v1."
+READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
+"""How the names of methods begin that change nothing."""
+TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 ABORT_SECONDS = 5.0
 """How long the end of a stream may wait for a client that does not read."""
+
+_CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -38,8 +45,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Wraps each method of the services once; runs on the event loop."""
 
-    def __init__(self, auth: TokenAuth) -> None:
+    def __init__(self, auth: TokenAuth, telemetry: Telemetry) -> None:
         self._auth = auth
+        self._telemetry = telemetry
         self._guarded: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -56,11 +64,13 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         if principal is None:
             return _like(handler, _refuse)
         caller.set(principal)
+        if self._telemetry.on:
+            trace_parent.set(_trace_parent_in(handler_call_details.invocation_metadata))
         if not method.startswith(OURS):
             return handler
         guarded = self._guarded.get(method)
         if guarded is None:
-            guarded = self._guarded[method] = _guard(method, handler)
+            guarded = self._guarded[method] = _guard(method, handler, self._telemetry)
         return guarded
 
 
@@ -92,25 +102,39 @@ def as_bytes(response: Message | bytes) -> bytes:
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
-def _guard(method: str, handler: Handler) -> Handler:
+def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """Return the W3C `traceparent` among a call's metadata; "" if there is none, or it is not as W3C has it."""
+    found = next((value for key, value in metadata if key == "traceparent"), "")
+    return found if isinstance(found, str) and TRACE_PARENT.fullmatch(found) else ""
+
+
+def _guard(method: str, handler: Handler, telemetry: Telemetry) -> Handler:
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
     decode: Any = handler.request_deserializer
     name = method.rsplit("/", 1)[-1]
 
     async def serve(raw: bytes, context: Context) -> Any:
-        began = time.monotonic()
+        call = _Observed(name, handler.response_streaming)
         try:
-            response = await _call(behaviour, decode, raw, context)
+            return await answer(raw, context, call)
+        finally:
+            if telemetry.on:
+                telemetry.rpc_ended(call.ended(context.peer()))
+
+    async def answer(raw: bytes, context: Context, call: _Observed) -> Any:
+        try:
+            response = await _call(behaviour, decode, raw, context, call)
         except (asyncio.CancelledError, grpc.aio.AbortError):
+            call.outcome = "CANCELLED"
             raise
         except grpc.aio.InternalError:  # a watcher that disconnects during a write is not a server error
             status = status_of(ConnectionLostError())
         except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
             status = status_of(error)
         else:
-            log.debug("%s OK %.1f ms", name, 1000 * (time.monotonic() - began))
+            call.answered(response)
             return response
-        log.debug("%s refused with code %d %.1f ms", name, status.code, 1000 * (time.monotonic() - began))
+        call.outcome = _CODES.get(status.code, "UNKNOWN")
         try:
             async with asyncio.timeout(ABORT_SECONDS):
                 await abort(context, status)
@@ -120,11 +144,51 @@ def _guard(method: str, handler: Handler) -> Handler:
     return _like(handler, serve)
 
 
-async def _call(behaviour: Callable[..., Any], decode: Callable[[bytes], Message], raw: bytes, context: Context) -> Any:
+class _Observed:
+    """What is told of a call once it has ended."""
+
+    def __init__(self, method: str, stream: bool) -> None:
+        self._method = method
+        self._stream = stream
+        self._began = time.monotonic()
+        self._conversation = ""
+        self._request_id = ""
+        self.outcome = "UNKNOWN"
+
+    def asked(self, request: Any) -> None:
+        self._request_id = getattr(request, "request_id", "")
+
+    def answered(self, response: Any) -> None:
+        self.outcome = "OK"
+        made = getattr(getattr(response, "conversation", None), "name", "")
+        self._conversation = made.removeprefix("conversations/")
+
+    def ended(self, peer: str) -> Rpc:
+        return Rpc(
+            method=self._method,
+            conversation=subject.get() or self._conversation,
+            principal=caller.get(),
+            peer=peer,
+            request_id=self._request_id,
+            outcome=self.outcome,
+            seconds=time.monotonic() - self._began,
+            stream=self._stream,
+            command=not self._method.startswith(READS),
+        )
+
+
+async def _call(
+    behaviour: Callable[..., Any],
+    decode: Callable[[bytes], Message],
+    raw: bytes,
+    context: Context,
+    call: _Observed,
+) -> Any:
     try:
         request = decode(raw)
     except DecodeError:
         raise MalformedRequestError(("", "the request is no message of the contract")) from None
+    call.asked(request)
     check(request)
     try:
         answer = behaviour(request, context)

@@ -231,7 +231,7 @@ class McpTool:
             return _error(refusal)
         try:
             session = self._hub.session(self._server, context)
-            calling = session.call(self._tool, dict(arguments), context.on_output)
+            calling = session.call(self._tool, dict(arguments), context.on_output, context.trace_parent)
         except (ServerError, RuntimeError) as error:
             return _error(str(error))
 

@@ -106,13 +106,15 @@ class Session:
         """Return whether it could not connect, and learned that after `when`, in monotonic seconds. Any thread."""
         return bool(self.error) and not self.served and self.failed_at > when
 
-    def call(self, tool: str, arguments: dict[str, Any], on_progress: Callable[[str], None]) -> Future[CallToolResult]:
+    def call(
+        self, tool: str, arguments: dict[str, Any], on_progress: Callable[[str], None], trace_parent: str = ""
+    ) -> Future[CallToolResult]:
         """Call a tool. Cancelling the future cancels the call at the server, which goes on. Any thread.
 
-        `on_progress` is called with what the server says meanwhile. The future raises ServerError. Raises RuntimeError
-        at shutdown.
+        `on_progress` is called with what the server says meanwhile; the server gets a `trace_parent` as metadata. The
+        future raises ServerError. Raises RuntimeError at shutdown.
         """
-        return self._loop.run(self._call(tool, arguments, on_progress))
+        return self._loop.run(self._call(tool, arguments, on_progress, trace_parent))
 
     def stop(self) -> None:
         """End the connection; what a program has started is killed now. Any thread; never blocks; idempotent."""
@@ -291,7 +293,9 @@ class Session:
             self._settled.set_result(None)
         self._changed(self)
 
-    async def _call(self, tool: str, arguments: dict[str, Any], on_progress: Callable[[str], None]) -> CallToolResult:
+    async def _call(
+        self, tool: str, arguments: dict[str, Any], on_progress: Callable[[str], None], trace_parent: str
+    ) -> CallToolResult:
         from mcp import MCPError  # noqa: PLC0415 -- see _live
 
         assert self._settled is not None  # noqa: S101 -- tasks begin in order, and _live before any call
@@ -307,7 +311,8 @@ class Session:
         try:
             async with asyncio.timeout(self.server.call_seconds):
                 beyond = 2 * self.server.call_seconds  # the library's own limit must not come first
-                return await client.call_tool(tool, arguments, beyond, show)
+                meta: Any = {"traceparent": trace_parent} if trace_parent else None
+                return await client.call_tool(tool, arguments, beyond, show, meta=meta)
         except TimeoutError:
             raise ServerError(
                 f"The MCP server {self.server.name} did not answer within {self.server.call_seconds:g} s."

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 from bedrock import v1
 
+from actors.ports.telemetry import Telemetry
 from server.services.interceptors import _guard
 
 
@@ -31,7 +32,7 @@ def ended_with(error: Exception) -> grpc.StatusCode:
 
     codes: list[grpc.StatusCode] = []
     handler = grpc.unary_stream_rpc_method_handler(subscribe, v1.SubscribeRequest.FromString, bytes)
-    guarded: Any = _guard("/bedrock.v1.ConversationService/Subscribe", handler)
+    guarded: Any = _guard("/bedrock.v1.ConversationService/Subscribe", handler, Telemetry())
     request = v1.SubscribeRequest(name="conversations/c").SerializeToString()
     with pytest.raises(Ended):
         asyncio.run(guarded.unary_stream(request, SimpleNamespace(abort_with_status=abort_with_status)))

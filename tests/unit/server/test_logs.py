@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from server.json_logs import JsonFormatter
+from server.json_logs import JsonFormatter, TextFormatter
 
 
 def line(error: BaseException | None = None, text: str = "saved %d rows", *arguments: object) -> dict[str, object]:
@@ -57,3 +57,25 @@ def test_causes_are_reported() -> None:
     error = ValueError("y")
     error.__cause__ = raised(KeyError("x"))
     assert line(raised(error))["error"] == "ValueError from KeyError"
+
+
+def record(**fields: object) -> logging.LogRecord:
+    made = logging.makeLogRecord({"name": "actors.x", "levelname": "INFO", "msg": "run ended"})
+    made.__dict__.update(fields)
+    return made
+
+
+def test_fields_stand_beside_the_message() -> None:
+    found = json.loads(JsonFormatter().format(record(conversation="c1", duration_ms=1.5)))
+    assert found["message"] == "run ended"
+    assert {name: found[name] for name in found.keys() - {"time", "level", "logger", "message"}} == {
+        "conversation": "c1",
+        "duration_ms": 1.5,
+    }
+
+
+def test_people_read_text_that_cannot_move_their_cursor() -> None:
+    hostile = record(msg="a\x1b[2Jb", conversation="c1", peer='x "y"\n\x9b', stack=None)
+    text = TextFormatter().format(hostile)
+    assert text.endswith('a\ufffd[2Jb conversation=c1 peer="x \\"y\\"\\n\\u009b" stack=None')
+    assert text.isprintable()

@@ -144,7 +144,7 @@ class BashTool:
         launch = Launch(
             argv=("bash", "-c", spawn.command),
             cwd=context.working_directory,
-            env=tool_environment(),
+            env=tool_environment() | ({"TRACEPARENT": context.trace_parent} if context.trace_parent else {}),
             mode=context.mode,
             limits=ProcessLimits(wall_seconds=0),
         )

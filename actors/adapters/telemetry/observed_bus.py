@@ -1,0 +1,133 @@
+"""The event bus, observed: what is published after its commit says when runs begin and end, and what was killed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.core.notifications import CallStatus, ClientToolCall, RunStop, StateChanged, ToolTreeReaped
+from actors.ports import Clock, EventBus
+from actors.ports.telemetry import Run, RunEnd, Telemetry, ToolCall, ToolEnd
+
+if TYPE_CHECKING:
+    from actors.core.notifications import Durable, TextDelta
+    from actors.ports import ConversationRecord, StoredEvent
+
+CLIENT = "client"
+"""What all tools of clients are counted as: clients name them."""
+CANCEL = "CancelConversationCommand"
+
+
+class _Open:
+    """What is under way in a conversation."""
+
+    __slots__ = ("began", "calls", "cancelled_at", "run")
+
+    def __init__(self, run: Run, began: float) -> None:
+        self.run = run
+        self.began = began
+        self.cancelled_at: float | None = None
+        """When the first cancel was asked for, monotonic seconds."""
+        self.calls: dict[str, float] = {}
+        """Calls that wait for a client, and since when."""
+
+
+class ObservedBus(EventBus, Telemetry):
+    """Implements EventBus by another one, and is told of commands, which may be why a run begins or stops.
+
+    The events and commands of one conversation come one after the other.
+    """
+
+    on = True
+
+    def __init__(self, bus: EventBus, telemetry: Telemetry, clock: Clock) -> None:
+        self._bus = bus
+        self._telemetry = telemetry
+        self._clock = clock
+        self._open: dict[str, _Open] = {}
+        self._trace_parents: dict[str, str] = {}
+        """Of the commands that are being handled, by conversation."""
+
+    @property
+    def open_runs(self) -> int:
+        """How many runs are under way."""
+        return len(self._open)
+
+    def command_taken(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
+        if trace_parent:
+            self._trace_parents[conversation] = trace_parent
+        open_ = self._open.get(conversation)
+        if kind == CANCEL and open_ is not None and open_.cancelled_at is None:
+            open_.cancelled_at = asked_at
+
+    def command_done(self, conversation: str) -> None:
+        self._trace_parents.pop(conversation, None)
+
+    def publish(
+        self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
+    ) -> None:
+        self._bus.publish(conversation_id, events, record)
+        for event in events:
+            self._observe(conversation_id, event.notification, record)
+
+    def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
+        self._bus.text_delta(conversation_id, delta)
+
+    def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
+        self._bus.tool_output(conversation_id, tool_use_id, text)
+
+    def created(self, record: ConversationRecord) -> None:
+        self._bus.created(record)
+
+    def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
+        self._bus.deleted(conversation_id, record)
+        self._end(conversation_id, "deleted", "")
+
+    def _observe(self, conversation_id: str, found: Durable, record: ConversationRecord | None) -> None:
+        match found:
+            case StateChanged(state=state) if state.run and record is not None:
+                open_ = self._open.get(conversation_id)
+                if open_ is None or open_.run.run != state.run:
+                    self._begin(record, state.run)
+            case RunStop(reason=reason, detail=detail, run=run):
+                open_ = self._open.get(conversation_id)
+                if open_ is not None and open_.run.run == run:  # else a follow-up that was never begun
+                    self._end(conversation_id, reason.value, detail)
+            case ToolTreeReaped(milliseconds=milliseconds, leaked=leaked):
+                self._telemetry.reaped(conversation_id, milliseconds / 1000, leaked)
+            case ClientToolCall():
+                self._client_call(conversation_id, found)
+            case _:
+                pass
+
+    def _begin(self, record: ConversationRecord, run_id: str) -> None:
+        run = Run(
+            record.id,
+            run_id,
+            record.model,
+            record.principal,
+            "" if record.user_initiated else record.parent_conversation_id or "",
+            self._trace_parents.get(record.id, ""),
+        )
+        self._open[record.id] = _Open(run, self._clock.monotonic())
+        self._telemetry.run_began(run)
+
+    def _end(self, conversation_id: str, outcome: str, detail: str) -> None:
+        open_ = self._open.pop(conversation_id, None)
+        if open_ is None:
+            return
+        now = self._clock.monotonic()
+        self._telemetry.run_ended(open_.run, RunEnd(outcome, detail, now - open_.began))
+        if open_.cancelled_at is not None:
+            self._telemetry.cancelled(conversation_id, now - open_.cancelled_at)
+
+    def _client_call(self, conversation_id: str, found: ClientToolCall) -> None:
+        open_ = self._open.get(conversation_id)
+        if open_ is None:
+            return
+        call = ToolCall(conversation_id, found.call.id, found.call.name, CLIENT)
+        if found.status is CallStatus.PENDING:
+            open_.calls[call.call] = self._clock.monotonic()
+            self._telemetry.tool_began(call)
+        elif (began := open_.calls.pop(call.call, None)) is not None:
+            end = ToolEnd(found.status.value, self._clock.monotonic() - began)
+            self._telemetry.tool_ended(call, end, {}, "")

@@ -1,0 +1,128 @@
+"""Tools whose calls are observed: those of the toolbox, and those of MCP servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from actors.ports import Clock, SandboxUnavailableError, Tool, Toolbox, ToolContext, ToolOutput, ToolTransientError
+from actors.ports.telemetry import Telemetry, ToolCall, ToolEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from actors.core.context import Mode
+    from actors.core.tool_run import KillReceipt
+    from actors.ports import ConversationRecord, ToolSpec
+    from actors.ports.mcp import McpServers, McpServerStatus
+
+MCP = "mcp"
+"""What all tools of MCP servers are counted as: there may be thousands of names."""
+
+
+class ObservedToolbox:
+    """Implements Toolbox by another one."""
+
+    def __init__(self, toolbox: Toolbox, telemetry: Telemetry, clock: Clock) -> None:
+        self._toolbox = toolbox
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
+        return self._toolbox.specs(sub_agent=sub_agent)
+
+    def get(self, name: str) -> Tool | None:
+        tool = self._toolbox.get(name)
+        return None if tool is None else ObservedTool(tool, name, self._telemetry, self._clock)
+
+    def parse(self, name: str, raw: str) -> Mapping[str, Any]:
+        return self._toolbox.parse(name, raw)
+
+    def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
+        return self._toolbox.jobs(conversation_id, wider_than)
+
+    def end_jobs(
+        self, conversation_id: str, ended: Callable[[KillReceipt], None], wider_than: Mode | None = None
+    ) -> int:
+        return self._toolbox.end_jobs(conversation_id, ended, wider_than)
+
+    def forget(self, conversation_id: str) -> None:
+        self._toolbox.forget(conversation_id)
+
+
+class ObservedMcpServers:
+    """Implements McpServers by another one."""
+
+    def __init__(self, servers: McpServers, telemetry: Telemetry, clock: Clock) -> None:
+        self._servers = servers
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def start(self) -> None:
+        self._servers.start()
+
+    def close(self) -> None:
+        self._servers.close()
+
+    def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
+        return self._servers.offer(record)
+
+    def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
+        return self._servers.offered(conversation_id)
+
+    def tool(self, name: str) -> Tool | None:
+        tool = self._servers.tool(name)
+        return None if tool is None else ObservedTool(tool, MCP, self._telemetry, self._clock)
+
+    def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
+        return self._servers.restart_for(record)
+
+    def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
+        self._servers.stop(conversation_id, wider_than)
+
+    def release(self, conversation_id: str) -> None:
+        self._servers.release(conversation_id)
+
+    def statuses(self) -> tuple[McpServerStatus, ...]:
+        return self._servers.statuses()
+
+
+class ObservedTool:
+    """Implements Tool by another one."""
+
+    def __init__(self, tool: Tool, group: str, telemetry: Telemetry, clock: Clock) -> None:
+        self._tool = tool
+        self._group = group
+        self._telemetry = telemetry
+        self._clock = clock
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self._tool.spec
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        call = ToolCall(context.conversation_id, context.tool_use_id, self._tool.spec.name, self._group)
+        began = self._clock.monotonic()
+        self._telemetry.tool_began(call)
+        outcome, result = "failed", ""
+        try:
+            if trace_parent := self._telemetry.trace_parent_of(call):
+                context = msgspec.structs.replace(context, trace_parent=trace_parent)
+            output = self._tool.run(arguments, context)
+            outcome, result = _outcome_of(output), output.text
+            return output
+        except (ToolTransientError, SandboxUnavailableError) as refused:
+            result = str(refused)
+            raise
+        finally:
+            if context.cancel.cancelled:
+                outcome = "cancelled"
+            end = ToolEnd(outcome, self._clock.monotonic() - began)
+            self._telemetry.tool_ended(call, end, arguments, result)
+
+
+def _outcome_of(output: ToolOutput) -> str:
+    if output.agents:
+        return "sub_agents"
+    return "error" if output.is_error else "ok"
