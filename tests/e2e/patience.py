@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
+
+from bedrock.testing.waiting import PATIENCE, eventually, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 
-PATIENCE = 45.0
-"""Longest wait, in seconds, for what should happen at once. Generous: machines are busy."""
-
-
-def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """Make a blocking call on a thread of its own; AssertionError if it does not return in time."""
-    answer: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 -- it is raised where the call was made
-            answer.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        return answer.result(seconds)
-    except TimeoutError:
-        if answer.done():
-            raise
-        raise AssertionError(f"no answer within {seconds:.0f} s") from None
+__all__ = ["PATIENCE", "eventually", "only", "together", "within"]
 
 
 def together(*calls: Callable[[], T]) -> list[T | BaseException]:
@@ -48,14 +29,6 @@ def together(*calls: Callable[[], T]) -> list[T | BaseException]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(run, calls, timeout=PATIENCE))
-
-
-def eventually(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Wait for something outside of this process that no event tells of."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.01)
 
 
 def only(items: Sequence[T]) -> T:

@@ -7,27 +7,36 @@ import os
 import uuid
 from pathlib import Path
 
+from bedrock.testing.processes import alive, read, running
+
+__all__ = [
+    "alive",
+    "children",
+    "files",
+    "forever",
+    "open_files",
+    "read",
+    "resident_mib",
+    "running",
+    "sleepers",
+    "threads",
+]
+
 
 def forever() -> str:
     """So many seconds for `sleep` as no other process on this machine sleeps: a marker of the processes that do."""
     return f"1000.{uuid.uuid4().int:039d}"
 
 
-def running(marker: str) -> list[int]:
-    """Living processes that carry the marker in their arguments or their environment, wherever they fled to."""
-    wanted = marker.encode()
-    return [pid for pid in _pids() if wanted in _read(pid, "cmdline") + _read(pid, "environ") and alive(pid)]
-
-
 def sleepers(marker: str) -> list[int]:
     """Those among them whose program is `sleep`: they would never end by themselves."""
-    return [pid for pid in running(marker) if _read(pid, "comm") == b"sleep\n"]
+    return [pid for pid in running(marker) if read(pid, "comm") == b"sleep\n"]
 
 
 def threads(pid: int) -> int:
     """Threads of Python; those of gRPC's own pool, which come and go by its own rules, have other names."""
-    names = [_read(pid, f"task/{task}/comm") for task in os.listdir(f"/proc/{pid}/task")]
-    return names.count(_read(pid, "comm"))
+    names = [read(pid, f"task/{task}/comm") for task in os.listdir(f"/proc/{pid}/task")]
+    return names.count(read(pid, "comm"))
 
 
 def open_files(pid: int) -> int:
@@ -46,7 +55,7 @@ def files(pid: int) -> list[str]:
 def children(pid: int) -> list[int]:
     """Zombies included."""
     tasks = os.listdir(f"/proc/{pid}/task")
-    return [int(child) for task in tasks for child in _read(pid, f"task/{task}/children").split()]
+    return [int(child) for task in tasks for child in read(pid, f"task/{task}/children").split()]
 
 
 def resident_mib(pid: int, field: str = "VmRSS") -> float:
@@ -55,20 +64,3 @@ def resident_mib(pid: int, field: str = "VmRSS") -> float:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
     raise AssertionError(f"process {pid} has no {field}")
-
-
-def _pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-
-
-def _read(pid: int, file: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{file}").read_bytes()
-    except OSError:
-        return b""
-
-
-def alive(pid: int) -> bool:
-    """Whether it runs; a zombie does not."""
-    stat = _read(pid, "stat")
-    return bool(stat) and stat.rpartition(b")")[2].split()[0] not in {b"Z", b"X"}

@@ -21,6 +21,8 @@ def test_the_client_owns_its_package_and_the_program_and_the_server_needs_it() -
     ]
     assert CLIENT["project"]["scripts"] == {"bedrock": "bedrock.cli:main"}
     assert SERVER["project"]["scripts"] == {"phoenix-bedrock": "bedrock.cli:main"}, "for uvx; the same program"
+    plugin = "bedrock.testing.plugin"
+    assert CLIENT["project"]["entry-points"] == {"pytest11": {plugin: plugin}}
     version = CLIENT["project"]["version"]
     assert SERVER["project"]["version"] == version
     assert f"{CLIENT['project']['name']}=={version}" in SERVER["project"]["dependencies"]
@@ -37,7 +39,7 @@ def test_what_the_program_needs_comes_with_the_client() -> None:
     needed = {requirement.partition(">")[0] for requirement in CLIENT["project"]["dependencies"]}
     assert {"click", "rich", "prompt_toolkit"} <= needed
     assert "optional-dependencies" not in CLIENT["project"]
-    assert SERVER["project"]["optional-dependencies"].keys() == {"mcp"}
+    assert SERVER["project"]["optional-dependencies"].keys() == {"mcp", "testing"}
 
 
 def test_every_tool_that_developing_needs_has_one_version() -> None:

@@ -18,6 +18,7 @@ from bedrock.cli import exit_codes as exits
 from bedrock.errors import BedrockError, Misconfigured, PermissionDenied, ServerUnreachable, Unauthenticated
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 #: Seconds in which a server must be ready.
@@ -61,9 +62,12 @@ class SpawnedServer:
     It also ends if this process ends: its standard input is a pipe from this process, and it stops when that closes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        """`arguments`: further ones of its command. `environment`: its variables; those of this process if None."""
         self.address = ""
         """The address that it listens on, once it is ready."""
+        self._arguments = arguments
+        self._environment = os.environ if environment is None else environment
         self._child: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -84,6 +88,23 @@ class SpawnedServer:
     def pid(self) -> int | None:
         """The process id, while the server runs."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child is not None and self._child.poll() is None
+
+    def log(self) -> str:
+        """Return what it has logged, warnings and worse, until it is stopped."""
+        if self._log is None or self._log.closed:
+            return ""
+        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode(errors="replace")
+
+    def kill(self) -> None:
+        """End it at once, as a crash does; `stop` is still to be called."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
 
     def stop(self) -> None:
         """Stop the server and wait until it has exited; idempotent."""
@@ -111,10 +132,11 @@ class SpawnedServer:
             "--until-eof",
         ]  # -P: no import from the current directory
         command += ["--drain-seconds", str(DRAIN_SECONDS), "--log-level", "warning"]
-        if not os.environ.get("BEDROCK_LISTEN"):
+        if not self._environment.get("BEDROCK_LISTEN"):
             command += ["--listen", "none"]  # it listens only on the Unix socket in its data directory
         self._child = subprocess.Popen(
-            command,
+            [*command, *self._arguments],
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -140,10 +162,7 @@ class SpawnedServer:
         raise exits.CommandError(f"the server could not be started: {self._last_words()}", exit_code=exits.UNREACHABLE)
 
     def _last_words(self) -> str:
-        if self._log is None:
-            return ""
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        lines = self.log().strip().splitlines()
         if any("No module named server" in line for line in lines):
             return "it is not installed here; from a checkout: `pip install ./clients .`"
         return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,44 @@
+"""Tests of programs that use Bedrock: a private server whose model says what the test tells it.
+
+A pytest plugin, loaded by pytest wherever this package is installed, has the fixtures::
+
+    def test_the_agent_looks_at_the_files(bedrock, tmp_path):
+        bedrock.model.calls("bash", cmd="ls")
+        bedrock.model.answers("There are no files.")
+        conversation = bedrock.client.create(tmp_path)
+        assert conversation.ask("Which files are here?") == "There are no files."
+        assert "bash" in bedrock.model.requests[0].tools
+
+`bedrock` is a `Bedrock`, `start_bedrock` starts further ones. The server is a process of its own, started once per
+session (and worker of pytest-xdist), without any setting of the person who runs the tests. It needs the server's
+package: ``pip install phoenix-bedrock[testing]``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bedrock.testing.exchange import Exchange, Gate
+    from bedrock.testing.harness import Bedrock
+    from bedrock.testing.model_server import ModelServer
+    from bedrock.testing.private_server import PrivateServer
+    from bedrock.testing.script import Script, ScriptedModel
+
+__all__ = ["Bedrock", "Exchange", "Gate", "ModelServer", "PrivateServer", "Script", "ScriptedModel"]
+
+_HOMES = {
+    "Bedrock": "harness",
+    "Exchange": "exchange",
+    "Gate": "exchange",
+    "ModelServer": "model_server",
+    "PrivateServer": "private_server",
+    "Script": "script",
+    "ScriptedModel": "script",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is first used: pytest loads the plugin in every project that has this package."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,154 @@
+"""What a test has in its hands: the model's script, clients of a private server, and waits that say what they saw."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from bedrock.errors import DeadlineExceeded, NotFound
+from bedrock.testing import processes
+from bedrock.testing.script import ScriptedModel
+from bedrock.testing.waiting import PATIENCE, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bedrock import AsyncClient, Client
+    from bedrock.conversations import ConversationInfo
+    from bedrock.events import Event
+    from bedrock.states import ConversationState
+    from bedrock.testing.private_server import PrivateServer
+    from bedrock.types import EventKind, StateKind
+
+_SHOWN = 20
+
+
+class Named(Protocol):
+    """A conversation of either client."""
+
+    name: str
+
+
+class Bedrock:
+    """A server for one test: no conversation on it, and a model whose script is empty. All waits have a limit."""
+
+    def __init__(self, server: PrivateServer) -> None:
+        self.model = ScriptedModel()
+        """What the model says, and what it was asked."""
+        self.server = server
+        """The process: its address and token, and its end and restart."""
+        self.client: Client = server.client()
+        """A client of the server."""
+        server.provider.model = self.model
+        server.provider.received.clear()
+
+    def async_client(self) -> AsyncClient:
+        """Return a client for asyncio: ``async with bedrock.async_client() as client``."""
+        return self.server.async_client()
+
+    def wait_for_event(
+        self,
+        conversation: Named | str,
+        wanted: EventKind | Callable[[Event], bool],
+        *,
+        after_revision: int | None = None,
+        timeout: float = PATIENCE,
+    ) -> Event:
+        """Return the next event of this kind, or for which a function is true.
+
+        Args:
+            conversation: The conversation, of either client, or its name.
+            wanted: The kind, or a function of an event; the first event is a snapshot of how things are.
+            after_revision: Begin with the events after this revision instead; 0 for all.
+            timeout: Seconds after which the wait is given up.
+
+        Raises:
+            AssertionError: There was none in time; the text says what happened instead.
+        """
+        name = conversation if isinstance(conversation, str) else conversation.name
+        seen: deque[str] = deque(maxlen=_SHOWN)
+        try:
+            with self.client.conversation(name).events(after_revision, timeout=timeout) as events:
+                for event in events:
+                    if wanted(event) if callable(wanted) else event.kind == wanted:
+                        return event
+                    if (words := _words(event)) not in list(seen)[-1:]:
+                        seen.append(words)
+        except DeadlineExceeded:
+            pass
+        what = "event that fits" if callable(wanted) else wanted
+        raise AssertionError(f"no {what} in {name} within {timeout:g} s, but: {', '.join(seen) or 'nothing'}")
+
+    def wait_for_state(
+        self, conversation: Named | str, *kinds: StateKind, timeout: float = PATIENCE
+    ) -> ConversationState:
+        """Wait until a conversation is in one of these states, such as "idle" or "tool_executing".
+
+        Raises:
+            AssertionError: It was in none of them in time; the text says what happened instead.
+        """
+        event = self.wait_for_event(
+            conversation, lambda each: each.state is not None and each.state.kind in kinds, timeout=timeout
+        )
+        assert event.state is not None  # noqa: S101 -- it was looked at
+        return event.state
+
+    def close(self) -> list[str]:
+        """Delete all conversations with what still runs; return what the test has left behind or got wrong."""
+        problems: list[str] = []
+        try:
+            if self.server.crashed:
+                problems.append(f"the server has ended by itself: {self.server.log()[-2000:]}")
+            if self.server.pid is None:
+                self.server.start()
+            for name in [found.name for found in self.client.conversations(archived=None)]:
+                problems += self._left_in(name)
+                self._delete(name)
+            problems += self._left_processes()
+        finally:
+            for script in self.model.scripts:
+                script.release()
+            self.client.close()
+        for script in self.model.scripts:
+            problems += script.problems
+            problems += [f"the model was never asked for: {words}" for words in script.unplayed]
+        return problems
+
+    def _left_in(self, name: str) -> Iterator[str]:
+        try:
+            info = self.client.conversation(name).get()
+            if info.state.kind == "cancelling":  # which ends by itself
+                self.wait_for_event(name, lambda event: event.state is not None and event.state.kind != "cancelling")
+                info = self.client.conversation(name).get()
+        except NotFound:
+            return
+        if info.state.run:
+            at = f"{info.state.run} ({info.state.kind})"
+            yield f"a run is under way in {_called(info)}: {at}; wait for it or cancel it"
+        for job in info.background_jobs:
+            yield f"the background job {job} still runs in {_called(info)}; cancel(kill_jobs=True) or delete() ends it"
+
+    def _delete(self, name: str) -> None:
+        with suppress(NotFound):
+            self.client.conversation(name).delete(force=True)
+
+    def _left_processes(self) -> list[str]:
+        try:
+            eventually(lambda: not self.server.tool_processes(), "the end of the tools' processes")
+        except AssertionError:
+            return [f"process {pid} is left: {processes.command(pid)}" for pid in self.server.tool_processes()]
+        return []
+
+
+def _called(info: ConversationInfo) -> str:
+    return f"{info.slug} ({info.title})" if info.title else info.slug
+
+
+def _words(event: Event) -> str:
+    """Name an event for a person."""
+    if event.kind == "message_added":
+        return f"{event.role} said {event.text[:80]!r}" if event.text else f"message_added of {event.role}"
+    if event.kind in ("state_changed", "snapshot") and event.state is not None:
+        return f"{event.kind} {event.state.kind}"
+    return event.kind

@@ -1,0 +1,67 @@
+"""A provider of models on 127.0.0.1: real HTTP, in the protocol `anthropic`, answered by a scripted model."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from bedrock.testing.exchange import Exchange
+from bedrock.testing.http_server import ScriptedServer, whole
+from bedrock.testing.script import ScriptedModel
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from bedrock.testing.http_server import Connection, Received
+
+
+class ModelServer(ScriptedServer):
+    """The provider, for as long as the context is open. `model` can be replaced while nothing asks it."""
+
+    def __init__(
+        self,
+        model: ScriptedModel | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        models: Sequence[str] = (),
+        check: Callable[[bytes], object] | None = None,
+    ) -> None:
+        """`models`: what it lists; without any it has no list. `check`: raises what is wrong with the body it gets."""
+        super().__init__(self._serve, tls=tls)
+        self.model = model or ScriptedModel()
+        self.models = tuple(models)
+        self.faults: list[str] = []
+        """What `check` found."""
+        self._check = check
+
+    @property
+    def asked(self) -> int:
+        """Return how many requests for an answer have come; those for the list of models do not count."""
+        return sum(not _is_listing(received) for received in self.received)
+
+    def __exit__(self, *_: object) -> None:
+        for script in self.model.scripts:
+            script.release()
+        super().__exit__()
+
+    def _serve(self, connection: Connection) -> None:
+        received = connection.read_request()
+        if _is_listing(received):
+            connection.send(self._listing())
+            return
+        if self._check is not None:
+            try:
+                self._check(received.body)
+            except Exception as fault:  # noqa: BLE001 -- whatever a request provokes counts against it
+                self.faults.append(f"{received.path}: {fault}")
+        exchange = Exchange(connection, received)
+        self.model.script_for(exchange).serve(exchange)
+
+    def _listing(self) -> bytes:
+        body = json.dumps({"data": [{"id": name, "object": "model"} for name in self.models]}).encode()
+        return whole(200 if self.models else 404, body)
+
+
+def _is_listing(received: Received) -> bool:
+    return received.path.partition("?")[0].endswith("/models")

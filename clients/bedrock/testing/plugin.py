@@ -1,0 +1,84 @@
+"""The pytest plugin: the fixtures `bedrock`, `bedrock_server` and `start_bedrock`.
+
+pytest loads it wherever this package is installed, so it imports nothing of the kit before a test asks for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from bedrock.testing.harness import Bedrock
+    from bedrock.testing.private_server import PrivateServer
+
+_PASSED = pytest.StashKey[bool]()
+
+
+@pytest.fixture(scope="session")
+def bedrock_server() -> Iterator[PrivateServer]:
+    """Start the server of all tests that ask for `bedrock`; a conftest.py may replace it by another one."""
+    with ExitStack() as opened:
+        yield _opened(opened)
+
+
+@pytest.fixture
+def bedrock(bedrock_server: PrivateServer, request: pytest.FixtureRequest) -> Iterator[Bedrock]:
+    """Provide a server without conversations, clients of it, and a model that says what the test tells it."""
+    from bedrock.testing.harness import Bedrock  # noqa: PLC0415 -- only tests that use it pay for it
+
+    made = Bedrock(bedrock_server)
+    yield made
+    _finish(request, [made])
+
+
+@pytest.fixture
+def start_bedrock(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bedrock]]:
+    """Provide a function that starts further servers, each with a model of its own.
+
+    Its arguments are those of `PrivateServer`: ``start_bedrock("--config", path, BEDROCK_DEFAULT_MODEL="…")``.
+    """
+    from bedrock.testing.harness import Bedrock  # noqa: PLC0415
+
+    made: list[Bedrock] = []
+    with ExitStack() as opened:
+
+        def start(*arguments: str, **environment: str) -> Bedrock:
+            made.append(Bedrock(_opened(opened, *arguments, **environment)))
+            return made[-1]
+
+        yield start
+        _finish(request, made)
+
+
+def _opened(stack: ExitStack, *arguments: str, **environment: str) -> PrivateServer:
+    from bedrock.cli.exit_codes import CommandError  # noqa: PLC0415
+    from bedrock.testing.private_server import PrivateServer  # noqa: PLC0415
+
+    try:
+        return stack.enter_context(PrivateServer(*arguments, **environment))
+    except CommandError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def _finish(request: pytest.FixtureRequest, made: list[Bedrock]) -> None:
+    """Clean up, and fail a test that has passed but has left something behind."""
+    problems = [problem for each in made for problem in each.close()]
+    if problems and request.node.stash.get(_PASSED, False):
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember whether the test passed; show what the server logged if it did not."""
+    report = yield
+    if report.when == "call":
+        item.stash[_PASSED] = report.passed
+        server: PrivateServer | None = getattr(item, "funcargs", {}).get("bedrock_server")
+        if report.failed and server is not None and (log := server.log()):
+            report.sections.append(("Log of the Bedrock server", log))
+    return report

@@ -1,0 +1,44 @@
+"""Waiting with a limit: a test that waits for what never comes says so instead of hanging."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+PATIENCE = 45.0
+"""Longest wait, in seconds, for what should happen at once. Generous: machines are busy."""
+
+
+def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
+    """Make a blocking call on a thread of its own; AssertionError if it does not return in time."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 -- it is raised where the call was made
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return answer.result(seconds)
+    except TimeoutError:
+        if answer.done():
+            raise
+        raise AssertionError(f"no answer within {seconds:.0f} s") from None
+
+
+def eventually(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Wait for something outside of this process that no event tells of; AssertionError if it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"never: {what}")
+        time.sleep(0.01)
