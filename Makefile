@@ -46,9 +46,12 @@ local-llm: $(RUN)  ## Chat with a small model that runs on this machine, without
 	@PYTHONPATH=. $(BIN)/python -m tests.peers.install llama
 	@PYTHONPATH=. $(BIN)/python -m tests.peers.local_llm $(if $(GGUF),--gguf $(GGUF)) $(ARGS)
 
+# A third of a test's time is spent waiting (for processes, limits, a slow provider): three fill two cores.
+TEST_WORKERS = -n 3 --dist loadscope --no-loadscope-reorder
+
 .PHONY: test
 test: $(STAMP)  ## Set up and run the whole suite
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest $(TEST_WORKERS) $(ARGS)
 
 .PHONY: test-pythons
 test-pythons: $(STAMP)  ## Test with every other Python from 3.11 to 3.14 that is found (ONE=1 for one, TESTS="tests/unit/core" for some)
@@ -57,7 +60,7 @@ test-pythons: $(STAMP)  ## Test with every other Python from 3.11 to 3.14 that i
 .PHONY: coverage
 coverage: $(STAMP)  ## Measure the lines and branches that unit and integration tests run; less than the floor in pyproject.toml fails
 	@mkdir -p reports/coverage
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder --cov --cov-report=term tests/unit tests/integration $(ARGS)
+	$(BIN)/python -m pytest -q $(TEST_WORKERS) --cov --cov-report=term tests/unit tests/integration $(ARGS)
 
 .PHONY: test-peers
 test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, MCP servers, Node) and the client's wheel; installs into .peers

@@ -102,7 +102,7 @@ def why_not(world: WrittenWorld, history: list[Message]) -> Reason | None:
 def test_a_fork_of_any_life_has_the_same_prefix_and_lives_on_by_the_laws() -> None:
     seen: set[str] = set()
 
-    @profile(1_000)
+    @profile(500)
     @given(tapes(100, 300), tapes(60, 160))
     def any_fork(tape: Tape, later: Tape) -> None:
         origin = WrittenWorld(MemoryStore(), a_context(tape))

@@ -64,7 +64,7 @@ class Growing:
 def test_over_any_life_the_growing_view_is_the_view_of_the_whole() -> None:
     seen: set[str] = set()
 
-    @profile()
+    @profile(2_000)
     @given(tapes(60, 260))
     def any_life(tape: Tape) -> None:
         world, growing = World(a_context(tape, sub_agent=tape.one_in(4))), Growing()
@@ -120,7 +120,7 @@ def histories(draw: st.DrawFn) -> list[Message]:
     return history
 
 
-@profile(1_000)
+@profile(500)
 @given(histories())
 def test_over_any_valid_history_the_growing_view_is_the_view_of_the_whole(history: list[Message]) -> None:
     assert violations(history) == ()

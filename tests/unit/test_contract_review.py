@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from google.api import field_behavior_pb2, field_info_pb2, resource_pb2
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor import Descriptor, DescriptorBase, FieldDescriptor, MethodDescriptor
 
 from tests.generate.contract import Message, read_contract
 from tests.unit.test_contract import FILES, all_messages, all_methods
@@ -34,6 +34,11 @@ class Resource(NamedTuple):
     """The message that shows one."""
 
 
+def extension(descriptor: DescriptorBase, kind: Any) -> Any:
+    """What a file, message or field is annotated with, of one kind."""
+    return descriptor.GetOptions().Extensions[kind]
+
+
 @cache
 def comments() -> dict[str, str]:
     """The comment of every field, by its full name without the package."""
@@ -51,31 +56,24 @@ def comments() -> dict[str, str]:
     }
 
 
-def owner(field: FieldDescriptor) -> Descriptor:
-    """The message that a field is in."""
-    message = field.containing_type
-    assert message is not None
-    return message
-
-
 def comment(field: FieldDescriptor) -> str:
     return comments()[field.full_name.removeprefix(PACKAGE)]
 
 
 def behaviors(field: FieldDescriptor) -> set[str]:
-    found = field.GetOptions().Extensions[field_behavior_pb2.field_behavior]
+    found = extension(field, field_behavior_pb2.field_behavior)
     return {_Behavior.Name(value) for value in found}
 
 
 def reference(field: FieldDescriptor) -> str:
     """The type that a field refers to, or whose parent it refers to; empty if there is none."""
-    found = field.GetOptions().Extensions[resource_pb2.resource_reference]
+    found = extension(field, resource_pb2.resource_reference)
     return str(found.type or found.child_type)
 
 
 def resource_of(message: Descriptor) -> resource_pb2.ResourceDescriptor | None:
-    options = message.GetOptions()
-    return options.Extensions[resource_pb2.resource] if options.HasExtension(resource_pb2.resource) else None
+    found = extension(message, resource_pb2.resource)
+    return found if found.type else None
 
 
 @cache
@@ -87,19 +85,15 @@ def resources() -> dict[str, Resource]:
             for pattern in resource.pattern:
                 found[pattern] = Resource(resource.type, message.name)
     for file in FILES:
-        for resource in file.GetOptions().Extensions[resource_pb2.resource_definition]:
+        for resource in extension(file, resource_pb2.resource_definition):
             for pattern in resource.pattern:
                 found[pattern] = Resource(resource.type, "")
     return found
 
 
-def fields_of(messages: Iterator[Descriptor]) -> list[FieldDescriptor]:
-    return [field for message in messages if not message.GetOptions().map_entry for field in message.fields]
-
-
-FIELDS = fields_of(all_messages())
+MESSAGES = [message for message in all_messages() if message.fields and not message.GetOptions().map_entry]
 METHODS = tuple(all_methods())
-by_name = pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.full_name.removeprefix(PACKAGE))
+by_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.full_name.removeprefix(PACKAGE))
 by_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 
 
@@ -149,41 +143,45 @@ def test_a_message_is_a_resource_if_its_name_has_a_pattern() -> None:
         assert "IDENTIFIER" in behaviors(name)
 
 
-@by_name
-def test_every_field_that_holds_a_name_says_of_what(field: FieldDescriptor) -> None:
-    if field.type != FieldDescriptor.TYPE_STRING or "IDENTIFIER" in behaviors(field):
-        return
-    named = [pattern for pattern in PATTERN.findall(comment(field)) if pattern in resources()]
-    assert set(PATTERN.findall(comment(field))) <= {*resources(), "conversations/{slug}"}
-    referring = reference(field)
-    if named:
-        assert referring, f"{field.full_name} needs (google.api.resource_reference)"
+@by_message
+def test_every_field_that_holds_a_name_says_of_what(message: Descriptor) -> None:
     known = {resource.type for resource in resources().values()}
-    assert not referring or referring in known
-    options = field.GetOptions().Extensions[resource_pb2.resource_reference]
-    if named and options.type:
-        assert options.type in {resources()[pattern].type for pattern in named}
+    for field in message.fields:
+        if field.type != FieldDescriptor.TYPE_STRING or "IDENTIFIER" in behaviors(field):
+            continue
+        patterns = set(PATTERN.findall(comment(field)))
+        assert patterns <= {*resources(), "conversations/{slug}"}, field.full_name
+        named = patterns & resources().keys()
+        referring = reference(field)
+        assert referring in known or not (named or referring), (
+            f"{field.full_name} needs (google.api.resource_reference)"
+        )
+        options = extension(field, resource_pb2.resource_reference)
+        if named and options.type:
+            assert options.type in {resources()[pattern].type for pattern in named}, field.full_name
 
 
 # --- behaviour of fields (AIP-203) ------------------------------------------------------------------------------------
 
 
-@by_name
-def test_every_field_that_clients_send_says_whether_they_must(field: FieldDescriptor) -> None:
-    message = owner(field)
+@by_message
+def test_every_field_that_clients_send_says_whether_they_must(message: Descriptor) -> None:
     if message.full_name not in sent_by_clients() and resource_of(message) is None:
         return
-    found = behaviors(field)
-    assert len(found & {"REQUIRED", "OPTIONAL", "OUTPUT_ONLY", "IDENTIFIER"}) == 1, (
-        f"{field.full_name} needs one (google.api.field_behavior) of REQUIRED, OPTIONAL, OUTPUT_ONLY, IDENTIFIER"
-    )
-    assert not ("OUTPUT_ONLY" in found and found & {"IMMUTABLE", "INPUT_ONLY"})
+    for field in message.fields:
+        found = behaviors(field)
+        assert len(found & {"REQUIRED", "OPTIONAL", "OUTPUT_ONLY", "IDENTIFIER"}) == 1, (
+            f"{field.full_name} needs one (google.api.field_behavior) of REQUIRED, OPTIONAL, OUTPUT_ONLY, IDENTIFIER"
+        )
+        assert not ("OUTPUT_ONLY" in found and found & {"IMMUTABLE", "INPUT_ONLY"}), field.full_name
 
 
-@by_name
-def test_what_is_required_is_said_in_words_too(field: FieldDescriptor) -> None:
-    if owner(field).name.endswith("Request"):
-        assert ("REQUIRED" in behaviors(field)) == bool(re.search(r"\bRequired\b", comment(field))), comment(field)
+@by_message
+def test_what_is_required_is_said_in_words_too(message: Descriptor) -> None:
+    if message.name.endswith("Request"):
+        for field in message.fields:
+            said = re.search(r"\bRequired\b", comment(field)) is not None
+            assert ("REQUIRED" in behaviors(field)) == said, f"{field.full_name}: {comment(field)}"
 
 
 def test_requests_of_one_field_that_identifies_require_it() -> None:
@@ -209,23 +207,23 @@ def test_creating_and_updating_take_the_resource(method: MethodDescriptor) -> No
         assert ("request_id" in fields) == (verb == "Create")
 
 
-@by_name
-def test_request_ids_are_uuids(field: FieldDescriptor) -> None:
-    if field.name == "request_id" and owner(field).name.endswith("Request"):
-        found = field.GetOptions().Extensions[field_info_pb2.field_info].format
-        assert found == field_info_pb2.FieldInfo.UUID4
+def test_request_ids_are_uuids() -> None:
+    for method in METHODS:
+        if (field := method.input_type.fields_by_name.get("request_id")) is not None:
+            found = extension(field, field_info_pb2.field_info).format
+            assert found == field_info_pb2.FieldInfo.UUID4, field.full_name
 
 
 # --- names (AIP-140, 141, 142, 191) -----------------------------------------------------------------------------------
 
 
-@by_name
-def test_times_and_lengths_of_time_are_named_so(field: FieldDescriptor) -> None:
-    kind = field.message_type.full_name if field.message_type is not None else ""
-    if kind == "google.protobuf.Timestamp":
-        assert field.name.endswith("_time") or field.name in ("time", "deadline")
-    elif field.name.endswith("_time"):
-        pytest.fail(f"{field.full_name} is no Timestamp")
+@by_message
+def test_times_and_lengths_of_time_are_named_so(message: Descriptor) -> None:
+    for field in message.fields:
+        if field.message_type is not None and field.message_type.full_name == "google.protobuf.Timestamp":
+            assert field.name.endswith("_time") or field.name in ("time", "deadline"), field.full_name
+        else:
+            assert not field.name.endswith("_time"), f"{field.full_name} is no Timestamp"
 
 
 def test_generated_code_has_packages_that_can_be_imported() -> None:

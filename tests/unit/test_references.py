@@ -47,12 +47,10 @@ def files(folder: str) -> list[Path]:
 
 @functools.cache
 def cited(folder: str) -> list[tuple[str, str]]:
-    """Return what is written in the comments and docstrings of a folder, each with its place."""
-    return [
-        (f"{file.relative_to(ROOT)}:{line}", text)
-        for file in files(folder)
-        for line, text in prose(file.read_text(encoding="utf-8"))
-    ]
+    """Return the comments and docstrings of the files of a folder that cite anything, each with its place."""
+    sources = {file.relative_to(ROOT): file.read_text(encoding="utf-8") for file in files(folder)}
+    citing = {file: source for file, source in sources.items() if CODE.search(source) or ELSEWHERE.search(source)}
+    return [(f"{file}:{line}", text) for file, source in citing.items() for line, text in prose(source)]
 
 
 def defined() -> set[str]:

@@ -96,8 +96,9 @@ def tracked() -> list[str]:
 
 
 def copy_repository(to: Path) -> None:
-    """Copy the tracked files, as they are now."""
-    for path in tracked():
+    """Copy the tracked files, as they are now, and what they were compiled to: it is valid for the time of a source."""
+    compiled = {path for folder in ("actors", "server", "clients", "tests") for path in (ROOT / folder).rglob("*.pyc")}
+    for path in [*tracked(), *(str(path.relative_to(ROOT)) for path in compiled)]:
         (to / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, to / path)
 

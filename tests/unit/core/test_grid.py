@@ -27,31 +27,31 @@ def _tables() -> list[list[list[str]]]:
     return tables
 
 
-def _cells() -> list[tuple[bool, str, str, str]]:
-    """(sub-agent?, column, event, expected) of every cell."""
+def _rows() -> list[tuple[bool, str, dict[str, str]]]:
+    """(sub-agent?, event, {column: expected}) of every row."""
     return [
-        (sub_agent, name, event, expected)
+        (sub_agent, event, dict(zip(header[1:], cells, strict=True)))
         for sub_agent, (header, *rows) in zip((False, True), _tables(), strict=True)
         for event, *cells in rows
-        for name, expected in zip(header[1:], cells, strict=True)
     ]
 
 
 @pytest.mark.parametrize(
-    ("sub_agent", "name", "event", "expected"),
-    [pytest.param(*one, id=f"{'sub-agent: ' if one[0] else ''}{one[1]} + {one[2]}") for one in _cells()],
+    ("sub_agent", "event", "expected"),
+    [pytest.param(*row, id=f"{'sub-agent: ' if row[0] else ''}{row[1]}") for row in _rows()],
 )
-def test_every_cell_of_the_grid_holds(sub_agent: bool, name: str, event: str, expected: str) -> None:
-    cases = ROWS[event](column(name, sub_agent=sub_agent))
+def test_every_cell_of_the_grid_holds(sub_agent: bool, event: str, expected: dict[str, str]) -> None:
+    happened = {name: set(map(cell, ROWS[event](column(name, sub_agent=sub_agent)))) for name in expected}
 
-    assert [cell(case) for case in cases] == [expected] * len(cases)
+    assert happened == {name: {one} for name, one in expected.items()}
 
 
 def test_the_grid_has_the_size_that_the_specification_states() -> None:
-    cells = _cells()
+    sizes = {False: 0, True: 0}
+    for sub_agent, _, cells in _rows():
+        sizes[sub_agent] += len(cells)
 
-    assert sum(not sub_agent for sub_agent, *_ in cells) == 1_298
-    assert sum(sub_agent for sub_agent, *_ in cells) == 885
+    assert sizes == {False: 1_298, True: 885}
 
 
 @pytest.mark.parametrize("columns", [parent_columns(), sub_agent_columns()], ids=["conversation", "sub-agent"])
