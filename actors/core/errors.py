@@ -79,6 +79,7 @@ class Reason(StrEnum):
     PERMISSION_DENIED = "PERMISSION_DENIED"
     NOT_EXHAUSTED = "NOT_EXHAUSTED"
     SERVER_EXHAUSTED = "SERVER_EXHAUSTED"
+    GENERATION_UNSUPPORTED = "GENERATION_UNSUPPORTED"
     NOT_FORKABLE = "NOT_FORKABLE"
     CYCLE_RUNNING = "CYCLE_RUNNING"
 
@@ -113,6 +114,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.SERVER_EXHAUSTED: "this server has no room for that now: nothing was changed, try again",
     Reason.NOT_FORKABLE: "there is nothing to fork: no request cycle has ended",
     Reason.CYCLE_RUNNING: "this request cycle has not ended: wait, or fork at an earlier one",
+    Reason.GENERATION_UNSUPPORTED: "the model cannot do that",
     Reason.NOT_EXHAUSTED: "the context is not used up: send a message instead",
 }
 

@@ -14,10 +14,11 @@ from msgspec import Struct
 from actors.core.content import Content, Delivery, Image, Text, ToolError, ToolResult, ToolSuccess, Usage
 from actors.core.context import Mode
 from actors.core.errors import LlmFailure
+from actors.core.profile import Generation
 from actors.core.states import AgentOutcome, AgentTask
 
 
-class UserMessage(Struct, frozen=True, tag="user_message"):
+class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user_message"):
     """A user message (REQ-BED-002)."""
 
     at: int
@@ -27,6 +28,8 @@ class UserMessage(Struct, frozen=True, tag="user_message"):
     delivery: Delivery = Delivery.REJECT
     expected_run: str = ""
     """If set, the command is rejected with RUN_OVER, before any other check, unless this is the open run."""
+    generation: Generation | None = None
+    """Settings for the run that the message begins; a steer has none."""
 
 
 class UserCancel(Struct, frozen=True, tag="user_cancel"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 from actors.core.context import ToolGroup, ToolTraits
@@ -34,6 +36,35 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
         )
 
 
+class ReasoningEffort(StrEnum):
+    """How much a model thinks before it answers."""
+
+    NONE = "none"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    MAX = "max"
+    """As much as the model can."""
+
+
+class Generation(Struct, frozen=True, omit_defaults=True):
+    """How a model is to answer; what is not set is left to the model."""
+
+    reasoning_effort: ReasoningEffort | None = None
+    temperature: float | None = None
+    """From 0 to 2."""
+    max_output_tokens: int = 0
+    """The limit of one answer in tokens, reasoning included; 0: the server's own."""
+
+    def over(self, other: Generation) -> Generation:
+        """Return these settings, and those of `other` where these are not set."""
+        return Generation(
+            self.reasoning_effort or other.reasoning_effort,
+            other.temperature if self.temperature is None else self.temperature,
+            self.max_output_tokens or other.max_output_tokens,
+        )
+
+
 class Profile(Struct, frozen=True, omit_defaults=True):
     """What the creator of a conversation chose; the defaults are those of a conversation that chose nothing.
 
@@ -46,6 +77,8 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     """Whether the instructions stand instead of Bedrock's own prompt, not after it."""
     tools: tuple[str, ...] | None = None
     """The names of the built-in tools that are offered; None: all of them."""
+    generation: Generation = Generation()
+    """How the model is to answer. A message's own settings have precedence in its run."""
     forked_from: str = ""
     """The id of the conversation that this one was forked from; "" if it was not."""
     forked_at: str = ""

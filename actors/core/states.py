@@ -10,18 +10,21 @@ from msgspec import Struct
 from actors.core.content import Image, SystemKind, ToolResult, ToolUse, Usage
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.profile import Generation
 
 STATE_VERSION = 1
 """The version of the stored JSON. A state of an unknown version is restored as Idle, with an alarm (C39)."""
 
 
-class QueuedInput(Struct, frozen=True):
+class QueuedInput(Struct, frozen=True, omit_defaults=True):
     """A queued user message: a steer or a follow-up."""
 
     message_id: str
     text: str
     images: tuple[Image, ...]
     at: int
+    generation: Generation | None = None
+    """Settings for the run that a follow-up begins."""
 
 
 class Notice(Struct, frozen=True):
@@ -75,6 +78,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """Usage of the side queries; it counts for the budget of the conversation, not for that of a run."""
     run_mode: Mode | None = None
     """The mode in which the latest run began: it decides which tools of clients it offers. None: there are none."""
+    generation: Generation | None = None
+    """Settings that the message which began the latest run brought, for its requests."""
 
 
 class Phase(StrEnum):

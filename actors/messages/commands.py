@@ -15,7 +15,7 @@ from msgspec import Struct
 from actors.core.content import Image, Message, ToolError, ToolSuccess, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import QueueChanged
-from actors.core.profile import ClientTool, Profile
+from actors.core.profile import ClientTool, Generation, Profile
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord
@@ -46,6 +46,7 @@ class SendMessageCommand(Struct, frozen=True):
     delivery: str = "reject"
     images: tuple[Image, ...] = ()
     expected_run: str = ""
+    generation: Generation | None = None
     request_id: str = ""
     body_hash: str = ""
 
@@ -168,6 +169,7 @@ class UpdateConversationCommand(Struct, frozen=True):
     some_amounts: dict[str, int] = {}
     """Fields of the budget to set; the others stay."""
     client_tools: tuple[ClientTool, ...] | None = None
+    generation: Generation | None = None
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):
@@ -298,5 +300,6 @@ def etag_of(record: ConversationRecord) -> str:
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
         record.always_approved, record.follow_up_policy, record.budget, record.archived_at, record.mode,
         record.profile.client_tools,
+        record.profile.generation,
     )  # fmt: skip
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

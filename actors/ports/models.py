@@ -11,6 +11,7 @@ from msgspec import Struct
 from actors.core.content import Content, Image, Usage
 from actors.core.context import ToolTraits
 from actors.core.history import ProviderView, Turn
+from actors.core.profile import Generation, ReasoningEffort
 from actors.ports.images import ImageView
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ class ModelInfo(Struct, frozen=True):
     """Whether the limits are known; if not, the smallest known window is assumed (REQ-BED-022)."""
     lean: bool = False
     """Whether it processes input slowly: it then gets a short system prompt and only the essential tools."""
+    reasoning_efforts: tuple[ReasoningEffort, ...] = ()
+    """The efforts that a request can ask for."""
+    temperature: bool = False
+    """Whether a request can set the temperature."""
+    answer_limit: int = 0
+    """The highest limit that a request can set for its answer, in tokens; 0: it can set none."""
 
 
 class ToolSpec(Struct, frozen=True):
@@ -90,6 +97,8 @@ class ModelRequest(Struct, frozen=True):
     """
     max_output: int = 0
     """Limit of the answer in tokens; 0: the model's own limit."""
+    generation: Generation = Generation()
+    """How to answer. The model supports all that is set."""
     purpose: Purpose = Purpose.CONVERSATION
     """Only the scripted model uses it."""
     cache_key: str = ""

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from actors.core.effects import RequestContinuation, RequestLlm
 from actors.core.history import ProviderView, summary_view, within_limits
+from actors.core.profile import Generation
 from actors.ports import ModelRequest, ToolSpec
 from actors.runners.history_cache import HistoryCache
+from actors.runtime.generation import supported
 from actors.runtime.offered_tools import offered_in
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class RequestBuilder:
         """
         images = self._services.images
         tools: tuple[ToolSpec, ...] = ()
+        generation = Generation()
 
         def size_of(image: Image) -> int:
             return images.view_bytes(record.id, image, cancel)
@@ -62,6 +65,7 @@ class RequestBuilder:
             view = ProviderView(within_limits(turns, size_of) if model.info.images else turns)
         else:
             tools = self._tools(record, model)
+            generation = supported(_generation(record), model.info)
             view = history.view(effect.through_sequence, model.info, size_of)
         return ModelRequest(
             conversation_id=record.id,
@@ -71,9 +75,17 @@ class RequestBuilder:
             tools=tools,
             view=view,
             view_of=lambda image: images.view(record.id, image, cancel),
+            max_output=generation.max_output_tokens,
+            generation=generation,
             cache_key=record.profile.cache_key,
         )
 
     def _tools(self, record: ConversationRecord, model: Model) -> tuple[ToolSpec, ...]:
         specs = tuple(spec for spec in self._services.offered(record) if offered_in(record.state.ledger.run_mode, spec))
         return tuple(spec for spec in specs if spec.essential) if model.info.lean else specs
+
+
+def _generation(record: ConversationRecord) -> Generation:
+    """Return the settings of the run, and those of the conversation where the run has none."""
+    own, usual = record.state.ledger.generation, record.profile.generation
+    return own.over(usual) if own else usual

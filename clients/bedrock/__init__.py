@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bedrock._sync.run import Run
     from bedrock.answers import Answer
     from bedrock.catalog import Model, ServerInfo, Tool
-    from bedrock.conversations import Budget, ClientTool, ConversationInfo, Instructions, Task
+    from bedrock.conversations import Budget, ClientTool, ConversationInfo, Generation, Instructions, Task
     from bedrock.errors import (
         AgentBusy,
         ApprovalNeeded,
@@ -72,6 +72,7 @@ __all__ = [
     "ConversationInfo",
     "ConversationState",
     "Event",
+    "Generation",
     "Instructions",
     "InvalidArgument",
     "Message",
@@ -105,7 +106,7 @@ _HOMES = {
     "bedrock._async.run": ("AsyncRun",),
     "bedrock.answers": ("Answer",),
     "bedrock.catalog": ("Model", "ServerInfo", "Tool"),
-    "bedrock.conversations": ("Budget", "ClientTool", "ConversationInfo", "Instructions", "Task"),
+    "bedrock.conversations": ("Budget", "ClientTool", "ConversationInfo", "Generation", "Instructions", "Task"),
     "bedrock._sync.one_shot": ("ask",),
     "bedrock._sync.client": ("Client",),
     "bedrock._sync.conversation": ("Conversation",),

@@ -8,7 +8,7 @@ from typing import Any
 
 from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
-from bedrock.types import McpServerState, Mode, ModelProtocol, SandboxTier, ToolAudience, ToolGroup
+from bedrock.types import McpServerState, Mode, ModelProtocol, ReasoningEffort, SandboxTier, ToolAudience, ToolGroup
 
 __all__ = [
     "DirectoryEntry",
@@ -50,6 +50,10 @@ class Model(Wrapper[v1.Model]):
     """Whether the model takes images."""
     default: bool
     """Whether it is the model of conversations that are created without one."""
+    reasoning_efforts: tuple[ReasoningEffort, ...]
+    """The efforts that `Generation` can ask it for."""
+    temperature: bool
+    """Whether `Generation` can set its temperature."""
 
 
 @dataclass(frozen=True, slots=True)

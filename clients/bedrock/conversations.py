@@ -13,7 +13,7 @@ from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.wrapper import Value, Wrapper, new_message
 from bedrock.messages import QueuedMessage, Usage
 from bedrock.states import ConversationState
-from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode, ToolGroup
+from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode, ReasoningEffort, ToolGroup
 
 __all__ = [
     "Budget",
@@ -22,6 +22,7 @@ __all__ = [
     "ContextUsage",
     "ConversationInfo",
     "ConversationListEvent",
+    "Generation",
     "Instructions",
     "ReplayStep",
     "SetModeResult",
@@ -115,6 +116,18 @@ class ClientTool(Value[v1.ClientTool]):
 
 
 @dataclass(frozen=True, slots=True)
+class Generation(Value[v1.Generation]):
+    """How the model is to answer. What is not given is left to the model; what it cannot do is refused."""
+
+    reasoning_effort: ReasoningEffort | Literal[""] = ""
+    """How much to think before an answer."""
+    temperature: float | None = None
+    """How freely to choose words, from 0 to 2. Most models that reason take none."""
+    max_output_tokens: int | None = None
+    """Maximum tokens of one answer, including those of its reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConversationInfo(Wrapper[v1.Conversation]):
     """A conversation as it was when the server answered. To call its methods, use `Conversation`."""
 
@@ -178,6 +191,8 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """The tools that the agent is offered; None if all."""
     client_tools: tuple[ClientTool, ...]
     """The tools that clients run. Set by `Conversation.get` and in the first snapshot only."""
+    generation: Generation | None
+    """How the model is to answer; None if nothing is set."""
 
 
 @dataclass(frozen=True, slots=True)

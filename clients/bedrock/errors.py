@@ -31,6 +31,7 @@ Catch the class that you can do something about, or a class higher up:
     │   └── Terminal
     ├── Internal                   a fault of the server; its log says more
     ├── InvalidArgument            `fields` names what is wrong
+    │   ├── GenerationUnsupported
     │   ├── ImageInvalid
     │   ├── ModelUnavailable
     │   └── WorkingDirectoryInvalid
@@ -84,6 +85,7 @@ __all__ = [
     "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
+    "GenerationUnsupported",
     "ImageInvalid",
     "Internal",
     "InvalidArgument",
@@ -292,6 +294,12 @@ class Internal(BedrockError):
 
 class InvalidArgument(BedrockError):
     """The request is invalid; `fields` says why."""
+
+
+class GenerationUnsupported(InvalidArgument):
+    """The model cannot do what `generation` asks for; the text names each setting."""
+
+    hint = "Leave the setting out, or choose another model; `bedrock models --output json` says what each can do."
 
 
 class ImageInvalid(InvalidArgument):

@@ -89,6 +89,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.NOT_EXHAUSTED: _Code.FAILED_PRECONDITION,
     Reason.NOT_FORKABLE: _Code.FAILED_PRECONDITION,
     Reason.CYCLE_RUNNING: _Code.FAILED_PRECONDITION,
+    Reason.GENERATION_UNSUPPORTED: _Code.INVALID_ARGUMENT,
     Reason.SERVER_EXHAUSTED: _Code.RESOURCE_EXHAUSTED,
 }
 
@@ -96,6 +97,7 @@ FIELDS = {
     Reason.MODEL_UNAVAILABLE: "model",
     Reason.WORKING_DIRECTORY_INVALID: "working_directory",
     Reason.IMAGE_INVALID: "images",
+    Reason.GENERATION_UNSUPPORTED: "generation",
 }
 """The name of the invalid field, for each reason with the code INVALID_ARGUMENT."""
 

@@ -33,6 +33,7 @@ MAX_CLIENT_TOOLS = 64
 MAX_TOOL_DESCRIPTION_CHARS = 4_096
 CLIENT_TOOL_SECONDS = (1, 24 * 60 * 60)
 """Bounds of the time that a call of a client's tool waits for an answer."""
+MAX_TEMPERATURE = 2
 MAX_PATH_BYTES = 4_096
 MAX_NAME_CHARS = 512
 """Maximum length of a resource name."""

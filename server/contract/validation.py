@@ -47,8 +47,16 @@ def check(request: Message) -> None:
         violations.extend(_tasks(request))
     if isinstance(request, v1.SendMessageRequest) and not request.text.strip() and not request.images:
         violations.append(("text", "must not be empty, unless there is an image"))
+    if isinstance(request, v1.SendMessageRequest) and request.delivery == v1.DELIVERY_STEER:
+        violations.extend(_of_a_steer(request))
     if violations:
         raise MalformedRequestError(*violations)
+
+
+def _of_a_steer(request: v1.SendMessageRequest) -> Iterator[tuple[str, str]]:
+    """Yield what a steer brings although only the first message of a run can."""
+    if request.HasField("generation"):
+        yield "generation", "cannot be set with a steer, which goes into a run that has its settings"
 
 
 def _value(request: Message, field: str) -> Any:
@@ -268,6 +276,17 @@ def tool_output(value: str) -> str | None:
     return f"must have at most {most} bytes in UTF-8" if len(value.encode()) > most else None
 
 
+def generation(value: v1.Generation) -> str | None:
+    """Check settings of generation; what the model can do is checked later."""
+    if value.reasoning_effort not in v1.ReasoningEffort.values():
+        return "reasoning_effort must be one of none, low, medium, high, max"
+    if value.HasField("temperature") and not 0 <= value.temperature <= limits.MAX_TEMPERATURE:
+        return f"temperature must be from 0 to {limits.MAX_TEMPERATURE}"
+    if value.HasField("max_output_tokens") and value.max_output_tokens < 1:
+        return "max_output_tokens must be at least 1"
+    return None
+
+
 def not_negative(value: int) -> str | None:
     """Check that a number is not negative."""
     return "must not be negative" if value < 0 else None
@@ -309,6 +328,7 @@ _UPDATABLE: dict[str, Rule] = {
     "follow_up_policy": known(v1.FollowUpPolicy),
     "budget": budget,
     "client_tools": client_tools,
+    "generation": generation,
 }
 """Fields of a conversation that UpdateConversation may set."""
 
@@ -327,6 +347,7 @@ _CREATED: dict[str, Rule] = {
     "instructions": instructions,
     "tools": selection,
     "client_tools": client_tools,
+    "generation": generation,
 }
 """Fields of a conversation that CreateConversation reads."""
 
@@ -382,6 +403,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("delivery", known(v1.Delivery)),
         ("request_id", optional(uuid)),
         ("expected_run", optional(child_name("requestCycles"))),
+        ("generation", generation),
     ),
     v1.CancelConversationRequest: (
         ("name", conversation_name),

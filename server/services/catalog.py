@@ -25,7 +25,7 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.queries.browse import browse_directory
-from server.wire.enums import MODE, TOOL_GROUP
+from server.wire.enums import MODE, REASONING_EFFORT, TOOL_GROUP
 from server.wire.values import duration, struct_of
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ def model(info: ModelInfo, default: str) -> v1.Model:
         limits_assumed=not info.known,
         images=info.images,
         default=info.name == default,
+        reasoning_efforts=[REASONING_EFFORT[effort] for effort in info.reasoning_efforts],
+        temperature=info.temperature,
     )
 
 

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from actors.core.content import Delivery, Image, ToolError, ToolSuccess
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode, ToolGroup
 from actors.core.notifications import Fate
-from actors.core.profile import ClientTool, Profile
+from actors.core.profile import ClientTool, Generation, Profile, ReasoningEffort
 from actors.messages import commands as requests
 from server.contract import limits
 from server.contract import resource_names as names
@@ -34,6 +34,7 @@ _MODE: dict[int, Mode] = {number: mode for mode, number in enums.MODE.items()}
 _APPROVAL_POLICY: dict[int, ApprovalPolicy] = {number: policy for policy, number in enums.APPROVAL_POLICY.items()}
 _FOLLOW_UP_POLICY: dict[int, FollowUpPolicy] = {number: policy for policy, number in enums.FOLLOW_UP_POLICY.items()}
 _TOOL_GROUP: dict[int, ToolGroup] = {number: group for group, number in enums.TOOL_GROUP.items()}
+_REASONING_EFFORT: dict[int, ReasoningEffort] = {number: effort for effort, number in enums.REASONING_EFFORT.items()}
 _DELIVERY: dict[int, Delivery] = {
     v1.DELIVERY_UNSPECIFIED: Delivery.REJECT,
     v1.DELIVERY_DIRECT: Delivery.REJECT,
@@ -78,6 +79,15 @@ def _profile(wanted: v1.Conversation) -> Profile:
         replaces_prompt=wanted.instructions.replace,
         tools=chosen if wanted.HasField("tools") else None,
         client_tools=_client_tools(wanted),
+        generation=_generation(wanted.generation),
+    )
+
+
+def _generation(value: v1.Generation) -> Generation:
+    return Generation(
+        _REASONING_EFFORT.get(value.reasoning_effort),
+        value.temperature if value.HasField("temperature") else None,
+        value.max_output_tokens,
     )
 
 
@@ -124,6 +134,7 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
         budget=_budget(wanted.budget) if "budget" in mask else None,
         some_amounts={amount: getattr(wanted.budget, amount) for amount in amounts},
         client_tools=_client_tools(wanted) if "client_tools" in mask else None,
+        generation=_generation(wanted.generation) if "generation" in mask else None,
     )
 
 
@@ -134,6 +145,7 @@ def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requ
         images=images,
         delivery=_DELIVERY[request.delivery].value,
         expected_run=run_in(request.expected_run),
+        generation=_generation(request.generation) if request.HasField("generation") else None,
         request_id=request.request_id.lower(),
         body_hash=body_hash(request, "name"),
     )

@@ -10,13 +10,23 @@ from bedrock import v1
 from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
 from actors.core.notifications import CallStatus, ClientToolCall
+from actors.core.profile import Generation
 from actors.core.states import ApprovalKind, ContextExhausted, State
 from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
 from server.contract import resource_names as names
 from server.wire.agents import sub_agent
-from server.wire.enums import APPROVAL_POLICY, CALL_STATUS, FOLLOW_UP_POLICY, MODE, PHASE, STATE_KIND, TOOL_GROUP
+from server.wire.enums import (
+    APPROVAL_POLICY,
+    CALL_STATUS,
+    FOLLOW_UP_POLICY,
+    MODE,
+    PHASE,
+    REASONING_EFFORT,
+    STATE_KIND,
+    TOOL_GROUP,
+)
 from server.wire.messages import tool_call
 from server.wire.values import budget, duration, failure, run_error, struct, timestamp, usage
 
@@ -65,11 +75,23 @@ def conversation(
         follow_up_policy=FOLLOW_UP_POLICY[record.follow_up_policy],
         budget=budget(record.budget),
         tools=_selection(record.profile),
+        generation=_generation(record.profile.generation),
     )
 
 
 def _selection(profile: Profile) -> v1.ToolSelection | None:
     return None if profile.tools is None else v1.ToolSelection(tools=map(names.tool, profile.tools))
+
+
+def _generation(generation: Generation) -> v1.Generation | None:
+    if generation == Generation():
+        return None
+    effort = generation.reasoning_effort
+    return v1.Generation(
+        reasoning_effort=REASONING_EFFORT[effort] if effort else v1.REASONING_EFFORT_UNSPECIFIED,
+        temperature=generation.temperature,
+        max_output_tokens=generation.max_output_tokens or None,
+    )
 
 
 def in_full(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:

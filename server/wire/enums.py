@@ -9,6 +9,7 @@ from actors.core.context import ApprovalPolicy, FollowUpPolicy, Mode, ToolGroup
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import CallStatus, Decision, Fate, StopReason
+from actors.core.profile import ReasoningEffort
 from actors.core.states import Phase
 
 STATE_KIND = {
@@ -40,6 +41,14 @@ CONTEXT_STATE = {
     ContextState.FAILED: v1.CONTEXT_STATE_FAILED,
     ContextState.CANCELLING: v1.CONTEXT_STATE_CANCELLING,
     ContextState.CONTEXT_EXHAUSTED: v1.CONTEXT_STATE_CONTEXT_EXHAUSTED,
+}
+
+REASONING_EFFORT = {
+    ReasoningEffort.NONE: v1.REASONING_EFFORT_NONE,
+    ReasoningEffort.LOW: v1.REASONING_EFFORT_LOW,
+    ReasoningEffort.MEDIUM: v1.REASONING_EFFORT_MEDIUM,
+    ReasoningEffort.HIGH: v1.REASONING_EFFORT_HIGH,
+    ReasoningEffort.MAX: v1.REASONING_EFFORT_MAX,
 }
 
 PHASE = {

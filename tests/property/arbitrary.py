@@ -43,6 +43,7 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
+from actors.core.profile import Generation
 from actors.core.states import (
     AgentFailed,
     AgentOutcome,
@@ -78,6 +79,7 @@ from tests.property.tape import Tape
 CONVERSATION = "c"
 REQUEST, RUN, SEQUENCE, EXECUTION = 7, 3, 20, 5
 FAILURE = LlmFailure(ErrorKind.NETWORK, "it failed")
+HOW = Generation(temperature=0.5)
 NOTICE = Notice(SystemKind.MODE_RESTRICTED, "mode", 1)
 
 
@@ -242,7 +244,7 @@ def a_command(tape: Tape) -> Event:
     """Anything that may be asked for."""
     run = tape.pick(("", f"c:{RUN}", f"c:{RUN - 1}"))
     commands: tuple[Event, ...] = (
-        UserMessage(600, "new", "hello", (), tape.pick(tuple(Delivery)), run),
+        UserMessage(600, "new", "hello", (), tape.pick(tuple(Delivery)), run, tape.pick((None, HOW))),
         UserCancel(600, run, discard_queued=tape.pick((False, True))),
         ApprovalResponse(600, tape.pick(("t-x-0", "t-x-1", "t-none")), tape.pick((True, False)), "because"),
         TriggerContinuation(600),

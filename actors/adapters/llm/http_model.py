@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.adapters.llm.model_limits import ModelLimits, StatedLimits, needs_discovery, resolve_limits
+from actors.adapters.llm.model_limits import (
+    RESERVED_OUTPUT,
+    ModelLimits,
+    StatedLimits,
+    needs_discovery,
+    resolve_limits,
+)
 from actors.adapters.llm.protocols.answer_builder import PreparedRequest
 from actors.adapters.llm.protocols.encoded_turns import EncodedTurns
+from actors.adapters.llm.provider import ANTHROPIC, OPENAI_CHAT
 from actors.ports import CancelToken, ModelAnswer, ModelInfo, ModelRequest, ModelSink
 
 if TYPE_CHECKING:
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.llm.discovery import Discovery
     from actors.adapters.llm.protocols.encoded_turns import PrefixCache
+    from actors.adapters.llm.provider import ProviderConfig
     from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
     from actors.core.history import Turn
 
@@ -62,7 +70,8 @@ class HttpModel:
     def _prepare(self, request: ModelRequest) -> PreparedRequest:
         info, limits = self._current()
         if request.max_output:
-            limits = replace(limits, output=min(limits.output, request.max_output))
+            most = limits.output if info.known else request.max_output
+            limits = replace(limits, output=min(most, request.max_output))
         return PreparedRequest(self._client.provider, info, limits, request)
 
     def _body(self, prepared: PreparedRequest) -> Sequence[bytes]:
@@ -101,5 +110,15 @@ class HttpModel:
             lean=provider.profile == "lean",
             images=limits.images,
             known=known,
+            reasoning_efforts=limits.reasoning_efforts,
+            temperature=limits.temperature and provider.protocol != ANTHROPIC,
+            answer_limit=_answer_limit(provider, limits, known=known),
         )
         return info, limits
+
+
+def _answer_limit(provider: ProviderConfig, limits: ModelLimits, *, known: bool) -> int:
+    """Return the highest limit that a request can set for its answer; 0 if the server takes none."""
+    if provider.protocol == OPENAI_CHAT and not provider.max_tokens_field:
+        return 0
+    return limits.reserved_output if known else RESERVED_OUTPUT

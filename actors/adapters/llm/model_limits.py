@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
+from actors.core.profile import ReasoningEffort
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -67,6 +69,10 @@ class ModelLimits(Struct, frozen=True, forbid_unknown_fields=True):
     images: bool = False
     reasons: bool = True
     """Whether the model accepts options about reasoning."""
+    reasoning_efforts: tuple[ReasoningEffort, ...] = ()
+    """The efforts of reasoning that a request can ask for."""
+    temperature: bool = False
+    """Whether a request can set the temperature. The protocol "anthropic" has none."""
     price: Price | None = None
 
     @property
@@ -92,6 +98,8 @@ class StatedLimits(Struct, frozen=True, forbid_unknown_fields=True):
     input: int | None = None
     name: str | None = None
     images: bool | None = None
+    reasoning_efforts: tuple[ReasoningEffort, ...] | None = None
+    temperature: bool | None = None
     price: Price | None = None
 
     def over(self, limits: ModelLimits, *, roomy: bool = False) -> ModelLimits:
@@ -151,7 +159,7 @@ def _begins(name: str, prefix: str) -> bool:
 def smallest_limits() -> ModelLimits:
     """Return the limits assumed for a model that no row matches (REQ-BED-022)."""
     smallest = min(known_limits().values(), key=lambda row: (row.usable_window, row.output))
-    return ModelLimits(smallest.window, smallest.output, smallest.input)
+    return ModelLimits(smallest.window, smallest.output, smallest.input, temperature=True)
 
 
 def resolve_limits(

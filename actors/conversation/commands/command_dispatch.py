@@ -59,6 +59,7 @@ from actors.messages.refusals import EtagMismatchError, InvalidFieldError
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation
+from actors.runtime.generation import check_generation
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
@@ -142,6 +143,8 @@ class CommandDispatch:
         if known is not None:
             return msgspec.structs.replace(msgspec.json.decode(known.answer, type=SendMessageResult), duplicate=True)
         _refuse_archived(loaded)
+        if request.generation:
+            check_generation(request.generation, validation.served_model(self._services, loaded.record.model).info)
         event = UserMessage(
             at=self._pipeline.now(),
             message_id=self._services.ids.message(),
@@ -149,6 +152,7 @@ class CommandDispatch:
             images=request.images,
             delivery=_delivery(request.delivery),
             expected_run=request.expected_run,
+            generation=request.generation,
         )
         self._pipeline.executor.read_history(loaded.record)
         unit = loaded.begin()

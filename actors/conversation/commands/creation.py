@@ -21,6 +21,7 @@ from actors.messages.log_entries import Created
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, SubAgentsRefusedError
 from actors.runners.sub_agent_tasks import agent_task, checked, task_refusal
 from actors.runtime import validation
+from actors.runtime.generation import check_generation, supported
 
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline
@@ -43,12 +44,14 @@ def conversation(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a new conversation and the commit that creates it.
 
-    Raises Rejected (working directory, model, mode) or InvalidFieldError (tools of the server or of clients).
+    Raises Rejected (working directory, model, generation, mode) or InvalidFieldError (tools of the server or of
+    clients).
     """
     profile = profiles.checked(services, request.profile)
     cwd = validation.working_directory(services, request.working_directory)
     model = request.model or services.models.default
-    lean = validation.offered_model(services, model).info.lean
+    info = validation.offered_model(services, model).info
+    check_generation(profile.generation, info)
     mode = validation.initial_mode(services, request.mode, cwd)
     record = ConversationRecord(
         id=conversation_id,
@@ -63,7 +66,7 @@ def conversation(
         principal=request.principal,
         title=request.title,
         labels=request.labels,
-        system_prompt=system_prompt(services.workspace.surroundings(cwd), mode, at, profile, lean=lean),
+        system_prompt=system_prompt(services.workspace.surroundings(cwd), mode, at, profile, lean=info.lean),
         profile=profile,
         approval_policy=request.approval_policy,
         follow_up_policy=request.follow_up_policy,
@@ -141,7 +144,7 @@ def sub_agent(
     no user watches it. Raises Rejected (budget, working directory, model).
     """
     cwd = validation.working_directory(services, task.cwd)
-    lean = validation.served_model(services, task.model).info.lean
+    info = validation.served_model(services, task.model).info
     mode = Mode.RESTRICTED if services.sandbox.report.restriction_available else parent.mode
     surroundings = services.workspace.surroundings(cwd)
     record = ConversationRecord(
@@ -158,7 +161,8 @@ def sub_agent(
         parent_conversation_id=parent.id,
         user_initiated=False,
         title=task.task.strip().partition("\n")[0][:MAX_TITLE],
-        system_prompt=sub_agent_prompt(surroundings, mode, at, task.max_turns, task.timeout_ms, lean=lean),
+        system_prompt=sub_agent_prompt(surroundings, mode, at, task.max_turns, task.timeout_ms, lean=info.lean),
+        profile=Profile(generation=supported(parent.profile.generation, info)),
         approval_policy=parent.approval_policy,
         always_approved=parent.always_approved,
         budget=_share(parent),

@@ -13,6 +13,7 @@ from actors.core.states import QUIET, TERMINAL, AwaitingToolApproval
 from actors.messages.log_entries import SettingsChanged
 from actors.messages.refusals import InvalidFieldError
 from actors.runtime import validation
+from actors.runtime.generation import check_generation
 
 if TYPE_CHECKING:
     from actors.conversation.unit_of_work import UnitOfWork
@@ -40,6 +41,11 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
     if "model" in wanted:
         _refuse_unless_at_rest(record, "the model")
         validation.offered_model(services, wanted["model"])
+    if request.generation is not None and request.generation != record.profile.generation:
+        wanted["generation"] = request.generation
+    if "model" in wanted or "generation" in wanted:
+        model = validation.served_model(services, wanted.get("model", record.model))
+        check_generation(wanted.get("generation", record.profile.generation), model.info)
     if not set(wanted.get("always_approved", ())) <= set(record.always_approved):
         raise InvalidFieldError(
             "always_approved_tools", "tools can only be left out; approving one is the answer to a question"
@@ -99,6 +105,8 @@ def archive(unit: UnitOfWork, archived: bool, at: int) -> None:
 
 
 def change(unit: UnitOfWork, at: int, **fields: Any) -> None:
-    """Change fields of the record, and log it with its event."""
+    """Change fields of the record, and log it with its event; `generation` is one of its profile."""
     names = tuple(fields)
+    if "generation" in fields:
+        fields["profile"] = replace(unit.record.profile, generation=fields.pop("generation"))
     unit.change(SettingsChanged(at, names), at, (ConversationUpdated(names),), **fields)

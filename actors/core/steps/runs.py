@@ -12,21 +12,27 @@ from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.steps.notices import deliver_interruption_notice
 
 if TYPE_CHECKING:
+    from actors.core.profile import Generation
     from actors.core.states import QueuedInput
     from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def open_run(builder: TransitionBuilder) -> None:
-    """Open the next run. It offers the tools of clients that its first mode allows until it ends."""
+def open_run(builder: TransitionBuilder, generation: Generation | None = None) -> None:
+    """Open the next run. It offers the tools of clients that its first mode allows until it ends.
+
+    `generation` are the settings that its first message brings.
+    """
     ledger, context = builder.ledger, builder.context
     mode = context.mode if any(traits.client for traits in context.tools) else None
-    builder.ledger = replace(ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage(), run_mode=mode)
+    builder.ledger = replace(
+        ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage(), run_mode=mode, generation=generation
+    )
 
 
-def begin_run(builder: TransitionBuilder) -> None:
+def begin_run(builder: TransitionBuilder, generation: Generation | None = None) -> None:
     """Deliver the notice of an interrupted run, if there is one, and open the next run."""
     deliver_interruption_notice(builder)
-    open_run(builder)
+    open_run(builder, generation)
 
 
 def close_run(
@@ -88,5 +94,5 @@ def _drop_follow_ups(builder: TransitionBuilder) -> None:
 def _open_with(builder: TransitionBuilder, follow_up: QueuedInput, fate: Fate) -> None:
     builder.ledger = replace(builder.ledger, follows=builder.ledger.follows[1:])
     builder.notify(QueueChanged(follow_up, "follow_up", fate))
-    open_run(builder)
+    open_run(builder, follow_up.generation)
     builder.add_user_message(follow_up.message_id, follow_up.text, follow_up.images, "follow_up")

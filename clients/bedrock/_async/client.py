@@ -16,7 +16,14 @@ from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
-from bedrock.conversations import Budget, ClientTool, ConversationInfo, ConversationListEvent, Instructions
+from bedrock.conversations import (
+    Budget,
+    ClientTool,
+    ConversationInfo,
+    ConversationListEvent,
+    Generation,
+    Instructions,
+)
 from bedrock.streams import AsyncClosing
 
 if TYPE_CHECKING:
@@ -119,6 +126,7 @@ class AsyncClient(AsyncClosing):
         instructions: str | Instructions | None = None,
         tools: Sequence[str] | None = None,
         client_tools: Sequence[ClientTool] = (),
+        generation: Generation | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncConversation:
@@ -138,6 +146,7 @@ class AsyncClient(AsyncClosing):
                 Cannot be changed later.
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
             client_tools: Tools that clients run for the agent; see `Conversation.submit_tool_result`.
+            generation: How the model is to answer.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -158,6 +167,7 @@ class AsyncClient(AsyncClosing):
             instructions=instructions,
             tools=tools,
             client_tools=client_tools,
+            generation=generation,
             request_id=request_id,
         )
         response = await self.call(self.conversations_stub.CreateConversation, request, timeout)

@@ -20,6 +20,7 @@ from bedrock.conversations import (
     CancelConversationResult,
     ClientTool,
     ConversationInfo,
+    Generation,
     ReplayStep,
     SetModeResult,
     Task,
@@ -67,6 +68,7 @@ class AsyncConversation:
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,
         expected_run: str = "",
+        generation: Generation | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncRun:
@@ -83,6 +85,7 @@ class AsyncConversation:
                 or False. If None, the call is denied and a warning is logged.
             wait_for_others: Leave approvals open that the loop does not answer, so that other clients can answer them.
             expected_run: Refuse with RunOver unless this run is in progress.
+            generation: How the model is to answer in this run; what is not set is as the conversation has it.
             request_id: The id to reuse if this call is repeated; generated if None. The message is stored once.
             timeout: Time limit of sending in seconds; the client's if None.
 
@@ -91,7 +94,13 @@ class AsyncConversation:
             InvalidArgument: The text or an image is not acceptable.
         """
         request = requests.send(
-            self.name, text, delivery=delivery, images=images, expected_run=expected_run, request_id=request_id
+            self.name,
+            text,
+            delivery=delivery,
+            images=images,
+            expected_run=expected_run,
+            generation=generation,
+            request_id=request_id,
         )
         return send(self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), timeout)
 
@@ -102,6 +111,7 @@ class AsyncConversation:
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,
+        generation: Generation | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
@@ -115,6 +125,7 @@ class AsyncConversation:
             images: As for `send`.
             on_approval: As for `send`. If None, every call that needs approval is denied at once.
             wait_for_others: Leave approvals open, and wait until other clients have answered them.
+            generation: As for `send`.
             request_id: As for `send`. Asking again with the same id waits for the same run.
             timeout: Seconds until the answer must be there; no limit if None.
 
@@ -123,7 +134,7 @@ class AsyncConversation:
             DeadlineExceeded: There was no answer in time; the run was cancelled.
             AgentBusy, InvalidArgument, …: As for `send`.
         """
-        request = requests.send(self.name, text, images=images, request_id=request_id)
+        request = requests.send(self.name, text, images=images, generation=generation, request_id=request_id)
         return await ask(
             self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout)
         )
@@ -135,13 +146,14 @@ class AsyncConversation:
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,
+        generation: Generation | None = None,
     ) -> AbstractAsyncContextManager[AsyncRun]:
         """Send a message as a run that is cancelled if the ``async with`` block, or the sending, is interrupted.
 
         Errors of this package do not cancel the run: it has ended, or continues on the server. The arguments and the
         errors raised are those of `send`.
         """
-        request = requests.send(self.name, text, images=images)
+        request = requests.send(self.name, text, images=images, generation=generation)
         policy = QuestionPolicy(decider(on_approval), wait_for_others)
         return question(self._transport, request, policy, Deadline(None))
 
@@ -433,6 +445,7 @@ class AsyncConversation:
         follow_up_policy: FollowUpPolicy | None = None,
         budget: Budget | None = None,
         client_tools: Sequence[ClientTool] | None = None,
+        generation: Generation | None = None,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
@@ -441,6 +454,7 @@ class AsyncConversation:
         Raises:
             Aborted: The `etag` is given and outdated.
             AgentBusy: The model and the tools of clients cannot be changed during a run.
+            GenerationUnsupported: The model cannot do what `generation` asks for.
         """
         request = requests.update(
             self.name,
@@ -453,6 +467,7 @@ class AsyncConversation:
             follow_up_policy=follow_up_policy,
             budget=budget,
             client_tools=client_tools,
+            generation=generation,
             etag=etag,
         )
         response = await self._transport.call(self._stub.UpdateConversation, request, timeout)

@@ -12,7 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock._shared.wrapper import check_list, new_message
-from bedrock.conversations import Budget, ClientTool, Instructions, Task, ToolSelection, quoted
+from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def create(
     instructions: str | Instructions | None,
     tools: Sequence[str] | None,
     client_tools: Sequence[ClientTool],
+    generation: Generation | None,
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; in the current directory if none is named."""
@@ -76,6 +77,7 @@ def create(
         instructions=_instructions_message(instructions),
         tools=_selection_message(tools),
         client_tools=_tool_messages(client_tools),
+        generation=_generation_message(generation),
     )
     return v1.CreateConversationRequest(conversation=wanted, request_id=request_id or new_request_id())
 
@@ -108,6 +110,7 @@ def send(
     delivery: Delivery | None = None,
     images: ImageSource | Sequence[ImageSource] = (),
     expected_run: str = "",
+    generation: Generation | None = None,
     request_id: str | None = None,
 ) -> v1.SendMessageRequest:
     """Make the request that sends a message."""
@@ -118,6 +121,7 @@ def send(
         images=image_messages(images),
         delivery=enum_value(v1.Delivery, delivery),
         expected_run=expected_run,
+        generation=_generation_message(generation),
         request_id=request_id or new_request_id(),
     )
 
@@ -193,6 +197,7 @@ def update(
     follow_up_policy: FollowUpPolicy | None,
     budget: Budget | None,
     client_tools: Sequence[ClientTool] | None,
+    generation: Generation | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:
     """Make the request that changes the fields which are not None."""
@@ -209,6 +214,7 @@ def update(
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
         budget=_budget_message(budget),
         client_tools=_tool_messages(client_tools or ()),
+        generation=_generation_message(generation),
         etag=etag,
     )
     given = {
@@ -221,6 +227,7 @@ def update(
         "follow_up_policy": follow_up_policy,
         "budget": budget,
         "client_tools": client_tools,
+        "generation": generation,
     }
     mask = FieldMask(paths=[field for field, value in given.items() if value is not None])
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
@@ -283,6 +290,13 @@ def tool_result(
         request.json.update(json)
     request.images.extend(image_messages(images))
     return request
+
+
+def _generation_message(generation: Generation | None) -> v1.Generation | None:
+    """Return the message of settings of generation, or raise TypeError."""
+    if generation is None or isinstance(generation, Generation):
+        return None if generation is None else generation.proto
+    raise TypeError(f"generation: must be a bedrock.Generation, not {type(generation)!r}")
 
 
 def image_messages(sources: ImageSource | Sequence[ImageSource]) -> list[v1.Image]:

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from numbers import Integral
+from numbers import Integral, Real
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -112,8 +112,22 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
         ValueError: A whole number is out of range; the text names its field and the limit.
     """
     for name, value in values.items():
-        _check(cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name]), value)
-    return kind(**values)
+        descriptor = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name])
+        if value is not None or not descriptor.has_presence:
+            _check(descriptor, value)
+    return kind(**{name: _enum_number(kind, name, value) for name, value in values.items()})
+
+
+def _enum_number(kind: type[Message], name: str, value: Any) -> Any:
+    """Return the number of an enum value that is given by its short name; another value as it is. Raises ValueError."""
+    enum = cast("FieldDescriptor", kind.DESCRIPTOR.fields_by_name[name]).enum_type
+    if enum is None or not isinstance(value, str):
+        return value
+    numbers = {number_name(enum, number): number for number in cast("dict[int, Any]", enum.values_by_number)}
+    if value in numbers:
+        return numbers[value]
+    known = ", ".join(filter(None, numbers))
+    raise ValueError(f"{name}: {value!r} is no {enum.name}; choose one of: {known}")
 
 
 def _check(descriptor: FieldDescriptor, value: Any) -> None:
@@ -128,6 +142,8 @@ def _check(descriptor: FieldDescriptor, value: Any) -> None:
         low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         if not low <= value <= high:
             raise ValueError(f"{descriptor.name}: must be between {low} and {high}, not {value}")
+    elif descriptor.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
+        _check_type(descriptor.name, value, Real, "a number")
     elif descriptor.cpp_type == FieldDescriptor.CPPTYPE_STRING and value is not None:
         _check_type(descriptor.name, value, str, "a string")
 
@@ -139,7 +155,7 @@ def check_list(name: str, value: object) -> None:
 
 
 def _check_type(name: str, value: object, kind: type[Any], words: str) -> None:
-    if not isinstance(value, kind) or (kind is Integral and isinstance(value, bool)):
+    if not isinstance(value, kind) or (kind in (Integral, Real) and isinstance(value, bool)):
         raise TypeError(f"{name}: must be {words}, not {value!r}")
 
 
@@ -252,7 +268,7 @@ def _values_of_unset(wrapper: type[Any]) -> dict[str, Any]:
     for name, descriptor, hint in _typed_fields(wrapper):
         if get_origin(hint) is dict:
             values[name] = _NEW_DICT
-        elif descriptor.message_type is not None and NoneType in get_args(hint):
+        elif descriptor.has_presence and NoneType in get_args(hint):
             values[name] = None
         else:
             values[name] = _converter(descriptor, hint)(getattr(empty, name))

@@ -17,7 +17,14 @@ from bedrock._sync.run import ask
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
-from bedrock.conversations import Budget, ClientTool, ConversationInfo, ConversationListEvent, Instructions
+from bedrock.conversations import (
+    Budget,
+    ClientTool,
+    ConversationInfo,
+    ConversationListEvent,
+    Generation,
+    Instructions,
+)
 from bedrock.streams import Closing
 
 if TYPE_CHECKING:
@@ -120,6 +127,7 @@ class Client(Closing):
         instructions: str | Instructions | None = None,
         tools: Sequence[str] | None = None,
         client_tools: Sequence[ClientTool] = (),
+        generation: Generation | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Conversation:
@@ -139,6 +147,7 @@ class Client(Closing):
                 Cannot be changed later.
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
             client_tools: Tools that clients run for the agent; see `Conversation.submit_tool_result`.
+            generation: How the model is to answer.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -159,6 +168,7 @@ class Client(Closing):
             instructions=instructions,
             tools=tools,
             client_tools=client_tools,
+            generation=generation,
             request_id=request_id,
         )
         response = self.call(self.conversations_stub.CreateConversation, request, timeout)

@@ -21,6 +21,7 @@ from bedrock.conversations import (
     CancelConversationResult,
     ClientTool,
     ConversationInfo,
+    Generation,
     ReplayStep,
     SetModeResult,
     Task,
@@ -68,6 +69,7 @@ class Conversation:
         on_approval: OnApproval | None = None,
         wait_for_others: bool = False,
         expected_run: str = "",
+        generation: Generation | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Run:
@@ -84,6 +86,7 @@ class Conversation:
                 or False. If None, the call is denied and a warning is logged.
             wait_for_others: Leave approvals open that the loop does not answer, so that other clients can answer them.
             expected_run: Refuse with RunOver unless this run is in progress.
+            generation: How the model is to answer in this run; what is not set is as the conversation has it.
             request_id: The id to reuse if this call is repeated; generated if None. The message is stored once.
             timeout: Time limit of sending in seconds; the client's if None.
 
@@ -92,7 +95,13 @@ class Conversation:
             InvalidArgument: The text or an image is not acceptable.
         """
         request = requests.send(
-            self.name, text, delivery=delivery, images=images, expected_run=expected_run, request_id=request_id
+            self.name,
+            text,
+            delivery=delivery,
+            images=images,
+            expected_run=expected_run,
+            generation=generation,
+            request_id=request_id,
         )
         return send(self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), timeout)
 
@@ -103,6 +112,7 @@ class Conversation:
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
         wait_for_others: bool = False,
+        generation: Generation | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
@@ -116,6 +126,7 @@ class Conversation:
             images: As for `send`.
             on_approval: As for `send`. If None, every call that needs approval is denied at once.
             wait_for_others: Leave approvals open, and wait until other clients have answered them.
+            generation: As for `send`.
             request_id: As for `send`. Asking again with the same id waits for the same run.
             timeout: Seconds until the answer must be there; no limit if None.
 
@@ -124,7 +135,7 @@ class Conversation:
             DeadlineExceeded: There was no answer in time; the run was cancelled.
             AgentBusy, InvalidArgument, …: As for `send`.
         """
-        request = requests.send(self.name, text, images=images, request_id=request_id)
+        request = requests.send(self.name, text, images=images, generation=generation, request_id=request_id)
         return ask(self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout))
 
     def question(
@@ -134,13 +145,14 @@ class Conversation:
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
         wait_for_others: bool = False,
+        generation: Generation | None = None,
     ) -> AbstractContextManager[Run]:
         """Send a message as a run that is cancelled if the ``with`` block, or the sending, is interrupted.
 
         Errors of this package do not cancel the run: it has ended, or continues on the server. The arguments and the
         errors raised are those of `send`.
         """
-        request = requests.send(self.name, text, images=images)
+        request = requests.send(self.name, text, images=images, generation=generation)
         policy = QuestionPolicy(decider(on_approval), wait_for_others)
         return question(self._transport, request, policy, Deadline(None))
 
@@ -432,6 +444,7 @@ class Conversation:
         follow_up_policy: FollowUpPolicy | None = None,
         budget: Budget | None = None,
         client_tools: Sequence[ClientTool] | None = None,
+        generation: Generation | None = None,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
@@ -440,6 +453,7 @@ class Conversation:
         Raises:
             Aborted: The `etag` is given and outdated.
             AgentBusy: The model and the tools of clients cannot be changed during a run.
+            GenerationUnsupported: The model cannot do what `generation` asks for.
         """
         request = requests.update(
             self.name,
@@ -452,6 +466,7 @@ class Conversation:
             follow_up_policy=follow_up_policy,
             budget=budget,
             client_tools=client_tools,
+            generation=generation,
             etag=etag,
         )
         response = self._transport.call(self._stub.UpdateConversation, request, timeout)

@@ -37,6 +37,7 @@ OURS = {
     "queue": "bedrock.cli.commands.queue:queue",
     "withdraw": "bedrock.cli.commands.queue:withdraw",
     "mode": "bedrock.cli.commands.manage:mode",
+    "update": "bedrock.cli.commands.manage:update",
     "compact": "bedrock.cli.commands.manage:compact",
     "fork": "bedrock.cli.commands.manage:fork",
     "continue": "bedrock.cli.commands.manage:continue_",

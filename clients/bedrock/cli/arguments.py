@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from bedrock import Client
+from bedrock import Client, Generation
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
 from bedrock.errors import BedrockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
+
+    from bedrock.types import ReasoningEffort
 
     NameType = click.ParamType[str]
 else:
     NameType = click.ParamType  # which is generic from click 8.2 on
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: Maximum seconds of a completion.
 PATIENCE = 1.0
@@ -54,6 +59,33 @@ class ConversationName(NameType):
 CONVERSATION = ConversationName()
 NAME = click.argument("name", type=CONVERSATION)
 FILTER_OPTION = click.option("--filter", "filter_", metavar="FILTER", default="", help="Only those that match.")
+
+_GENERATION_OPTIONS = (
+    click.option(
+        "--effort",
+        type=click.Choice(["none", "low", "medium", "high", "max"]),
+        help="How much the model is to think before an answer.",
+    ),
+    click.option("--temperature", type=click.FloatRange(0, 2), help="How freely the model is to choose words."),
+    click.option(
+        "--max-output-tokens", type=click.IntRange(1), metavar="N", help="Tokens of one answer at most, with reasoning."
+    ),
+)
+
+
+def generation_options(command: F) -> F:
+    """Add the options that `generation` takes."""
+    for option in reversed(_GENERATION_OPTIONS):
+        command = option(command)
+    return command
+
+
+def generation(
+    effort: ReasoningEffort | None, temperature: float | None, max_output_tokens: int | None
+) -> Generation | None:
+    """Return how the model is to answer; None if no option is given."""
+    given = Generation(effort or "", temperature, max_output_tokens)
+    return None if given == Generation() else given
 
 
 def _conversations(client: Client) -> Iterable[tuple[str, str]]:

@@ -13,7 +13,7 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, complete_model
 
 if TYPE_CHECKING:
-    from bedrock import Client, Conversation
+    from bedrock import Client, Conversation, Generation
     from bedrock.types import ApprovalPolicy, Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,6 +93,7 @@ def create_conversation(
     instructions: str | None,
     replace_instructions: bool,
     tools: str | None,
+    generation: Generation | None = None,
 ) -> Conversation:
     """Create a conversation.
 
@@ -108,6 +109,7 @@ def create_conversation(
         mode=mode,
         approval_policy=approval_policy,
         instructions=told,
+        generation=generation,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
     )
 

@@ -21,6 +21,7 @@ SUMMARIES = {
     "queue": "List the queued messages of a conversation.",
     "withdraw": "Withdraw messages from the queue, and print their texts.",
     "mode": "Set what the tools of a conversation may do, from now on.",
+    "update": "Change the model of a conversation, or how it is to answer.",
     "compact": "Summarize a conversation now, and continue in a new one that begins with the summary.",
     "fork": "Fork a conversation: create another one with its history up to the end of a run.",
     "continue": "Continue a full conversation in a new one.",

@@ -70,6 +70,8 @@ class Model(_message.Message):
     LIMITS_ASSUMED_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
     DEFAULT_FIELD_NUMBER: _builtins.int
+    REASONING_EFFORTS_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name, `models/{model}`. The id may contain slashes."""
     display_name: _builtins.str
@@ -103,6 +105,12 @@ class Model(_message.Message):
     """Whether this is the model of conversations that are created without naming
     one. True for exactly one model, unless the list is empty.
     """
+    temperature: _builtins.bool
+    """Whether `Generation` can set its temperature."""
+    @_builtins.property
+    def reasoning_efforts(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.ReasoningEffort.ValueType]:
+        """The efforts of reasoning that `Generation` can ask it for. Empty if none."""
+
     def __init__(
         self,
         *,
@@ -117,10 +125,12 @@ class Model(_message.Message):
         limits_assumed: _builtins.bool = ...,
         images: _builtins.bool = ...,
         default: _builtins.bool = ...,
+        reasoning_efforts: _abc.Iterable[_common_pb2.ReasoningEffort.ValueType] | None = ...,
+        temperature: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window_tokens", b"context_window_tokens", "default", b"default", "display_name", b"display_name", "images", b"images", "input_limit_tokens", b"input_limit_tokens", "limits_assumed", b"limits_assumed", "max_output_tokens", b"max_output_tokens", "name", b"name", "protocol", b"protocol", "provider", b"provider", "usable_window_tokens", b"usable_window_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window_tokens", b"context_window_tokens", "default", b"default", "display_name", b"display_name", "images", b"images", "input_limit_tokens", b"input_limit_tokens", "limits_assumed", b"limits_assumed", "max_output_tokens", b"max_output_tokens", "name", b"name", "protocol", b"protocol", "provider", b"provider", "reasoning_efforts", b"reasoning_efforts", "temperature", b"temperature", "usable_window_tokens", b"usable_window_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -212,6 +212,12 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Try again later; RetryInfo says when at the earliest. If it happens often, raise
     the limit or have fewer conversations run at the same time.
     """
+    REFUSAL_REASON_GENERATION_UNSUPPORTED: _RefusalReason.ValueType  # 29
+    """INVALID_ARGUMENT. The model cannot do what `generation` asks for; the text names
+    each field. Also when a model is chosen that cannot do what is set.
+
+    Leave the setting out, or choose another model; ListModels says what each can do.
+    """
     REFUSAL_REASON_NOT_FORKABLE: _RefusalReason.ValueType  # 31
     """FAILED_PRECONDITION. Nothing of the conversation can be forked there: no request
     cycle has ended, or its context was full or used up by then.
@@ -445,6 +451,12 @@ for the call. The message names what is lacking and the limit.
 
 Try again later; RetryInfo says when at the earliest. If it happens often, raise
 the limit or have fewer conversations run at the same time.
+"""
+REFUSAL_REASON_GENERATION_UNSUPPORTED: RefusalReason.ValueType  # 29
+"""INVALID_ARGUMENT. The model cannot do what `generation` asks for; the text names
+each field. Also when a model is chosen that cannot do what is set.
+
+Leave the setting out, or choose another model; ListModels says what each can do.
 """
 REFUSAL_REASON_NOT_FORKABLE: RefusalReason.ValueType  # 31
 """FAILED_PRECONDITION. Nothing of the conversation can be forked there: no request
@@ -1197,6 +1209,42 @@ another call of the same response.
 """
 Global___ApprovalDecision: _TypeAlias = ApprovalDecision  # noqa: Y015
 
+class _ReasoningEffort:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReasoningEffortEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReasoningEffort.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REASONING_EFFORT_UNSPECIFIED: _ReasoningEffort.ValueType  # 0
+    """As the model does by itself."""
+    REASONING_EFFORT_NONE: _ReasoningEffort.ValueType  # 1
+    """Not at all."""
+    REASONING_EFFORT_LOW: _ReasoningEffort.ValueType  # 2
+    """A little."""
+    REASONING_EFFORT_MEDIUM: _ReasoningEffort.ValueType  # 3
+    """Some."""
+    REASONING_EFFORT_HIGH: _ReasoningEffort.ValueType  # 4
+    """Much."""
+    REASONING_EFFORT_MAX: _ReasoningEffort.ValueType  # 5
+    """As much as the model can."""
+
+class ReasoningEffort(_ReasoningEffort, metaclass=_ReasoningEffortEnumTypeWrapper):
+    """How much a model thinks before it answers."""
+
+REASONING_EFFORT_UNSPECIFIED: ReasoningEffort.ValueType  # 0
+"""As the model does by itself."""
+REASONING_EFFORT_NONE: ReasoningEffort.ValueType  # 1
+"""Not at all."""
+REASONING_EFFORT_LOW: ReasoningEffort.ValueType  # 2
+"""A little."""
+REASONING_EFFORT_MEDIUM: ReasoningEffort.ValueType  # 3
+"""Some."""
+REASONING_EFFORT_HIGH: ReasoningEffort.ValueType  # 4
+"""Much."""
+REASONING_EFFORT_MAX: ReasoningEffort.ValueType  # 5
+"""As much as the model can."""
+Global___ReasoningEffort: _TypeAlias = ReasoningEffort  # noqa: Y015
+
 @_typing.final
 class RunError(_message.Message):
     """Why a run or an attempt failed, for programs and for people."""
@@ -1590,3 +1638,45 @@ class ToolSelection(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ToolSelection: _TypeAlias = ToolSelection  # noqa: Y015
+
+@_typing.final
+class Generation(_message.Message):
+    """How the model is to answer. What is not set is left to the model and the server.
+    What a model cannot do is refused with GENERATION_UNSUPPORTED: `Model` says what it
+    can.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASONING_EFFORT_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    reasoning_effort: Global___ReasoningEffort.ValueType
+    """How much to think before an answer."""
+    temperature: _builtins.float
+    """How freely to choose words, from 0 to 2. Most models that reason take none."""
+    max_output_tokens: _builtins.int
+    """Tokens of one answer at most, those of its reasoning included. An answer that is
+    cut off there is continued a few times, as always.
+    """
+    def __init__(
+        self,
+        *,
+        reasoning_effort: Global___ReasoningEffort.ValueType = ...,
+        temperature: _builtins.float | None = ...,
+        max_output_tokens: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_output_tokens", b"_max_output_tokens", "_temperature", b"_temperature", "max_output_tokens", b"max_output_tokens", "temperature", b"temperature"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_output_tokens", b"_max_output_tokens", "_temperature", b"_temperature", "max_output_tokens", b"max_output_tokens", "reasoning_effort", b"reasoning_effort", "temperature", b"temperature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_output_tokens: _TypeAlias = _typing.Literal["max_output_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_output_tokens: _TypeAlias = _typing.Literal["_max_output_tokens", b"_max_output_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
+    _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_output_tokens) -> _WhichOneofReturnType__max_output_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
+
+Global___Generation: _TypeAlias = Generation  # noqa: Y015

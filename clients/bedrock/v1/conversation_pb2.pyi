@@ -83,6 +83,7 @@ class Conversation(_message.Message):
     BACKGROUND_JOBS_FIELD_NUMBER: _builtins.int
     INSTRUCTIONS_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     CLIENT_TOOLS_FIELD_NUMBER: _builtins.int
     FORKED_FROM_FIELD_NUMBER: _builtins.int
     FORKED_AT_FIELD_NUMBER: _builtins.int
@@ -237,6 +238,13 @@ class Conversation(_message.Message):
         """
 
     @_builtins.property
+    def generation(self) -> _common_pb2.Generation:
+        """How the model is to answer. Set at creation, and can be updated at any time; holds
+        from the next request to the model on. A message can bring other settings for its
+        run. Sub-agents are asked in the same way, as far as their model can do that.
+        """
+
+    @_builtins.property
     def client_tools(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ClientTool]:
         """The tools that clients run for the agent, beside those of the server: 64 at most,
         of 512 KiB together. Set at creation, and can be updated while nothing is under
@@ -275,13 +283,14 @@ class Conversation(_message.Message):
         background_jobs: _abc.Iterable[_builtins.str] | None = ...,
         instructions: _common_pb2.Instructions | None = ...,
         tools: _common_pb2.ToolSelection | None = ...,
+        generation: _common_pb2.Generation | None = ...,
         client_tools: _abc.Iterable[_common_pb2.ClientTool] | None = ...,
         forked_from: _builtins.str = ...,
         forked_at: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "instructions", b"instructions", "state", b"state", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "generation", b"generation", "instructions", b"instructions", "state", b"state", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "client_tools", b"client_tools", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "instructions", b"instructions", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "client_tools", b"client_tools", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "generation", b"generation", "instructions", b"instructions", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

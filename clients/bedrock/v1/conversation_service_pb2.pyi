@@ -226,8 +226,9 @@ class UpdateConversationRequest(_message.Message):
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """The fields to set, out of `slug`, `title`, `model`, `labels`,
         `approval_policy`, `always_approved_tools`, `follow_up_policy`, `budget` and
-        `client_tools`; a single label as `labels.KEY` (in backticks if the key has a
-        dot), which is removed if it is not among the new values; a single amount as
+        `client_tools` and `generation`, each of which is replaced as a whole; a single
+        label as `labels.KEY` (in backticks if the key has a dot), which is removed if it
+        is not among the new values; a single amount as
         `budget.run_tokens`. `*` alone means all of them, so that what is not set is
         cleared. If empty, all of them that are set. Another field is
         INVALID_ARGUMENT.
@@ -441,6 +442,7 @@ class SendMessageRequest(_message.Message):
     DELIVERY_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     EXPECTED_RUN_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The conversation, `conversations/{conversation}`. Required."""
     text: _builtins.str
@@ -459,6 +461,14 @@ class SendMessageRequest(_message.Message):
     def images(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Image]:
         """Images, each with `media_type` and `data`. The model sees them before the text."""
 
+    @_builtins.property
+    def generation(self) -> _common_pb2.Generation:
+        """How the model is to answer in the run that this message begins; what is not set
+        here is as the conversation has it. INVALID_ARGUMENT with DELIVERY_STEER, which
+        goes into a run that has its settings. Refused with GENERATION_UNSUPPORTED if the
+        model cannot do it.
+        """
+
     def __init__(
         self,
         *,
@@ -468,10 +478,11 @@ class SendMessageRequest(_message.Message):
         delivery: _common_pb2.Delivery.ValueType = ...,
         request_id: _builtins.str = ...,
         expected_run: _builtins.str = ...,
+        generation: _common_pb2.Generation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "expected_run", b"expected_run", "images", b"images", "name", b"name", "request_id", b"request_id", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "expected_run", b"expected_run", "generation", b"generation", "images", b"images", "name", b"name", "request_id", b"request_id", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

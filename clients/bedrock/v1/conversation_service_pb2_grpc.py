@@ -348,9 +348,9 @@ class ConversationServiceServicer(object):
     def CreateConversation(self, request, context):
         """Creates a conversation in a working directory. Nothing runs yet.
 
-        Refused with WORKING_DIRECTORY_INVALID or MODEL_UNAVAILABLE (both
-        INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or MODE_UNAVAILABLE
-        (FAILED_PRECONDITION). Idempotent by `request_id`.
+        Refused with WORKING_DIRECTORY_INVALID, MODEL_UNAVAILABLE or
+        GENERATION_UNSUPPORTED (all INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or
+        MODE_UNAVAILABLE (FAILED_PRECONDITION). Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -385,8 +385,9 @@ class ConversationServiceServicer(object):
         anything is under way, a wait for the next attempt and a summary included, and
         with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
         settings can be changed at any time: policies hold from the next question or the
-        end of the run on, a budget from the next request to the model on. An unknown
-        model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
+        end of the run on, a budget and `generation` from the next request to the model
+        on. An unknown model is MODEL_UNAVAILABLE, one that cannot do what `generation`
+        asks for GENERATION_UNSUPPORTED (both INVALID_ARGUMENT), a slug in use SLUG_TAKEN
         (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
         conversation and try again. Watchers see a `conversation_updated` event, unless
         nothing changed.
@@ -452,7 +453,8 @@ class ConversationServiceServicer(object):
         ARCHIVED, in a sub-agent with SUB_AGENT.
 
         Those are FAILED_PRECONDITION where nothing else is said. Further refusals:
-        RUN_OVER (ABORTED), IMAGE_INVALID (INVALID_ARGUMENT). A message that has
+        RUN_OVER (ABORTED), IMAGE_INVALID and GENERATION_UNSUPPORTED (both
+        INVALID_ARGUMENT). A message that has
         neither text nor an image is INVALID_ARGUMENT. A spent budget is no refusal: the
         run begins and ends with the detail "budget". Idempotent by `request_id`: a
         message is stored exactly once, however often the call is repeated.

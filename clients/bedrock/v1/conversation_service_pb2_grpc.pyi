@@ -119,9 +119,9 @@ class ConversationServiceStub:
     CreateConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateConversationRequest, _conversation_service_pb2.CreateConversationResponse]
     """Creates a conversation in a working directory. Nothing runs yet.
 
-    Refused with WORKING_DIRECTORY_INVALID or MODEL_UNAVAILABLE (both
-    INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or MODE_UNAVAILABLE
-    (FAILED_PRECONDITION). Idempotent by `request_id`.
+    Refused with WORKING_DIRECTORY_INVALID, MODEL_UNAVAILABLE or
+    GENERATION_UNSUPPORTED (all INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or
+    MODE_UNAVAILABLE (FAILED_PRECONDITION). Idempotent by `request_id`.
     """
     GetConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationRequest, _conversation_service_pb2.GetConversationResponse]
     """Reads one conversation, by id or by slug."""
@@ -143,8 +143,9 @@ class ConversationServiceStub:
     anything is under way, a wait for the next attempt and a summary included, and
     with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
     settings can be changed at any time: policies hold from the next question or the
-    end of the run on, a budget from the next request to the model on. An unknown
-    model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
+    end of the run on, a budget and `generation` from the next request to the model
+    on. An unknown model is MODEL_UNAVAILABLE, one that cannot do what `generation`
+    asks for GENERATION_UNSUPPORTED (both INVALID_ARGUMENT), a slug in use SLUG_TAKEN
     (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
     conversation and try again. Watchers see a `conversation_updated` event, unless
     nothing changed.
@@ -194,7 +195,8 @@ class ConversationServiceStub:
       ARCHIVED, in a sub-agent with SUB_AGENT.
 
     Those are FAILED_PRECONDITION where nothing else is said. Further refusals:
-    RUN_OVER (ABORTED), IMAGE_INVALID (INVALID_ARGUMENT). A message that has
+    RUN_OVER (ABORTED), IMAGE_INVALID and GENERATION_UNSUPPORTED (both
+    INVALID_ARGUMENT). A message that has
     neither text nor an image is INVALID_ARGUMENT. A spent budget is no refusal: the
     run begins and ends with the detail "budget". Idempotent by `request_id`: a
     message is stored exactly once, however often the call is repeated.
@@ -589,9 +591,9 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     CreateConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateConversationRequest, _conversation_service_pb2.CreateConversationResponse]  # type: ignore[assignment]
     """Creates a conversation in a working directory. Nothing runs yet.
 
-    Refused with WORKING_DIRECTORY_INVALID or MODEL_UNAVAILABLE (both
-    INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or MODE_UNAVAILABLE
-    (FAILED_PRECONDITION). Idempotent by `request_id`.
+    Refused with WORKING_DIRECTORY_INVALID, MODEL_UNAVAILABLE or
+    GENERATION_UNSUPPORTED (all INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or
+    MODE_UNAVAILABLE (FAILED_PRECONDITION). Idempotent by `request_id`.
     """
     GetConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationRequest, _conversation_service_pb2.GetConversationResponse]  # type: ignore[assignment]
     """Reads one conversation, by id or by slug."""
@@ -613,8 +615,9 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     anything is under way, a wait for the next attempt and a summary included, and
     with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
     settings can be changed at any time: policies hold from the next question or the
-    end of the run on, a budget from the next request to the model on. An unknown
-    model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
+    end of the run on, a budget and `generation` from the next request to the model
+    on. An unknown model is MODEL_UNAVAILABLE, one that cannot do what `generation`
+    asks for GENERATION_UNSUPPORTED (both INVALID_ARGUMENT), a slug in use SLUG_TAKEN
     (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
     conversation and try again. Watchers see a `conversation_updated` event, unless
     nothing changed.
@@ -664,7 +667,8 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
       ARCHIVED, in a sub-agent with SUB_AGENT.
 
     Those are FAILED_PRECONDITION where nothing else is said. Further refusals:
-    RUN_OVER (ABORTED), IMAGE_INVALID (INVALID_ARGUMENT). A message that has
+    RUN_OVER (ABORTED), IMAGE_INVALID and GENERATION_UNSUPPORTED (both
+    INVALID_ARGUMENT). A message that has
     neither text nor an image is INVALID_ARGUMENT. A spent budget is no refusal: the
     run begins and ends with the detail "budget". Idempotent by `request_id`: a
     message is stored exactly once, however often the call is repeated.
@@ -1062,9 +1066,9 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.CreateConversationResponse, _abc.Awaitable[_conversation_service_pb2.CreateConversationResponse]]:
         """Creates a conversation in a working directory. Nothing runs yet.
 
-        Refused with WORKING_DIRECTORY_INVALID or MODEL_UNAVAILABLE (both
-        INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or MODE_UNAVAILABLE
-        (FAILED_PRECONDITION). Idempotent by `request_id`.
+        Refused with WORKING_DIRECTORY_INVALID, MODEL_UNAVAILABLE or
+        GENERATION_UNSUPPORTED (all INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or
+        MODE_UNAVAILABLE (FAILED_PRECONDITION). Idempotent by `request_id`.
         """
 
     @_abc_1.abstractmethod
@@ -1104,8 +1108,9 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         anything is under way, a wait for the next attempt and a summary included, and
         with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
         settings can be changed at any time: policies hold from the next question or the
-        end of the run on, a budget from the next request to the model on. An unknown
-        model is MODEL_UNAVAILABLE (INVALID_ARGUMENT), a slug in use SLUG_TAKEN
+        end of the run on, a budget and `generation` from the next request to the model
+        on. An unknown model is MODEL_UNAVAILABLE, one that cannot do what `generation`
+        asks for GENERATION_UNSUPPORTED (both INVALID_ARGUMENT), a slug in use SLUG_TAKEN
         (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
         conversation and try again. Watchers see a `conversation_updated` event, unless
         nothing changed.
@@ -1179,7 +1184,8 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
           ARCHIVED, in a sub-agent with SUB_AGENT.
 
         Those are FAILED_PRECONDITION where nothing else is said. Further refusals:
-        RUN_OVER (ABORTED), IMAGE_INVALID (INVALID_ARGUMENT). A message that has
+        RUN_OVER (ABORTED), IMAGE_INVALID and GENERATION_UNSUPPORTED (both
+        INVALID_ARGUMENT). A message that has
         neither text nor an image is INVALID_ARGUMENT. A spent budget is no refusal: the
         run begins and ends with the detail "budget". Idempotent by `request_id`: a
         message is stored exactly once, however often the call is repeated.

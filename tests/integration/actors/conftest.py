@@ -16,6 +16,7 @@ from actors.core.content import Content, Text, ToolUse, Usage
 from actors.core.context import ApprovalPolicy, Limits, ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.history import violations
+from actors.core.profile import ReasoningEffort
 from actors.events.hub import EventHub
 from actors.maintenance.verify import findings
 from actors.messages.commands import (
@@ -94,7 +95,10 @@ class Exchange:
 class ScriptedModel:
     """A model whose requests wait in `exchanges` until the test answers them."""
 
-    info = ModelInfo("scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000)
+    info = ModelInfo(
+        "scripted", "Scripted", "tests", "demo", 200_000, 8_000, 190_000,
+        reasoning_efforts=(ReasoningEffort.LOW, ReasoningEffort.HIGH), answer_limit=8_000,
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.exchanges: queue.SimpleQueue[Exchange] = queue.SimpleQueue()

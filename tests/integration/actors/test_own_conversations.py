@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from actors.core.content import ToolError, ToolUse
-from actors.core.profile import Profile
+from actors.core.errors import Reason, Rejected
+from actors.core.profile import Generation, Profile, ReasoningEffort
 from actors.core.states import ContextExhausted, Idle
 from actors.messages.commands import (
     ContinueConversationCommand,
@@ -16,8 +17,14 @@ from actors.messages.commands import (
     SpawnSubAgentsCommand,
     SpawnSubAgentsTask,
     TriggerContinuationCommand,
+    UpdateConversationCommand,
+    etag_of,
 )
 from actors.messages.refusals import InvalidFieldError
+from actors.ports import ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 World = Any
 
@@ -112,3 +119,85 @@ def test_sub_agents_are_told_and_offered_the_standard(world: World) -> None:
     assert parent.request.tools == ()
     parent.say("Seven.")
     talk.rest(Idle)
+
+
+LOW, HIGH = Generation(ReasoningEffort.LOW), Generation(ReasoningEffort.HIGH)
+
+
+def asked_for(talk: Any) -> Generation:
+    """The settings of the next request, which is answered."""
+    exchange = talk.exchange()
+    exchange.say("Well.")
+    talk.rest(Idle)
+    assert exchange.request.max_output == exchange.request.generation.max_output_tokens
+    generation = exchange.request.generation
+    assert isinstance(generation, Generation)
+    return generation
+
+
+def test_a_message_brings_settings_for_its_run_over_those_of_the_conversation(world: World) -> None:
+    talk = chosen(world, generation=Generation(ReasoningEffort.LOW, max_output_tokens=500))
+    talk.send("one")
+    assert asked_for(talk) == Generation(ReasoningEffort.LOW, max_output_tokens=500)
+    talk.send("two", generation=HIGH)
+    assert asked_for(talk) == Generation(ReasoningEffort.HIGH, max_output_tokens=500)
+    talk.send("three")
+    assert asked_for(talk) == Generation(ReasoningEffort.LOW, max_output_tokens=500)
+
+
+def test_a_follow_up_keeps_its_settings_until_its_run(world: World) -> None:
+    talk = chosen(world)
+    talk.send("one", generation=LOW)
+    first = talk.exchange()
+    talk.send("two", delivery="follow_up", generation=HIGH)
+    assert first.request.generation == LOW
+    first.say("One.")
+    second = talk.exchange()
+    assert second.request.generation == HIGH
+    second.say("Two.")
+    talk.rest(Idle)
+
+
+def test_new_settings_hold_from_the_next_request_on(world: World) -> None:
+    talk = chosen(world, generation=LOW)
+    before = etag_of(talk.record)
+    talk.send("one")
+    first = talk.exchange()
+    talk.ask(UpdateConversationCommand(generation=HIGH))
+    assert etag_of(talk.record) != before
+    first.call(LOOK)
+    talk.tool("look").finish.put(ToolOutput("seen"))
+    assert asked_for(talk) == HIGH
+    assert world.store.load(talk.id).profile == Profile(generation=HIGH)
+
+
+def test_sub_agents_are_asked_as_their_conversation_is(world: World) -> None:
+    talk = chosen(world, generation=LOW)
+    talk.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("count the files"),)))
+    child = talk.exchange()
+    assert child.request.generation == LOW
+    child.call(ToolUse("s1", "submit_result", '{"result": "7"}'))
+    assert asked_for(talk) == LOW
+
+
+WARM, LONG = Generation(temperature=0.5), Generation(ReasoningEffort.MAX, max_output_tokens=8_001)
+
+
+def test_what_the_model_cannot_do_is_refused_and_changes_nothing(world: World) -> None:
+    talk = chosen(world)
+    attempts: tuple[Callable[[], Any], ...] = (
+        lambda: chosen(world, generation=WARM),
+        lambda: talk.send("hello", generation=WARM),
+        lambda: talk.ask(UpdateConversationCommand(generation=WARM)),
+    )
+    for refused in attempts:
+        with pytest.raises(Rejected, match=r"generation\.temperature: scripted takes none") as refusal:
+            refused()
+        assert refusal.value.reason is Reason.GENERATION_UNSUPPORTED
+    with pytest.raises(Rejected) as refusal:
+        talk.send("hello", generation=LONG)
+    assert str(refusal.value) == (
+        "generation.reasoning_effort: scripted offers low, high; "
+        "generation.max_output_tokens: scripted takes 8000 tokens at most"
+    )
+    assert (talk.record.profile, talk.record.state) == (Profile(), Idle())

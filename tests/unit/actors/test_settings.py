@@ -203,7 +203,8 @@ def test_what_update_may_change_is_in_the_record_and_in_the_request() -> None:
         assert name in ConversationRecord.__struct_fields__
         assert name in UpdateConversationCommand.__struct_fields__
     parts = {"some_labels", "some_amounts"}
-    assert set(UpdateConversationCommand.__struct_fields__) == {"etag", "client_tools", *parts, *settings.SETTINGS}
+    of_profile = {"client_tools", "generation"}
+    assert set(UpdateConversationCommand.__struct_fields__) == {"etag", *of_profile, *parts, *settings.SETTINGS}
 
 
 def test_an_unknown_model_and_one_for_a_conversation_that_is_over_are_refused(services: Services) -> None:

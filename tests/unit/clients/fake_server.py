@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Context = grpc.ServicerContext
 
+Asked = TypeVar("Asked", bound=Message)
+
 NAME = "conversations/c1"
 SLUG = "brave-otter"
 PAGE_SIZE = 2
@@ -292,7 +294,7 @@ class FakeBedrock:
 
     # What the tests do and look at.
 
-    def asked(self, kind: type[Message]) -> list[Message]:
+    def asked(self, kind: type[Asked]) -> list[Asked]:
         """The requests of one kind, in order."""
         return [request for request in self.requests if isinstance(request, kind)]
 

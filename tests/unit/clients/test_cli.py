@@ -369,6 +369,27 @@ def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) ->
     assert re.search(r"told +A poet. \(instead of the server's prompt\)\n", shown)
 
 
+def test_how_a_model_is_to_answer(program: Program, fake: FakeBedrock) -> None:
+    program("new", "--effort", "low", "--max-output-tokens", "99")
+    assert fake.created[0].generation == v1.Generation(reasoning_effort=v1.REASONING_EFFORT_LOW, max_output_tokens=99)
+    program("ask", "-r", SLUG, "--temperature", "0.5", "Hi")
+    assert fake.asked(v1.SendMessageRequest)[0].generation == v1.Generation(temperature=0.5)
+    program("update", SLUG, "--model", "big", "--effort", "max")
+    program("update", SLUG, "--model-defaults")
+    both, none = fake.asked(v1.UpdateConversationRequest)
+    assert list(both.update_mask.paths) == ["model", "generation"]
+    assert none.conversation.generation == v1.Generation()
+    fake.conversation.generation.CopyFrom(v1.Generation(temperature=0, max_output_tokens=4_000))
+    assert re.search(r"model +big \(temperature 0, 4,000 tokens at most\)\n", program("show", SLUG).stdout)
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--effort", "low", "--model-defaults"), ("--effort", "extreme"), ("--temperature", "3")]
+)
+def test_an_update_without_sense_is_a_usage_error(program: Program, options: tuple[str, ...]) -> None:
+    assert program("update", SLUG, *options).exit_code == 2
+
+
 def test_lists_for_a_pipe_have_tabs_and_whole_values(program: Program, fake: FakeBedrock) -> None:
     fake.conversation.title = "A title that is much longer than a column of a table for people would ever be " * 2
     (line,) = program("list").stdout.splitlines()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from bedrock import Client, Event, Instructions, SubAgentStatus, Task, v1
+from bedrock import Client, Event, Generation, Instructions, SubAgentStatus, Task, v1
 from bedrock.errors import AgentBusy, NotForkable, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
 from google.protobuf.duration_pb2 import Duration
 
@@ -180,7 +180,7 @@ def test_a_message_is_stored_once_although_the_first_answer_was_lost(client: Cli
     fake.answers.append(says("Hello"))
     fake.refuse("SendMessage", *[Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone")] * 2)
     assert client.conversation("c1").send("Hi").answer() == "Hello"
-    ids = {request.request_id for request in fake.asked(v1.SendMessageRequest)}  # type: ignore[attr-defined]
+    ids = {request.request_id for request in fake.asked(v1.SendMessageRequest)}
     assert len(fake.asked(v1.SendMessageRequest)) == 3
     assert len(ids) == 1
 
@@ -407,6 +407,7 @@ def test_creating_says_what_was_meant(client: Client, fake: FakeBedrock, tmp_pat
         labels={"a": "b"},
         instructions="Be brief.",
         tools=["bash", "tools/think"],
+        generation=Generation("high", max_output_tokens=900),
     )
     assert created.name == NAME
     request = fake.asked(v1.CreateConversationRequest)[0]
@@ -419,6 +420,7 @@ def test_creating_says_what_was_meant(client: Client, fake: FakeBedrock, tmp_pat
     assert wanted.labels == {"a": "b"}
     assert wanted.instructions == v1.Instructions(text="Be brief.")
     assert wanted.tools.tools == ["tools/bash", "tools/think"]
+    assert wanted.generation == v1.Generation(reasoning_effort=v1.REASONING_EFFORT_HIGH, max_output_tokens=900)
     assert len(request.request_id) == 36
 
 
@@ -428,6 +430,7 @@ def test_what_is_not_chosen_is_not_sent(client: Client, fake: FakeBedrock, tmp_p
     plain, own = fake.created
     assert not plain.HasField("instructions")
     assert not plain.HasField("tools")
+    assert not plain.HasField("generation")
     assert own.instructions == v1.Instructions(text="A poet.", replace=True)
     assert own.HasField("tools")
     assert own.tools.tools == []
@@ -435,11 +438,39 @@ def test_what_is_not_chosen_is_not_sent(client: Client, fake: FakeBedrock, tmp_p
 
 @pytest.mark.parametrize(
     ("given", "fault"),
-    [({"instructions": 5}, "instructions: must be a str or bedrock.Instructions"), ({"tools": "bash"}, "tools: ")],
+    [
+        ({"instructions": 5}, "instructions: must be a str or bedrock.Instructions"),
+        ({"tools": "bash"}, "tools: "),
+        ({"generation": {}}, "generation: must be a bedrock.Generation"),
+    ],
 )
 def test_choices_of_another_type_are_refused(client: Client, given: dict[str, Any], fault: str) -> None:
     with pytest.raises(TypeError, match=fault):
         client.create(**given)
+
+
+def test_settings_of_generation_go_with_a_message_and_with_an_update(client: Client, fake: FakeBedrock) -> None:
+    conversation = client.conversation(NAME)
+    fake.answers.append(says("Hello"))
+    conversation.ask("Hi", generation=Generation(temperature=0))
+    assert fake.asked(v1.SendMessageRequest)[0].generation == v1.Generation(temperature=0)
+    conversation.update(generation=Generation())
+    request = fake.asked(v1.UpdateConversationRequest)[0]
+    assert list(request.update_mask.paths) == ["generation"]
+    assert request.conversation.generation == v1.Generation()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ({"reasoning_effort": "extreme"}, "reasoning_effort: 'extreme' is no ReasoningEffort; choose one of: none,"),
+        ({"temperature": "hot"}, "temperature: must be a number"),
+        ({"max_output_tokens": 2**31}, "max_output_tokens: must be between"),
+    ],
+)
+def test_settings_of_generation_are_checked_when_they_are_made(wrong: dict[str, Any], fault: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=fault):
+        Generation(**wrong)
 
 
 def test_a_name_that_does_not_exist_is_refused_before_the_call(client: Client, fake: FakeBedrock) -> None:

@@ -28,6 +28,7 @@ ENUMS: dict[str, Any] = {
     "McpServerState": v1.McpServer.State,
     "Mode": v1.Mode,
     "ModelProtocol": v1.Model.Protocol,
+    "ReasoningEffort": v1.ReasoningEffort,
     "RequestPhase": v1.ConversationState.LlmRequesting.Phase,
     "Role": v1.Role,
     "SandboxTier": v1.GetServerInfoResponse.Sandbox.Tier,

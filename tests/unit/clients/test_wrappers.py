@@ -130,6 +130,7 @@ def expected_type(field: Any) -> Any:
         return known.get(field.message_type.name) or BY_MESSAGE[field.message_type.full_name]
     return {
         FieldDescriptor.CPPTYPE_STRING: str,
+        FieldDescriptor.CPPTYPE_DOUBLE: float,
         FieldDescriptor.CPPTYPE_BOOL: bool,
         FieldDescriptor.CPPTYPE_INT32: int,
         FieldDescriptor.CPPTYPE_INT64: int,
@@ -190,7 +191,8 @@ def filled(kind: type[Message], depth: int = 4) -> Message:
         elif field.enum_type is not None:
             setattr(message, field.name, 1)
         else:
-            setattr(message, field.name, {str: "text", bool: True, int: 2**31 - 1, bytes: b"x"}[type(value)])
+            full = {str: "text", bool: True, int: 2**31 - 1, bytes: b"x", float: 0.5}
+            setattr(message, field.name, full[type(value)])
     return message
 
 

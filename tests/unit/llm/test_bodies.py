@@ -25,6 +25,7 @@ from actors.core.content import (
     ToolUse,
 )
 from actors.core.history import ProviderView, Turn
+from actors.core.profile import Generation, ReasoningEffort
 from tests.unit.llm.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.unit.llm.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
@@ -596,3 +597,33 @@ def test_a_request_may_want_a_shorter_answer(protocol: str, asked: int, sent_lim
     body = json.loads(sent(protocol, replace(request(), max_output=asked), name))
     limits = {body[field] for field in ("max_tokens", "max_output_tokens") if field in body}
     assert limits == {sent_limit}
+
+
+EFFORTS = {
+    "none": ({"thinking": {"type": "disabled"}}, "none"),
+    "low": ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, "low"),
+    "max": ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}, "xhigh"),
+}
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_an_effort_of_reasoning_is_asked_for_as_the_protocol_has_it(effort: str) -> None:
+    asked = replace(request(), generation=Generation(ReasoningEffort(effort)))
+    expected, word = EFFORTS[effort]
+    body = check_anthropic(sent("anthropic", asked, "claude-opus-5-5"))
+    assert {field: body[field] for field in ("thinking", "output_config") if field in body} == expected
+    assert check_chat(sent("openai-chat", asked, "gpt-5.2"))["reasoning_effort"] == word
+    assert check_responses(sent("openai-responses", asked, "gpt-6-sol"))["reasoning"] == {"effort": word}
+
+
+def test_a_temperature_is_sent_where_it_is_set() -> None:
+    asked = replace(request(), generation=Generation(temperature=0.0))
+    assert json.loads(sent("openai-chat", asked, "gpt-4o"))["temperature"] == 0
+    assert json.loads(sent("openai-responses", asked, "gpt-4.1"))["temperature"] == 0
+    assert "temperature" not in json.loads(sent("openai-chat", request(), "gpt-4o"))
+
+
+def test_an_answer_can_be_limited_where_the_limits_of_the_model_are_not_known() -> None:
+    asked = replace(request(), max_output=5_000)
+    assert json.loads(sent("openai-chat", asked, "my-own"))["max_tokens"] == 5_000
+    assert "max_tokens" not in json.loads(sent("openai-chat", request(), "my-own"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from bedrock import v1
@@ -78,6 +79,14 @@ BAD_ORDERS = ("state", "title down", "title desc desc", "t" * 99)
 BAD_CYCLES = ("", NAME, f"{NAME}/requestCycles/", f"{NAME}/messages/m")
 BAD_TOKENS = ("x" * (limits.MAX_PAGE_TOKEN_CHARS + 1),)
 
+BAD_GENERATIONS = (
+    v1.Generation(reasoning_effort=cast("v1.ReasoningEffort.ValueType", 99)),
+    v1.Generation(temperature=-0.1),
+    v1.Generation(temperature=2.1),
+    v1.Generation(temperature=math.nan),
+    v1.Generation(max_output_tokens=0),
+)
+
 WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.CreateConversationRequest: {
         "conversation.working_directory": ("", "/a\0b", "/" + "x" * limits.MAX_PATH_BYTES),
@@ -94,6 +103,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
             v1.Instructions(text="a\0"),
             v1.Instructions(replace=True),
         ),
+        "conversation.generation": BAD_GENERATIONS,
         "conversation.tools": (v1.ToolSelection(tools=["bash"]), v1.ToolSelection(tools=["tools/a"] * 257)),
         "conversation.budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
         "conversation.client_tools": ([v1.ClientTool(name=f"tool-{number}") for number in range(65)],),
@@ -113,6 +123,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.SendMessageRequest: {
         "name": BAD_NAMES,
         "text": ("", " \n", "x" * (limits.MAX_TEXT_BYTES + 1), "é" * (limits.MAX_TEXT_BYTES // 2 + 1)),
+        "generation": BAD_GENERATIONS,
         "images": ([v1.Image(media_type="image/png", data=b"x")] * (limits.MAX_IMAGES_PER_MESSAGE + 1),),
         "delivery": (99,),
         "request_id": ("x",),
@@ -399,6 +410,7 @@ def test_other_fields_cannot_be_updated(path: str) -> None:
         ("always_approved_tools", ["bash"]),
         ("follow_up_policy", 99),
         ("budget", v1.Budget(run_tokens=-1)),
+        ("generation", v1.Generation(temperature=3)),
     ],
 )
 def test_a_wrong_new_value_is_named(field: str, value: Any) -> None:
@@ -430,3 +442,9 @@ def test_every_field_that_can_be_updated_passes_with_a_good_value() -> None:
             budget=v1.Budget(),
         )
     )
+
+
+def test_a_steer_brings_no_settings() -> None:
+    fields: dict[str, Any] = {"name": NAME, "text": "left", "generation": v1.Generation(temperature=1)}
+    assert violated(v1.SendMessageRequest(**fields, delivery=v1.DELIVERY_STEER)) == ["generation"]
+    check(v1.SendMessageRequest(**fields, delivery=v1.DELIVERY_FOLLOW_UP))

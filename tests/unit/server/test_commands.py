@@ -10,6 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import Fate, QueueChanged
+from actors.core.profile import Generation, ReasoningEffort
 from actors.core.summary import StateSummary
 from actors.messages.commands import (
     CancelConversationResult,
@@ -37,6 +38,18 @@ def test_create_says_everything() -> None:
     )  # fmt: skip
 
 
+GENERATION = v1.Generation(reasoning_effort=v1.REASONING_EFFORT_MAX, temperature=0.0, max_output_tokens=9)
+MEANT = Generation(ReasoningEffort.MAX, 0.0, 9)
+
+
+def test_settings_of_generation_come_with_a_conversation_and_with_a_message() -> None:
+    wanted = v1.Conversation(working_directory="/work", generation=GENERATION)
+    assert commands.create(v1.CreateConversationRequest(conversation=wanted), "p").profile.generation == MEANT
+    sent = commands.send(v1.SendMessageRequest(name="conversations/c", text="x", generation=GENERATION))
+    assert sent.generation == MEANT
+    assert commands.send(v1.SendMessageRequest(name="conversations/c", text="x")).generation is None
+
+
 def test_create_leaves_defaults_to_the_server() -> None:
     made = commands.create(v1.CreateConversationRequest(conversation=v1.Conversation(working_directory="/work")), "p")
     assert (made.model, made.mode, made.slug) == ("", None, "")
@@ -46,17 +59,19 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
     full = v1.Conversation(
         name="conversations/c", slug="s", title="t", model="models/m", labels={"k": "v"}, etag="e",
         approval_policy=v1.APPROVAL_POLICY_ASK_ALL, always_approved_tools=["tools/bash"],
-        follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS, budget=v1.Budget(run_tokens=3),
+        follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS, budget=v1.Budget(run_tokens=3), generation=GENERATION,
     )  # fmt: skip
     title = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=["title"])))
     assert title == UpdateConversationCommand(etag="e", title="t")
     paths = [
         "slug", "title", "model", "labels", "approval_policy", "always_approved_tools", "follow_up_policy", "budget",
+        "generation",
     ]  # fmt: skip
     every = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=paths)))
     assert every == UpdateConversationCommand(
         etag="e", slug="s", title="t", model="m", labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL,
         always_approved=("bash",), follow_up_policy=FollowUpPolicy.ALWAYS, budget=Budget(3),
+        generation=MEANT,
     )  # fmt: skip
 
 

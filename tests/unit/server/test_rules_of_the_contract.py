@@ -147,7 +147,14 @@ def nested(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 WRITTEN = {"bedrock.v1.SpawnSubAgentsRequest.Task"}
 
 
-WITHIN = {"conversation.budget", "conversation.name", "conversation.instructions", "conversation.tools"}
+WITHIN = {
+    "conversation.budget",
+    "conversation.name",
+    "conversation.instructions",
+    "conversation.tools",
+    "conversation.generation",
+    "generation",
+}
 """Fields whose rule is within their message, or in that of the field before the dot."""
 
 

@@ -8,7 +8,7 @@ import pytest
 from bedrock import v1
 
 from actors.core.context import ToolGroup
-from actors.core.profile import ClientTool, Profile
+from actors.core.profile import ClientTool, Generation, Profile, ReasoningEffort
 from actors.core.states import Idle, LlmRequesting, Phase, ToolExecuting
 from server.wire.conversation_messages import (
     conversation,
@@ -121,6 +121,7 @@ def test_what_lists_show_has_no_instructions_and_tells_none_of_the_tools_from_al
     plain = in_full(FACTS, record(STATES["idle"]))
     assert not plain.HasField("instructions")
     assert not plain.HasField("tools")
+    assert not plain.HasField("generation")
 
 
 def test_a_conversation_shows_every_field_of_its_row() -> None:
@@ -136,6 +137,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
                 instructions="Be brief.",
                 replaces_prompt=True,
                 tools=("bash",),
+                generation=Generation(ReasoningEffort.LOW, temperature=0.0),
                 forked_from="trunk",
                 forked_at="trunk:3",
             ),
@@ -145,6 +147,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
     assert unset == {"continuation_summary", "background_jobs", "client_tools"}
     assert answer.instructions == v1.Instructions(text="Be brief.", replace=True)
     assert answer.tools.tools == ["tools/bash"]
+    assert answer.generation == v1.Generation(reasoning_effort=v1.REASONING_EFFORT_LOW, temperature=0.0)
     assert answer.name == "conversations/c"
     assert answer.model == "models/demo"
     assert answer.context_usage == v1.ContextUsage(used_tokens=800, usable_window_tokens=1_000, warning=True)

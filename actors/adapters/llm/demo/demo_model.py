@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 
 import msgspec
+from msgspec.structs import replace
 
 from actors.adapters.llm.demo.demo_side_queries import side_query_scene
 from actors.adapters.llm.demo.script import Scene, scene_for, words_of
 from actors.adapters.llm.demo.sub_agent import sub_agent_scene
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, call_id
 from actors.core.errors import ErrorKind, LlmFailure
+from actors.core.profile import ReasoningEffort
 from actors.ports import (
     CancelToken,
     ModelAbortedError,
@@ -48,6 +50,7 @@ class DemoModel:
             context_window=_WINDOW,
             max_output=_OUTPUT,
             usable_window=_WINDOW - _OUTPUT,
+            reasoning_efforts=tuple(ReasoningEffort),
         )
         self._pace = pace
 
@@ -79,7 +82,9 @@ def _scene(request: ModelRequest) -> Scene:
     if request.purpose is not Purpose.CONVERSATION:
         return side_query_scene(request)
     is_sub_agent = any(tool.name == "submit_result" for tool in request.tools)
-    return sub_agent_scene(request) if is_sub_agent else scene_for(request)
+    scene = sub_agent_scene(request) if is_sub_agent else scene_for(request)
+    silent = request.generation.reasoning_effort is ReasoningEffort.NONE
+    return replace(scene, reasoning="") if silent else scene
 
 
 def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:

@@ -19,6 +19,7 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
+from actors.core.profile import ReasoningEffort
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -108,3 +109,8 @@ def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Se
     It is returned in pieces, because a body may have megabytes.
     """
     return ENCODER.encode(head)[:-1] + b',"' + key.encode() + b'":[', *elements, b"]}"
+
+
+def effort_name(effort: ReasoningEffort) -> str:
+    """Return how OpenAI and servers like it call an effort of reasoning."""
+    return "xhigh" if effort is ReasoningEffort.MAX else effort.value

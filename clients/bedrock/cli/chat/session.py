@@ -179,7 +179,12 @@ class ChatSession:
         policy = now.approval_policy or None
         tools = None if now.tools is None else now.tools.tools
         made = await self._client.create(
-            now.working_directory, model=model, approval_policy=policy, instructions=now.instructions, tools=tools
+            now.working_directory,
+            model=model,
+            approval_policy=policy,
+            instructions=now.instructions,
+            tools=tools,
+            generation=now.generation,
         )
         return await made.get()
 

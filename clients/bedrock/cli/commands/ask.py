@@ -15,6 +15,7 @@ from bedrock._shared.requests import image
 from bedrock.answers import ANSWERED
 from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
+from bedrock.cli.arguments import generation, generation_options
 from bedrock.cli.choose_conversation import open_conversation, opening_options
 from bedrock.cli.connect import connect
 from bedrock.cli.display.labels import interruption
@@ -26,6 +27,7 @@ from bedrock.errors import RunEnded
 
 if TYPE_CHECKING:
     from bedrock import Client, Conversation, Run, v1
+    from bedrock.types import ReasoningEffort
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Outcome:
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
 @PLAIN_OPTION
 @opening_options
+@generation_options
 def ask(
     prompt: tuple[str, ...],
     *,
@@ -71,6 +74,9 @@ def ask(
     images: tuple[str, ...],
     quiet: bool,
     plain: bool,
+    effort: ReasoningEffort | None,
+    temperature: float | None,
+    max_output_tokens: int | None,
     **opening: Any,
 ) -> None:
     """Ask and print the answer. The prompt is taken from the arguments and from standard input.
@@ -85,9 +91,10 @@ def ask(
     attached = [_image(path) for path in images]
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
+    how = generation(effort, temperature, max_output_tokens)
     run: Run | None = None
     try:
-        with conversation.question(text, images=attached, wait_for_others=True) as run:
+        with conversation.question(text, images=attached, wait_for_others=True, generation=how) as run:
             stream = output == "stream-json"
             outcome = _follow(
                 client, conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain

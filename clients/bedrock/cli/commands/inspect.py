@@ -13,6 +13,7 @@ import click
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display import sub_agent_list as sub_agents
+from bedrock.cli.display.labels import in_words
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import fates_since
@@ -249,7 +250,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("error", one_line(failure.message, 200) if failure else ""),
         ("result", one_line(completed.result, 200) if completed else ""),
         ("directory", conversation.working_directory),
-        ("model", conversation.model.removeprefix("models/")),
+        ("model", conversation.model.removeprefix("models/") + in_words(conversation.generation)),
         ("mode", conversation.mode),
         ("tools", _offered(conversation)),
         ("told", _instructions(conversation)),

@@ -1,4 +1,4 @@
-"""Commands that change a conversation: approve, deny, cancel, mode, fork, continue, rename, archive, rm."""
+"""Commands that change a conversation: approve, deny, cancel, mode, update, fork, continue, rename, archive, rm."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bedrock import Generation
 from bedrock.cli import exit_codes as exits
-from bedrock.cli.arguments import NAME
+from bedrock.cli.arguments import NAME, complete_model, generation, generation_options
 from bedrock.cli.connect import connect
-from bedrock.cli.display.labels import UNRECORDED, counted
+from bedrock.cli.display.labels import UNRECORDED, counted, in_words
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
 from bedrock.errors import AgentBusy
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from bedrock import Conversation
     from bedrock.conversations import ConversationInfo
     from bedrock.states import Approval
-    from bedrock.types import Mode
+    from bedrock.types import Mode, ReasoningEffort
 
 
 @click.command()
@@ -136,6 +137,36 @@ def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
         print_text(f"{now.slug} is summarized: `bedrock show {now.slug}`")
     else:
         _tell_successor(conversation.continue_().get())
+
+
+@click.command()
+@NAME
+@click.option("-m", "--model", metavar="MODEL", shell_complete=complete_model, help="The model; see `bedrock models`.")
+@generation_options
+@click.option("--model-defaults", is_flag=True, help="Leave everything about answers to the model again.")
+@click.pass_context
+def update(
+    ctx: click.Context,
+    name: str,
+    *,
+    model: str | None,
+    effort: ReasoningEffort | None,
+    temperature: float | None,
+    max_output_tokens: int | None,
+    model_defaults: bool,
+) -> None:
+    """Change the model of a conversation, or how it is to answer.
+
+    Effort, temperature and limit are set together: what is not given is left to the model. They hold from the next
+    request to the model on; the model can be changed only while nothing is running.
+    """
+    how = generation(effort, temperature, max_output_tokens)
+    if how is None and model is None and not model_defaults:
+        raise click.UsageError("say what to change, for example --effort high")
+    if how is not None and model_defaults:
+        raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
+    changed = connect(ctx).conversation(name).update(model=model, generation=Generation() if model_defaults else how)
+    print_text(f"{changed.slug}: {changed.model.removeprefix('models/')}{in_words(changed.generation)}")
 
 
 @click.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bedrock.conversations import Generation
     from bedrock.messages import ToolResult
     from bedrock.request_cycles import RequestCycle
 
@@ -70,3 +71,15 @@ def ending(cycle: RequestCycle) -> str:
 def fate(name: str) -> str:
     """Return the outcome of a queued message."""
     return _LABELS.get(name, name)
+
+
+def in_words(generation: Generation | None) -> str:
+    """Return what is set about a model's answers, to follow the model's name; "" if nothing is."""
+    if generation is None:
+        return ""
+    parts = [
+        *([f"effort {generation.reasoning_effort}"] if generation.reasoning_effort else []),
+        *([f"temperature {generation.temperature:g}"] if generation.temperature is not None else []),
+        *([f"{generation.max_output_tokens:,} tokens at most"] if generation.max_output_tokens else []),
+    ]
+    return f" ({', '.join(parts)})" if parts else ""

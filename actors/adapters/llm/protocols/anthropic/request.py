@@ -31,6 +31,7 @@ from actors.core.content import (
     ToolUse,
     is_tool_result,
 )
+from actors.core.profile import ReasoningEffort
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     """Encode the request as JSON.
 
     The same turns always give the same bytes: otherwise the provider's prompt cache would miss, and the provider would
-    reject the thinking blocks that are sent back to it. Sampling parameters are never sent.
+    reject the thinking blocks that are sent back to it. Sampling parameters are never sent: the API refuses them.
     """
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {
@@ -64,10 +65,19 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
             {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
             for tool in request.tools
         ]
+    if effort := request.generation.reasoning_effort:
+        head |= _reasoning(effort)
     if provider.prompt_cache:
         head["cache_control"] = {"type": "ephemeral"}
     end = _END if any(turns) else b""
     return object_with_array(head | dict(provider.extra_body), "messages", *turns, end)
+
+
+def _reasoning(effort: ReasoningEffort) -> dict[str, Any]:
+    """Return the fields that ask for an effort of reasoning."""
+    if effort is ReasoningEffort.NONE:
+        return {"thinking": {"type": "disabled"}}
+    return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort.value}}
 
 
 def joint(before: str, role: str) -> bytes:

@@ -10,6 +10,7 @@ from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.protocols.rendering import (
     ENCODER,
     data_url,
+    effort_name,
     has_visible_content,
     images_caption,
     is_failed,
@@ -32,16 +33,20 @@ PATH = "/chat/completions"
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
-    """Encode the request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
+    """Encode the request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True}
     if provider.stream_usage:
         head["stream_options"] = {"include_usage": True}
-    if prepared.info.known and provider.max_tokens_field:
+    if (prepared.info.known or request.max_output) and provider.max_tokens_field:
         # Only with known limits; otherwise the server's own default is better.
         head[provider.max_tokens_field] = prepared.limits.reserved_output
     if provider.cache_key:
-        head["prompt_cache_key"] = request.conversation_id
+        head["prompt_cache_key"] = request.cache_key or request.conversation_id
+    if request.generation.temperature is not None:
+        head["temperature"] = request.generation.temperature
+    if effort := request.generation.reasoning_effort:
+        head["reasoning_effort"] = effort_name(effort)
     if request.tools:
         head["tools"] = [
             {

@@ -13,6 +13,7 @@ import msgspec
 from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.protocols.rendering import (
     data_url,
+    effort_name,
     has_visible_content,
     images_caption,
     is_failed,
@@ -47,16 +48,20 @@ _PHASE = msgspec.json.Decoder(Phase)
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
-    """Encode the request as JSON; the same turns always give the same bytes. Sampling parameters are never sent."""
+    """Encode the request as JSON; the same turns always give the same bytes."""
     provider, request = prepared.provider, prepared.request
     head: dict[str, Any] = {"model": prepared.info.name, "stream": True, "store": False}
     if provider.encrypted_reasoning and prepared.limits.reasons:
         head["include"] = ["reasoning.encrypted_content"]
-    if prepared.info.known:
+    if prepared.info.known or request.max_output:
         # Only with known limits; otherwise the server's own default is better.
         head["max_output_tokens"] = prepared.limits.reserved_output
     if provider.cache_key:
         head["prompt_cache_key"] = request.cache_key or request.conversation_id
+    if request.generation.temperature is not None:
+        head["temperature"] = request.generation.temperature
+    if effort := request.generation.reasoning_effort:
+        head["reasoning"] = {"effort": effort_name(effort)}
     if request.system:
         head["instructions"] = request.system
     if request.tools:
