@@ -99,7 +99,7 @@ class DirectoryListing(Wrapper[v1.BrowseDirectoryResponse]):
     entries: tuple[DirectoryEntry, ...]
     """Its entries, directories first, each kind ordered by name."""
     truncated: bool
-    """Whether entries were omitted because there are too many."""
+    """Whether there are more than 100,000 entries, of which only so many are here."""
 
 
 @dataclass(frozen=True, slots=True)

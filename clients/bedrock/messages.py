@@ -10,7 +10,7 @@ from bedrock import v1
 from bedrock._shared.wrapper import Value, Wrapper
 from bedrock.types import Delivery, ErrorKind, Fate, Role, SystemMessageKind, ToolGroup, ToolOutcome
 
-__all__ = ["ContentBlock", "Image", "Message", "QueuedMessage", "ToolCall", "ToolResult", "Usage"]
+__all__ = ["Attachment", "ContentBlock", "Image", "Message", "QueuedMessage", "ToolCall", "ToolResult", "Usage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,22 @@ class Image(Wrapper[v1.Image]):
     """The format: image/png, image/jpeg, image/gif or image/webp."""
     attachment: str
     """The resource name of the stored original."""
+    width: int
+    """Width in pixels."""
+    height: int
+    """Height in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment(Wrapper[v1.Attachment]):
+    """What a stored image is; `Conversation.attachment` reads its bytes."""
+
+    name: str
+    """The resource name."""
+    media_type: str
+    """The format, e.g. image/png."""
+    size_bytes: int
+    """Length in bytes."""
     width: int
     """Width in pixels."""
     height: int

@@ -61,6 +61,9 @@ CONVERSATIONS_PAGE = (50, 1_000)
 MESSAGES_PAGE = (100, 1_000)
 CYCLES_PAGE = (20, 100)
 QUEUE_PAGE = (100, 1_000)
+APPROVALS_PAGE = (100, 1_000)
+CATALOG_PAGE = (1_000, 1_000)
+"""Those of models, tools and entries of directories."""
 RECENT_MESSAGES = (50, 200)
 
 SUB_AGENTS = AgentLimits()

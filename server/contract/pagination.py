@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
+from google.protobuf.message import Message
 
 from server.contract.errors import MalformedRequestError
+from server.contract.limits import PAGE_BYTES
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Item = TypeVar("Item", bound=Message)
 Position = TypeVar("Position", bound=msgspec.Struct)
 
 _CHECK = 8
@@ -51,6 +57,45 @@ def _seal(body: bytes, listing: tuple[object, ...]) -> bytes:
     It needs no secret: a forged token shows nothing that the caller could not list anyway.
     """
     return hashlib.sha256(repr(listing).encode() + body).digest()[:_CHECK]
+
+
+class Paged(Protocol):
+    """A request for a page."""
+
+    @property
+    def page_size(self) -> int:
+        """The maximum number of items; the default if zero."""
+        ...
+
+    @property
+    def page_token(self) -> str:
+        """Where the page begins; empty for the first one."""
+        ...
+
+
+class _After(msgspec.Struct):
+    """Page token: continue after the item with this key."""
+
+    key: str
+
+
+def page_of(
+    items: Iterable[Item], key: Callable[[Item], str], request: Paged, bounds: tuple[int, int], *listing: object
+) -> tuple[list[Item], str]:
+    """Return a page of items that are in memory, in the order of their keys, and the token of the next page.
+
+    Raises:
+        MalformedRequestError: The page token was not made for this listing.
+    """
+    after = position_of(request.page_token, _After, *listing)
+    page, taken = Page(size_of(request.page_size, bounds), PAGE_BYTES), list[Item]()
+    for item in items:
+        if after is not None and key(item) <= after.key:
+            continue
+        if not page.take(item.ByteSize()):
+            return taken, token_of(_After(key(taken[-1])), *listing)
+        taken.append(item)
+    return taken, ""
 
 
 class Page:

@@ -13,6 +13,8 @@ _CHILD = {
     for kind in ("messages", "approvals", "requestCycles", "attachments", "toolCalls")
 }
 _MODEL = re.compile(r"models/([!-~]{1,200})")
+ALL_CONVERSATIONS = "conversations/-"
+"""Stands for all conversations of the caller where a list of what is in them takes a parent (AIP-159)."""
 _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
 
 

@@ -33,18 +33,32 @@ class AttachmentDownloads:
         write: Callable[[v1.DownloadAttachmentResponse], Awaitable[None]],
     ) -> None:
         """Write the whole image in chunks. Raises ConversationNotFoundError, SlowReaderError or StoreError."""
-        _, attachment_id = names.parse_child(request.name, "attachments") or ("", "")
-        found = None
-        if "." not in attachment_id:  # ids with a dot are derived views, which are not served to clients
-            found = await self._reads(self._store.attachment, conversation_id, attachment_id)
-        if found is None:
-            raise ConversationNotFoundError(request.name)
-        for piece in _pieces(found):
+        for piece in _pieces(await self._found(conversation_id, request.name)):
             try:
                 async with asyncio.timeout(self._stall_seconds):
                     await write(piece)
             except TimeoutError:
                 raise SlowReaderError("nothing was read for too long; read the attachment again") from None
+
+    async def described(self, conversation_id: str, name: str) -> v1.Attachment:
+        """Return what an attachment is. Raises ConversationNotFoundError or StoreError."""
+        found = await self._found(conversation_id, name)
+        return v1.Attachment(
+            name=names.attachment(conversation_id, found.id),
+            media_type=found.media_type,
+            size_bytes=len(found.data),
+            width=found.width,
+            height=found.height,
+        )
+
+    async def _found(self, conversation_id: str, name: str) -> Attachment:
+        _, attachment_id = names.parse_child(name, "attachments") or ("", "")
+        found = None
+        if "." not in attachment_id:  # ids with a dot are derived views, which are not served to clients
+            found = await self._reads(self._store.attachment, conversation_id, attachment_id)
+        if found is None:
+            raise ConversationNotFoundError(name)
+        return found
 
 
 def _pieces(attachment: Attachment) -> list[v1.DownloadAttachmentResponse]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 
 from actors.core.errors import Reason
+from server.contract import limits
 from server.contract.errors import MalformedRequestError
+from server.contract.pagination import page_of
 
 if TYPE_CHECKING:
     from actors.ports import Workspace
@@ -22,11 +24,19 @@ class NotBrowsableError(MalformedRequestError):
         super().__init__(("path", text))
 
 
-def browse_directory(workspace: Workspace, path: str) -> v1.BrowseDirectoryResponse:
-    """List a directory; "" is the home directory of the server's user. Raises NotBrowsableError."""
+def browse_directory(workspace: Workspace, request: v1.BrowseDirectoryRequest) -> v1.BrowseDirectoryResponse:
+    """List a directory; "" is the home directory of the server's user. Raises MalformedRequestError."""
     try:
-        listing = workspace.list_directory(path)
+        listing = workspace.list_directory(request.path)
     except ValueError as error:
         raise NotBrowsableError(str(error)) from None
     shown = [v1.BrowseDirectoryResponse.Entry(name=each.name, directory=each.directory) for each in listing.entries]
-    return v1.BrowseDirectoryResponse(path=listing.path, entries=shown, truncated=listing.truncated)
+    entries, more = page_of(shown, _key, request, limits.CATALOG_PAGE, "entries", request.path)
+    return v1.BrowseDirectoryResponse(
+        path=listing.path, entries=entries, truncated=listing.truncated, next_page_token=more
+    )
+
+
+def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
+    """Return what entries are ordered by: directories first."""
+    return f"{0 if entry.directory else 1}{entry.name}"

@@ -13,7 +13,8 @@ from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
 from server.queries.conversation_filter import selection_of
-from server.queries.queue import list_queue
+from server.queries.pending_approvals import find_approval, list_approvals
+from server.queries.queue import list_queue, waiting
 from server.queries.request_cycles import find_cycle, list_cycles
 from server.wire import conversation_messages as states
 from server.wire import messages
@@ -109,6 +110,27 @@ class Listings:
     def queue(self, request: v1.ListQueueRequest, conversation_id: str) -> v1.ListQueueResponse:
         """Return a page of steers and follow-ups."""
         return list_queue(self._store, request, conversation_id)
+
+    def message(self, name: str, conversation_id: str, message_id: str) -> v1.Message:
+        """Return a message of the history or the queue. Raises ConversationNotFoundError."""
+        record = self._store.load(conversation_id)  # first: what leaves the queue meanwhile is in the history then
+        stored = self._store.message(conversation_id, message_id)
+        if stored is not None:
+            return messages.message(self._conversion, conversation_id, stored)
+        for queued, delivery, run in waiting(record) if record else ():
+            if queued.message_id == message_id:
+                return messages.queued_message(conversation_id, queued, delivery, run)
+        raise ConversationNotFoundError(name)
+
+    def approvals(
+        self, request: v1.ListApprovalsRequest, principal: str, conversation_id: str | None
+    ) -> v1.ListApprovalsResponse:
+        """Return a page of open questions, of one conversation or of all."""
+        return list_approvals(self._store, self._conversion, request, principal, conversation_id)
+
+    def approval(self, request: v1.GetApprovalRequest, conversation_id: str) -> v1.PendingApproval:
+        """Return an open question. Raises ConversationNotFoundError."""
+        return find_approval(self._store, self._conversion, conversation_id, request)
 
     def cycle(self, name: str, conversation_id: str, run: str, view: View) -> v1.RequestCycle:
         """Return a request cycle. Raises ConversationNotFoundError."""

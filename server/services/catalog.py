@@ -24,6 +24,7 @@ from actors.ports.mcp import McpServers, McpServerStatus, McpState
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
+from server.contract.pagination import page_of
 from server.queries.browse import browse_directory
 from server.wire.enums import MODE, REASONING_EFFORT, TOOL_GROUP
 from server.wire.values import duration, struct_of
@@ -84,7 +85,8 @@ class CatalogService(v1.CatalogServiceServicer):
         )
 
     async def ListModels(self, request: v1.ListModelsRequest, context: Context) -> v1.ListModelsResponse:
-        return v1.ListModelsResponse(models=await self._offered())
+        models, more = page_of(await self._offered(), _name, request, limits.CATALOG_PAGE, "models")
+        return v1.ListModelsResponse(models=models, next_page_token=more)
 
     async def GetModel(self, request: v1.GetModelRequest, context: Context) -> v1.GetModelResponse:
         found = next((each for each in await self._offered() if each.name == request.name), None)
@@ -101,7 +103,8 @@ class CatalogService(v1.CatalogServiceServicer):
         return [model(info, default) for info in ordered]
 
     async def ListTools(self, request: v1.ListToolsRequest, context: Context) -> v1.ListToolsResponse:
-        return v1.ListToolsResponse(tools=self._all_tools())
+        tools, more = page_of(self._all_tools(), _name, request, limits.CATALOG_PAGE, "tools")
+        return v1.ListToolsResponse(tools=tools, next_page_token=more)
 
     async def GetTool(self, request: v1.GetToolRequest, context: Context) -> v1.GetToolResponse:
         found = next((each for each in self._all_tools() if each.name == request.name), None)
@@ -114,7 +117,7 @@ class CatalogService(v1.CatalogServiceServicer):
         return sorted((*self._tools, *of_servers), key=lambda tool: tool.name)
 
     async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
-        return await self._reads(browse_directory, self._workspace, request.path)
+        return await self._reads(browse_directory, self._workspace, request)
 
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
         answer = v1.GetServerInfoResponse()
@@ -126,6 +129,10 @@ class CatalogService(v1.CatalogServiceServicer):
         default = self._models.default
         answer.default_model = names.model(default) if default else ""
         return answer
+
+
+def _name(shown: v1.Model | v1.Tool) -> str:
+    return shown.name
 
 
 def model(info: ModelInfo, default: str) -> v1.Model:

@@ -274,6 +274,22 @@ class ConversationService(v1.ConversationServiceServicer):
         record = await self._resolver.record(request.parent)
         return await self._reads(self._listings.cycles, request, record.id)
 
+    async def GetMessage(self, request: v1.GetMessageRequest, context: Context) -> v1.GetMessageResponse:
+        found = await self._child(request.name, "messages")
+        return v1.GetMessageResponse(message=await self._reads(self._listings.message, request.name, *found))
+
+    async def ListApprovals(self, request: v1.ListApprovalsRequest, context: Context) -> v1.ListApprovalsResponse:
+        one = None if request.parent == names.ALL_CONVERSATIONS else await self._resolver.identify(request.parent)
+        return await self._reads(self._listings.approvals, request, caller.get(), one)
+
+    async def GetApproval(self, request: v1.GetApprovalRequest, context: Context) -> v1.GetApprovalResponse:
+        conversation_id, _ = await self._child(request.name, "approvals")
+        return v1.GetApprovalResponse(approval=await self._reads(self._listings.approval, request, conversation_id))
+
+    async def GetAttachment(self, request: v1.GetAttachmentRequest, context: Context) -> v1.GetAttachmentResponse:
+        conversation_id, _ = await self._child(request.name, "attachments")
+        return v1.GetAttachmentResponse(attachment=await self._downloads.described(conversation_id, request.name))
+
     async def GetRequestCycle(self, request: v1.GetRequestCycleRequest, context: Context) -> v1.GetRequestCycleResponse:
         conversation_id, run = await self._child(request.name, "requestCycles")
         cycle = await self._reads(self._listings.cycle, request.name, conversation_id, run, request.view)

@@ -237,3 +237,47 @@ def test_generated_code_has_packages_that_can_be_imported() -> None:
         assert options.java_outer_classname.endswith("Proto")
         assert options.ruby_package == "Bedrock::V1"
         assert options.csharp_namespace == "Bedrock.V1"
+
+
+# --- what every kind of resource has (AIP-131, 132, 154, 158) ---------------------------------------------------------
+
+
+WITHOUT_GET = {"ToolCall"}
+"""A call is a part of its message. Its name only serves to answer it."""
+
+
+@pytest.mark.parametrize("resource", resources().values(), ids=lambda resource: resource.type)
+def test_every_resource_that_has_a_name_has_a_get(resource: Resource) -> None:
+    kind = resource.type.removeprefix(f"{DOMAIN}/")
+    if kind in WITHOUT_GET:
+        return
+    assert resource.message, f"{kind} is shown by no message"
+    methods = {method.name: method for method in METHODS}
+    assert f"Get{kind}" in methods, f"there is no Get{kind}"
+    method = methods[f"Get{kind}"]
+    name = method.input_type.fields_by_name["name"]
+    assert reference(name) == resource.type
+    assert [field.message_type.name for field in method.output_type.fields if field.message_type] == [resource.message]
+
+
+@by_method
+def test_every_list_has_pages(method: MethodDescriptor) -> None:
+    shown = [field for field in method.output_type.fields if field.is_repeated and field.message_type is not None]
+    if not method.name.startswith(("List", "Browse")):
+        return
+    assert len(shown) == 1, "a list shows one kind of thing"
+    request, response = method.input_type.fields_by_name, method.output_type.fields_by_name
+    assert {"page_size", "page_token"} <= set(request)
+    assert "next_page_token" in response
+    assert {"OPTIONAL"} == behaviors(request["page_size"]) == behaviors(request["page_token"])
+    assert re.search(r"\d+ if zero; \d+ at most", comment(request["page_size"]))
+
+
+def test_what_can_be_updated_and_deleted_takes_the_etag() -> None:
+    mutable = {method.name.removeprefix("Update") for method in METHODS if method.name.startswith("Update")}
+    assert mutable == {"Conversation"}
+    methods = {method.name: method.input_type for method in METHODS}
+    for kind in mutable:
+        (resource,) = [message for message in all_messages() if message.name == kind]
+        assert "etag" in resource.fields_by_name
+        assert "etag" in methods[f"Delete{kind}"].fields_by_name

@@ -197,6 +197,11 @@ class MemoryStore:
         ]
         return tuple(found[::-1][:limit] if descending else found[:limit])
 
+    def message(self, conversation_id: str, message_id: str) -> Message | None:
+        """Return a message; see ports.Store."""
+        kept = self._read().get(conversation_id)
+        return next((message for message in (kept.messages if kept else ()) if message.id == message_id), None)
+
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
         """Return all messages up to a sequence; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=through)

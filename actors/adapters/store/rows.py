@@ -232,14 +232,16 @@ def profile_values(conversation_id: str, profile: Profile) -> Row:
     return (*values, digest_of(values))
 
 
-def message_values(conversation_id: str, message: Message) -> Row:
-    """Return the values of the columns MESSAGE.
+def message_key(conversation_id: str, message_id: str) -> str:
+    """Return the key of a message; it includes the conversation, since messages of two may have the same id."""
+    return f"{conversation_id}/{message_id}"
 
-    The key includes the conversation: clients choose message ids, and two may choose the same.
-    """
+
+def message_values(conversation_id: str, message: Message) -> Row:
+    """Return the values of the columns MESSAGE."""
     display = Display(message.run, message.delivery, message.kind, message.meta, message.error_kind)
     values = (
-        f"{conversation_id}/{message.id}", conversation_id, message.sequence, message.type.value,
+        message_key(conversation_id, message.id), conversation_id, message.sequence, message.type.value,
         _ACTOR_KINDS[message.type], _encode(message.content).decode(), _encode(display).decode(),
         "" if message.usage is None else _encode(message.usage).decode(), message.created_at, message.request_id,
         message.attempt, message.through_sequence,

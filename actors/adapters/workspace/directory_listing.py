@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 from itertools import islice
 from pathlib import Path
@@ -14,26 +13,24 @@ from actors.ports import DirectoryEntry, DirectoryListing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MAX_ENTRIES = 1_000
-"""Maximum number of entries in a listing."""
-MAX_SCANNED = 100_000
-"""Maximum number of entries that are read; the listing of a larger directory may lack some of its first entries."""
+MAX_ENTRIES = 100_000
+"""Maximum number of entries in a listing; that of a larger directory may lack some of its first entries."""
 
 
 def list_entries(directory: str, hidden: Sequence[str]) -> DirectoryListing:
-    """Return the first entries of a directory, given by its real path; directories first, each kind by name.
+    """Return the entries of a directory, given by its real path; directories first, each kind by name.
 
     Entries that are at or in a `hidden` real path, or link to one, are omitted. Raises ValueError with a text for
     people if the directory cannot be read.
     """
     try:
         with os.scandir(directory) as found:
-            entries = list(islice(_visible(directory, found, hidden), MAX_SCANNED))
+            entries = list(islice(_visible(directory, found, hidden), MAX_ENTRIES + 1))
     except PermissionError:
         raise ValueError("the user that the server runs as may not read it") from None
     except OSError as error:
         raise ValueError(f"it cannot be read: {(error.strerror or 'unknown error').lower()}") from None
-    listed = [DirectoryEntry(name, directory=not file) for file, name in heapq.nsmallest(MAX_ENTRIES, entries)]
+    listed = [DirectoryEntry(name, directory=not file) for file, name in sorted(entries[:MAX_ENTRIES])]
     return DirectoryListing(directory, tuple(listed), truncated=len(entries) > MAX_ENTRIES)
 
 

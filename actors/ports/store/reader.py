@@ -71,6 +71,10 @@ class ConversationReader(Protocol):
         """Return messages with a sequence between `after` and `before`, both excluded, in order of sequence."""
         ...
 
+    def message(self, conversation_id: str, message_id: str) -> Message | None:
+        """Return a message; None if the conversation has no such message."""
+        ...
+
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
         """Return every message up to and including this sequence, in order."""
         ...

@@ -24,6 +24,7 @@ from bedrock.conversations import (
     Generation,
     Instructions,
 )
+from bedrock.states import Approval
 from bedrock.streams import AsyncClosing
 
 if TYPE_CHECKING:
@@ -252,6 +253,17 @@ class AsyncClient(AsyncClosing):
             for conversation in page.conversations:
                 yield ConversationInfo.from_proto(conversation)
 
+    async def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
+        """Iterate over the open approvals of all conversations, those of the one that has waited longest first.
+
+        ``client.conversation(approval.conversation)`` answers one with `approve` or `deny`. `timeout` is the time limit
+        of each page in seconds.
+        """
+        request = v1.ListApprovalsRequest(parent="conversations/-")
+        async for page in self.pages(self.conversations_stub.ListApprovals, request, timeout):
+            for approval in page.approvals:
+                yield Approval.from_proto(approval)
+
     def watch_conversations(
         self,
         *,
@@ -278,13 +290,13 @@ class AsyncClient(AsyncClosing):
 
     async def models(self, *, timeout: float | None = None) -> list[Model]:
         """Return the models that conversations can use now."""
-        response = await self.call(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
-        return [Model.from_proto(model) for model in response.models]
+        pages = self.pages(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
+        return [Model.from_proto(model) async for page in pages for model in page.models]
 
     async def tools(self, *, timeout: float | None = None) -> list[Tool]:
         """Return the tools that agents can call."""
-        response = await self.call(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
-        return [Tool.from_proto(tool) for tool in response.tools]
+        pages = self.pages(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
+        return [Tool.from_proto(tool) async for page in pages for tool in page.tools]
 
     async def model(self, name: str, *, timeout: float | None = None) -> Model:
         """Return one of the models that conversations can use now. Raises NotFound for any other."""
@@ -303,9 +315,10 @@ class AsyncClient(AsyncClosing):
 
     async def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
-        request = v1.BrowseDirectoryRequest(path=path)
-        response = await self.call(self.catalog_stub.BrowseDirectory, request, timeout)
-        return DirectoryListing.from_proto(response)
+        listing = v1.BrowseDirectoryResponse()
+        async for page in self.pages(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout):
+            listing.MergeFrom(page)
+        return DirectoryListing.from_proto(listing)
 
     async def call(
         self, method: Callable[..., Awaitable[Response]], request: Any, timeout: float | None = None

@@ -26,8 +26,9 @@ from bedrock.conversations import (
     Task,
 )
 from bedrock.errors import NotForkable, NotFound
-from bedrock.messages import Message, QueuedMessage
+from bedrock.messages import Attachment, Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from bedrock._async.transport import AsyncTransport
     from bedrock.events import Event
     from bedrock.messages import ToolCall
-    from bedrock.states import Approval
     from bedrock.streams import AsyncStream
     from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
@@ -242,6 +242,29 @@ class AsyncConversation:
         async for page in self._transport.pages(self._stub.ListMessages, request, timeout):
             for message in page.messages:
                 yield Message.from_proto(message)
+
+    async def message(self, name: str, *, timeout: float | None = None) -> Message:
+        """Read a message by its resource name or id; also one that waits in the queue. Raises NotFound."""
+        request = v1.GetMessageRequest(name=requests.child_name(self.name, "messages", name))
+        response = await self._transport.call(self._stub.GetMessage, request, timeout)
+        return Message.from_proto(response.message)
+
+    async def approvals(self, *, timeout: float | None = None) -> AsyncIterator[Approval]:
+        """Iterate over the open approvals, in the order of the model's response."""
+        request = v1.ListApprovalsRequest(parent=self.name)
+        async for page in self._transport.pages(self._stub.ListApprovals, request, timeout):
+            for approval in page.approvals:
+                yield Approval.from_proto(approval)
+
+    async def approval(self, name: str, *, timeout: float | None = None) -> Approval:
+        """Read an open approval by its resource name or the id of its tool call.
+
+        Raises:
+            NotFound: There is none, or it was answered or withdrawn.
+        """
+        request = v1.GetApprovalRequest(name=requests.child_name(self.name, "approvals", name))
+        response = await self._transport.call(self._stub.GetApproval, request, timeout)
+        return Approval.from_proto(response.approval)
 
     async def cycles(
         self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
@@ -626,6 +649,12 @@ class AsyncConversation:
         request = v1.ExportConversationRequest(name=self.name)
         async for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
             yield piece.line
+
+    async def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
+        """Return the format and the size of an image by the name that a message holds. Raises NotFound."""
+        request = v1.GetAttachmentRequest(name=name)
+        response = await self._transport.call(self._stub.GetAttachment, request, timeout)
+        return Attachment.from_proto(response.attachment)
 
     async def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
         """Read the bytes of an image by the name that a message holds, as they were sent."""

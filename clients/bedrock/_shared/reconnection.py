@@ -31,11 +31,15 @@ short enough to report soon that none is running."""
 READS = frozenset(
     {
         v1.BrowseDirectoryRequest,
+        v1.GetApprovalRequest,
+        v1.GetAttachmentRequest,
         v1.GetConversationRequest,
+        v1.GetMessageRequest,
         v1.GetModelRequest,
         v1.GetRequestCycleRequest,
         v1.GetServerInfoRequest,
         v1.GetToolRequest,
+        v1.ListApprovalsRequest,
         v1.ListConversationsRequest,
         v1.ListMessagesRequest,
         v1.ListModelsRequest,

@@ -136,10 +136,15 @@ def latest_cycles(name: str) -> v1.ListRequestCyclesRequest:
     return v1.ListRequestCyclesRequest(parent=name, view=v1.ListRequestCyclesRequest.VIEW_FULL, descending=True)
 
 
+def child_name(conversation: str, kind: str, name: str) -> str:
+    """Return the name of what a conversation has, given by its name or id; "" for an empty one."""
+    child = name.rpartition(f"{kind}/")[2]
+    return f"{conversation}/{kind}/{child}" if child else ""
+
+
 def cycle_name(conversation: str, run: RequestCycle | str) -> str:
     """Return the name of a run of a conversation, given as its cycle, its name or its id; "" for an empty one."""
-    run_id = (run if isinstance(run, str) else run.name).rpartition("/")[2]
-    return f"{conversation}/requestCycles/{run_id}" if run_id else ""
+    return child_name(conversation, "requestCycles", run if isinstance(run, str) else run.name)
 
 
 def wait_for_cycle(

@@ -25,6 +25,7 @@ from bedrock.conversations import (
     Generation,
     Instructions,
 )
+from bedrock.states import Approval
 from bedrock.streams import Closing
 
 if TYPE_CHECKING:
@@ -253,6 +254,17 @@ class Client(Closing):
             for conversation in page.conversations:
                 yield ConversationInfo.from_proto(conversation)
 
+    def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
+        """Iterate over the open approvals of all conversations, those of the one that has waited longest first.
+
+        ``client.conversation(approval.conversation)`` answers one with `approve` or `deny`. `timeout` is the time limit
+        of each page in seconds.
+        """
+        request = v1.ListApprovalsRequest(parent="conversations/-")
+        for page in self.pages(self.conversations_stub.ListApprovals, request, timeout):
+            for approval in page.approvals:
+                yield Approval.from_proto(approval)
+
     def watch_conversations(
         self,
         *,
@@ -279,13 +291,13 @@ class Client(Closing):
 
     def models(self, *, timeout: float | None = None) -> list[Model]:
         """Return the models that conversations can use now."""
-        response = self.call(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
-        return [Model.from_proto(model) for model in response.models]
+        pages = self.pages(self.catalog_stub.ListModels, v1.ListModelsRequest(), timeout)
+        return [Model.from_proto(model) for page in pages for model in page.models]
 
     def tools(self, *, timeout: float | None = None) -> list[Tool]:
         """Return the tools that agents can call."""
-        response = self.call(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
-        return [Tool.from_proto(tool) for tool in response.tools]
+        pages = self.pages(self.catalog_stub.ListTools, v1.ListToolsRequest(), timeout)
+        return [Tool.from_proto(tool) for page in pages for tool in page.tools]
 
     def model(self, name: str, *, timeout: float | None = None) -> Model:
         """Return one of the models that conversations can use now. Raises NotFound for any other."""
@@ -304,9 +316,10 @@ class Client(Closing):
 
     def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""
-        request = v1.BrowseDirectoryRequest(path=path)
-        response = self.call(self.catalog_stub.BrowseDirectory, request, timeout)
-        return DirectoryListing.from_proto(response)
+        listing = v1.BrowseDirectoryResponse()
+        for page in self.pages(self.catalog_stub.BrowseDirectory, v1.BrowseDirectoryRequest(path=path), timeout):
+            listing.MergeFrom(page)
+        return DirectoryListing.from_proto(listing)
 
     def call(self, method: Callable[..., Response], request: Any, timeout: float | None = None) -> Response:
         """Call a method of a stub, with token, time limit and the errors of this package.

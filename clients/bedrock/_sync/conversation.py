@@ -27,8 +27,9 @@ from bedrock.conversations import (
     Task,
 )
 from bedrock.errors import NotForkable, NotFound
-from bedrock.messages import Message, QueuedMessage
+from bedrock.messages import Attachment, Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
+from bedrock.states import Approval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from bedrock._sync.transport import Transport
     from bedrock.events import Event
     from bedrock.messages import ToolCall
-    from bedrock.states import Approval
     from bedrock.streams import Stream
     from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
 
@@ -241,6 +241,29 @@ class Conversation:
         for page in self._transport.pages(self._stub.ListMessages, request, timeout):
             for message in page.messages:
                 yield Message.from_proto(message)
+
+    def message(self, name: str, *, timeout: float | None = None) -> Message:
+        """Read a message by its resource name or id; also one that waits in the queue. Raises NotFound."""
+        request = v1.GetMessageRequest(name=requests.child_name(self.name, "messages", name))
+        response = self._transport.call(self._stub.GetMessage, request, timeout)
+        return Message.from_proto(response.message)
+
+    def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
+        """Iterate over the open approvals, in the order of the model's response."""
+        request = v1.ListApprovalsRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListApprovals, request, timeout):
+            for approval in page.approvals:
+                yield Approval.from_proto(approval)
+
+    def approval(self, name: str, *, timeout: float | None = None) -> Approval:
+        """Read an open approval by its resource name or the id of its tool call.
+
+        Raises:
+            NotFound: There is none, or it was answered or withdrawn.
+        """
+        request = v1.GetApprovalRequest(name=requests.child_name(self.name, "approvals", name))
+        response = self._transport.call(self._stub.GetApproval, request, timeout)
+        return Approval.from_proto(response.approval)
 
     def cycles(
         self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
@@ -623,6 +646,12 @@ class Conversation:
         request = v1.ExportConversationRequest(name=self.name)
         for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
             yield piece.line
+
+    def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
+        """Return the format and the size of an image by the name that a message holds. Raises NotFound."""
+        request = v1.GetAttachmentRequest(name=name)
+        response = self._transport.call(self._stub.GetAttachment, request, timeout)
+        return Attachment.from_proto(response.attachment)
 
     def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
         """Read the bytes of an image by the name that a message holds, as they were sent."""

@@ -31,6 +31,7 @@ OURS = {
     "models": "bedrock.cli.commands.inspect:models",
     "tools": "bedrock.cli.commands.inspect:tools",
     "mcp": "bedrock.cli.commands.inspect:mcp",
+    "approvals": "bedrock.cli.commands.inspect:approvals",
     "approve": "bedrock.cli.commands.manage:approve",
     "deny": "bedrock.cli.commands.manage:deny",
     "cancel": "bedrock.cli.commands.manage:cancel",

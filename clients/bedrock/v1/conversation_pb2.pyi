@@ -914,6 +914,44 @@ class Image(_message.Message):
 Global___Image: _TypeAlias = Image  # noqa: Y015
 
 @_typing.final
+class Attachment(_message.Message):
+    """A stored image."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MEDIA_TYPE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The resource name, `conversations/{conversation}/attachments/{attachment}`."""
+    media_type: _builtins.str
+    """Its format, for example image/png."""
+    size_bytes: _builtins.int
+    """Its length in bytes."""
+    width: _builtins.int
+    """The width in pixels."""
+    height: _builtins.int
+    """The height in pixels."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        media_type: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        width: _builtins.int = ...,
+        height: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["height", b"height", "media_type", b"media_type", "name", b"name", "size_bytes", b"size_bytes", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attachment: _TypeAlias = Attachment  # noqa: Y015
+
+@_typing.final
 class ToolCall(_message.Message):
     """A tool call that the model asked for."""
 

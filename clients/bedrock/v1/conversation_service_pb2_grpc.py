@@ -172,6 +172,16 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultResponse.FromString,
                 _registered_method=True)
+        self.ListApprovals = channel.unary_unary(
+                '/bedrock.v1.ConversationService/ListApprovals',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalsRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalsResponse.FromString,
+                _registered_method=True)
+        self.GetApproval = channel.unary_unary(
+                '/bedrock.v1.ConversationService/GetApproval',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.FromString,
+                _registered_method=True)
         self.SetMode = channel.unary_unary(
                 '/bedrock.v1.ConversationService/SetMode',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SetModeRequest.SerializeToString,
@@ -227,6 +237,11 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListMessagesRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListMessagesResponse.FromString,
                 _registered_method=True)
+        self.GetMessage = channel.unary_unary(
+                '/bedrock.v1.ConversationService/GetMessage',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetMessageRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetMessageResponse.FromString,
+                _registered_method=True)
         self.ListRequestCycles = channel.unary_unary(
                 '/bedrock.v1.ConversationService/ListRequestCycles',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListRequestCyclesRequest.SerializeToString,
@@ -241,6 +256,11 @@ class ConversationServiceStub(object):
                 '/bedrock.v1.ConversationService/WaitRequestCycle',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleResponse.FromString,
+                _registered_method=True)
+        self.GetAttachment = channel.unary_unary(
+                '/bedrock.v1.ConversationService/GetAttachment',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetAttachmentRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetAttachmentResponse.FromString,
                 _registered_method=True)
         self.DownloadAttachment = channel.unary_stream(
                 '/bedrock.v1.ConversationService/DownloadAttachment',
@@ -523,6 +543,26 @@ class ConversationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListApprovals(self, request, context):
+        """Lists the questions that wait for a person, those of the conversation that has
+        waited longest first, those of one response in its order.
+
+        A question that is answered or withdrawn while a client goes through the pages
+        may be listed still. WatchConversations with the filter
+        `state = awaiting_tool_approval` tells when to look again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetApproval(self, request, context):
+        """Reads a question that waits for a person. One that was answered or withdrawn is
+        NOT_FOUND: events tell how it ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetMode(self, request, context):
         """Changes what tools may do, in any state that is not terminal.
 
@@ -701,6 +741,15 @@ class ConversationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMessage(self, request, context):
+        """Reads one message, by its name. One that waits in the queue can be read, too: its
+        `sequence` is zero. One that left the queue without being delivered is NOT_FOUND,
+        unless it was discarded: ListQueue tells what has become of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListRequestCycles(self, request, context):
         """Reads request cycles: what was asked, and all that was done for it. Follow-ups
         that wait belong to no cycle yet and are not shown.
@@ -731,6 +780,13 @@ class ConversationServiceServicer(object):
         A call that waits counts as a stream: it is refused with TOO_MANY_STREAMS
         (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
         shuts down. It ends with NOT_FOUND when the conversation is deleted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAttachment(self, request, context):
+        """Tells what an attachment is, without its bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -901,6 +957,16 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultResponse.SerializeToString,
             ),
+            'ListApprovals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListApprovals,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalsRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalsResponse.SerializeToString,
+            ),
+            'GetApproval': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetApproval,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.SerializeToString,
+            ),
             'SetMode': grpc.unary_unary_rpc_method_handler(
                     servicer.SetMode,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.SetModeRequest.FromString,
@@ -956,6 +1022,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListMessagesRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListMessagesResponse.SerializeToString,
             ),
+            'GetMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMessage,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetMessageRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetMessageResponse.SerializeToString,
+            ),
             'ListRequestCycles': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRequestCycles,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListRequestCyclesRequest.FromString,
@@ -970,6 +1041,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.WaitRequestCycle,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleResponse.SerializeToString,
+            ),
+            'GetAttachment': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAttachment,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetAttachmentRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetAttachmentResponse.SerializeToString,
             ),
             'DownloadAttachment': grpc.unary_stream_rpc_method_handler(
                     servicer.DownloadAttachment,
@@ -1378,6 +1454,60 @@ class ConversationService(object):
             _registered_method=True)
 
     @staticmethod
+    def ListApprovals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/ListApprovals',
+            bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalsRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetApproval(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/GetApproval',
+            bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetMode(request,
             target,
             options=(),
@@ -1675,6 +1805,33 @@ class ConversationService(object):
             _registered_method=True)
 
     @staticmethod
+    def GetMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/GetMessage',
+            bedrock_dot_v1_dot_conversation__service__pb2.GetMessageRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.GetMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListRequestCycles(request,
             target,
             options=(),
@@ -1745,6 +1902,33 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/WaitRequestCycle',
             bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.WaitRequestCycleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAttachment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/GetAttachment',
+            bedrock_dot_v1_dot_conversation__service__pb2.GetAttachmentRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.GetAttachmentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -249,6 +249,18 @@ class ConversationServiceStub:
     and without one by its content: the answer that the call has already got is
     accepted again, as a `duplicate`.
     """
+    ListApprovals: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListApprovalsRequest, _conversation_service_pb2.ListApprovalsResponse]
+    """Lists the questions that wait for a person, those of the conversation that has
+    waited longest first, those of one response in its order.
+
+    A question that is answered or withdrawn while a client goes through the pages
+    may be listed still. WatchConversations with the filter
+    `state = awaiting_tool_approval` tells when to look again.
+    """
+    GetApproval: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRequest, _conversation_service_pb2.GetApprovalResponse]
+    """Reads a question that waits for a person. One that was answered or withdrawn is
+    NOT_FOUND: events tell how it ended.
+    """
     SetMode: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]
     """Changes what tools may do, in any state that is not terminal.
 
@@ -383,6 +395,11 @@ class ConversationServiceStub:
     Messages are never changed or removed, so going through the pages misses
     nothing.
     """
+    GetMessage: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetMessageRequest, _conversation_service_pb2.GetMessageResponse]
+    """Reads one message, by its name. One that waits in the queue can be read, too: its
+    `sequence` is zero. One that left the queue without being delivered is NOT_FOUND,
+    unless it was discarded: ListQueue tells what has become of it.
+    """
     ListRequestCycles: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListRequestCyclesRequest, _conversation_service_pb2.ListRequestCyclesResponse]
     """Reads request cycles: what was asked, and all that was done for it. Follow-ups
     that wait belong to no cycle yet and are not shown.
@@ -405,6 +422,8 @@ class ConversationServiceStub:
     (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
     shuts down. It ends with NOT_FOUND when the conversation is deleted.
     """
+    GetAttachment: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetAttachmentRequest, _conversation_service_pb2.GetAttachmentResponse]
+    """Tells what an attachment is, without its bytes."""
     DownloadAttachment: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.DownloadAttachmentRequest, _conversation_service_pb2.DownloadAttachmentResponse]
     """Reads the bytes of an image in pieces, exactly as it was sent."""
     Subscribe: _grpc.UnaryStreamMultiCallable[_conversation_service_pb2.SubscribeRequest, _conversation_service_pb2.SubscribeResponse]
@@ -721,6 +740,18 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     and without one by its content: the answer that the call has already got is
     accepted again, as a `duplicate`.
     """
+    ListApprovals: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListApprovalsRequest, _conversation_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
+    """Lists the questions that wait for a person, those of the conversation that has
+    waited longest first, those of one response in its order.
+
+    A question that is answered or withdrawn while a client goes through the pages
+    may be listed still. WatchConversations with the filter
+    `state = awaiting_tool_approval` tells when to look again.
+    """
+    GetApproval: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRequest, _conversation_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
+    """Reads a question that waits for a person. One that was answered or withdrawn is
+    NOT_FOUND: events tell how it ended.
+    """
     SetMode: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]  # type: ignore[assignment]
     """Changes what tools may do, in any state that is not terminal.
 
@@ -855,6 +886,11 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     Messages are never changed or removed, so going through the pages misses
     nothing.
     """
+    GetMessage: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetMessageRequest, _conversation_service_pb2.GetMessageResponse]  # type: ignore[assignment]
+    """Reads one message, by its name. One that waits in the queue can be read, too: its
+    `sequence` is zero. One that left the queue without being delivered is NOT_FOUND,
+    unless it was discarded: ListQueue tells what has become of it.
+    """
     ListRequestCycles: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListRequestCyclesRequest, _conversation_service_pb2.ListRequestCyclesResponse]  # type: ignore[assignment]
     """Reads request cycles: what was asked, and all that was done for it. Follow-ups
     that wait belong to no cycle yet and are not shown.
@@ -877,6 +913,8 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
     shuts down. It ends with NOT_FOUND when the conversation is deleted.
     """
+    GetAttachment: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetAttachmentRequest, _conversation_service_pb2.GetAttachmentResponse]  # type: ignore[assignment]
+    """Tells what an attachment is, without its bytes."""
     DownloadAttachment: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.DownloadAttachmentRequest, _conversation_service_pb2.DownloadAttachmentResponse]  # type: ignore[assignment]
     """Reads the bytes of an image in pieces, exactly as it was sent."""
     Subscribe: _aio.UnaryStreamMultiCallable[_conversation_service_pb2.SubscribeRequest, _conversation_service_pb2.SubscribeResponse]  # type: ignore[assignment]
@@ -1258,6 +1296,30 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def ListApprovals(
+        self,
+        request: _conversation_service_pb2.ListApprovalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.ListApprovalsResponse, _abc.Awaitable[_conversation_service_pb2.ListApprovalsResponse]]:
+        """Lists the questions that wait for a person, those of the conversation that has
+        waited longest first, those of one response in its order.
+
+        A question that is answered or withdrawn while a client goes through the pages
+        may be listed still. WatchConversations with the filter
+        `state = awaiting_tool_approval` tells when to look again.
+        """
+
+    @_abc_1.abstractmethod
+    def GetApproval(
+        self,
+        request: _conversation_service_pb2.GetApprovalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.GetApprovalResponse, _abc.Awaitable[_conversation_service_pb2.GetApprovalResponse]]:
+        """Reads a question that waits for a person. One that was answered or withdrawn is
+        NOT_FOUND: events tell how it ended.
+        """
+
+    @_abc_1.abstractmethod
     def SetMode(
         self,
         request: _conversation_service_pb2.SetModeRequest,
@@ -1458,6 +1520,17 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def GetMessage(
+        self,
+        request: _conversation_service_pb2.GetMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.GetMessageResponse, _abc.Awaitable[_conversation_service_pb2.GetMessageResponse]]:
+        """Reads one message, by its name. One that waits in the queue can be read, too: its
+        `sequence` is zero. One that left the queue without being delivered is NOT_FOUND,
+        unless it was discarded: ListQueue tells what has become of it.
+        """
+
+    @_abc_1.abstractmethod
     def ListRequestCycles(
         self,
         request: _conversation_service_pb2.ListRequestCyclesRequest,
@@ -1496,6 +1569,14 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         (RESOURCE_EXHAUSTED), and ends with SHUTTING_DOWN (UNAVAILABLE) when the server
         shuts down. It ends with NOT_FOUND when the conversation is deleted.
         """
+
+    @_abc_1.abstractmethod
+    def GetAttachment(
+        self,
+        request: _conversation_service_pb2.GetAttachmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.GetAttachmentResponse, _abc.Awaitable[_conversation_service_pb2.GetAttachmentResponse]]:
+        """Tells what an attachment is, without its bytes."""
 
     @_abc_1.abstractmethod
     def DownloadAttachment(

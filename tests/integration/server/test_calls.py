@@ -76,6 +76,12 @@ READS: dict[str, Message] = {
     "ListMessages": v1.ListMessagesRequest(parent=NAME),
     "ListRequestCycles": v1.ListRequestCyclesRequest(parent=NAME),
     "ListQueue": v1.ListQueueRequest(parent=NAME),
+    "ListApprovals": v1.ListApprovalsRequest(parent=NAME),
+    "GetMessage": v1.GetMessageRequest(name=f"{NAME}/messages/m1"),
+    "GetApproval": v1.GetApprovalRequest(name=f"{NAME}/approvals/t1"),
+    "GetAttachment": v1.GetAttachmentRequest(name=f"{NAME}/attachments/a1"),
+    "GetRequestCycle": v1.GetRequestCycleRequest(name=f"{NAME}/requestCycles/c1:1"),
+    "WaitRequestCycle": v1.WaitRequestCycleRequest(name=f"{NAME}/requestCycles/c1:1"),
     "ListConversations": v1.ListConversationsRequest(parent=NAME),
     "Subscribe": v1.SubscribeRequest(name=NAME),
     "VerifyConversation": v1.VerifyConversationRequest(name=NAME),
@@ -602,6 +608,19 @@ def test_a_model_and_a_tool_are_read_by_their_names(harness: GrpcHarness) -> Non
         lambda: harness.catalog.GetTool(v1.GetToolRequest(name="tools/none"), **call),
     ):
         assert refused(read).code == "NOT_FOUND"
+
+
+def test_models_and_tools_are_listed_in_pages(harness: GrpcHarness) -> None:
+    call: Any = {"metadata": AUTHORIZED, "timeout": 10}
+    request, found = v1.ListToolsRequest(page_size=2), list[list[str]]()
+    while not found or request.page_token:
+        answer = harness.catalog.ListTools(request, **call)
+        found.append([tool.name.removeprefix("tools/") for tool in answer.tools])
+        request.page_token = answer.next_page_token
+    assert found == [["patch", "request_mode_upgrade"], ["submit_result"]]
+    token = harness.catalog.ListTools(v1.ListToolsRequest(page_size=1), **call).next_page_token
+    other = v1.ListModelsRequest(page_token=token)
+    assert refused(lambda: harness.catalog.ListModels(other, **call)).fields == ["page_token"]
 
 
 def test_tools_are_listed_with_whom_they_are_for_and_where_they_work(harness: GrpcHarness) -> None:

@@ -8,11 +8,12 @@ import pytest
 from bedrock import v1
 from google.protobuf.duration_pb2 import Duration
 
-from actors.core.content import MessageType, Text
+from actors.core.content import MessageType, Text, ToolUse
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
-from actors.core.states import Idle, Ledger, LlmRequesting, Phase, QueuedInput
+from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, Ledger, LlmRequesting, Phase, QueuedInput
 from actors.messages import commands as requests
+from actors.ports import Attachment
 from server.contract import limits
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
 from tests.integration.server.test_calls import ask, pages
@@ -355,3 +356,102 @@ def test_who_waits_counts_as_a_stream(open_harness: Callable[..., GrpcHarness]) 
     assert (refusal.code, refusal.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_STREAMS")
     assert refused(wait(harness, 1).result).reason == "TOO_MANY_STREAMS"
     call.cancel()
+
+
+# --- messages, by their names -----------------------------------------------------------------------------------------
+
+
+def test_a_message_is_read_by_its_name_also_while_it_waits(harness: GrpcHarness, queued: Author) -> None:
+    queued.commit(queued.says("stored"))
+
+    def read(message: str) -> v1.Message:
+        request = v1.GetMessageRequest(name=f"conversations/slug-c1/messages/{message}")
+        found: v1.Message = ask(harness, "GetMessage", request).message
+        return found
+
+    listed = ask(harness, "ListMessages", v1.ListMessagesRequest(parent=NAME)).messages
+    assert [read("m1")] == list(listed)
+    waiting = ask(harness, "ListQueue", v1.ListQueueRequest(parent=NAME)).messages
+    assert [read(each.message.name[-2:]) for each in waiting] == [each.message for each in waiting]
+    assert {each.message.sequence for each in waiting} == {0}
+    Author(queued.store, harness.hub, "c2")
+    for name in (f"{NAME}/messages/q2", f"{NAME}/messages/m9", "conversations/c2/messages/m1"):
+        refusal = refused(lambda name=name: ask(harness, "GetMessage", v1.GetMessageRequest(name=name)))  # type: ignore[misc]
+        assert (refusal.code, refusal.text) == ("NOT_FOUND", f"{name} does not exist")
+
+
+# --- the questions that wait for a person -----------------------------------------------------------------------------
+
+
+def asks(author: Author, at: int, *open_: int) -> None:
+    """A response with three calls that begins to wait at a time; only these still need an answer."""
+    calls = tuple(ToolUse(f"{author.record.id}-t{number}", "bash", '{"command": "ls"}') for number in range(3))
+    undecided = tuple(calls[number].id for number in open_)
+    state = AwaitingToolApproval(Ledger(run=1, live=True), calls, undecided, ApprovalKind.TOOL, "r1", at)
+    author.commit(changed("awaiting_tool_approval"), state=state, state_updated_at=at)
+
+
+@pytest.fixture
+def asking(harness: GrpcHarness, author: Author) -> dict[str, Author]:
+    """Three that ask, c3 first and then c1 and c2 at once; another that does not, and one of somebody else."""
+    found = {"c1": author} | {id_: Author(author.store, harness.hub, id_) for id_ in ("c2", "c3", "c4")}
+    other = Author(author.store, harness.hub, "c5", principal="somebody")
+    for each, at, open_ in ((found["c1"], 20, (0, 1, 2)), (found["c2"], 20, (2,)), (found["c3"], 10, (0, 2))):
+        asks(each, at, *open_)
+    asks(other, 5, 0)
+    return found
+
+
+def questions(harness: GrpcHarness, parent: str, size: int) -> list[str]:
+    request = v1.ListApprovalsRequest(parent=parent, page_size=size)
+    got = pages(harness, "ListApprovals", request, "approvals")
+    assert all(len(page) == size for page in got[:-1])
+    return [each.name.rpartition("/")[2] for page in got for each in page]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 100])
+def test_questions_are_listed_in_pages_those_that_wait_longest_first(
+    harness: GrpcHarness, asking: dict[str, Author], size: int
+) -> None:
+    assert questions(harness, "conversations/-", size) == ["c3-t0", "c3-t2", "c1-t0", "c1-t1", "c1-t2", "c2-t2"]
+    assert questions(harness, "conversations/slug-c1", size) == ["c1-t0", "c1-t1", "c1-t2"]
+    assert questions(harness, "conversations/c4", size) == []
+
+
+def test_a_question_is_shown_as_the_conversation_shows_it_and_only_while_it_is_open(
+    harness: GrpcHarness, asking: dict[str, Author]
+) -> None:
+    state = ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME)).conversation.state
+    listed = ask(harness, "ListApprovals", v1.ListApprovalsRequest(parent=NAME)).approvals
+    assert list(state.awaiting_approval.pending) == list(listed)
+    one = v1.GetApprovalRequest(name=f"{NAME}/approvals/c1-t1")
+    assert ask(harness, "GetApproval", one).approval == listed[1]
+    asks(asking["c1"], 20, 0, 2)
+    refusal = refused(lambda: ask(harness, "GetApproval", one))
+    assert (refusal.code, refusal.text) == ("NOT_FOUND", f"{one.name} does not exist")
+
+
+def test_answers_between_two_pages_leave_no_question_out(harness: GrpcHarness, asking: dict[str, Author]) -> None:
+    request = v1.ListApprovalsRequest(parent="conversations/-", page_size=3)
+    first = ask(harness, "ListApprovals", request)
+    request.page_token = first.next_page_token
+    asks(asking["c3"], 10, 2)  # before the place where the list goes on
+    asks(asking["c1"], 20, 2)  # c1-t0, the last one shown, is among the answered ones
+    rest = ask(harness, "ListApprovals", request).approvals
+    assert [each.name.rpartition("/")[2] for each in rest] == ["c1-t2", "c2-t2"]
+    asking["c1"].commit(changed("idle"), state=Idle(Ledger(run=1)), state_updated_at=30)
+    asks(asking["c1"], 40, 0)
+    rest = ask(harness, "ListApprovals", request).approvals
+    assert [each.name.rpartition("/")[2] for each in rest] == ["c2-t2", "c1-t0"]
+
+
+def test_an_attachment_is_described_without_its_bytes(harness: GrpcHarness, author: Author) -> None:
+    author.store.put_attachment("c1", Attachment("a1", "image/png", b"1234", 30, 20))
+    author.store.put_attachment("c1", Attachment("a1.small", "image/png", b"1", 3, 2))
+    found = ask(harness, "GetAttachment", v1.GetAttachmentRequest(name="conversations/slug-c1/attachments/a1"))
+    assert found.attachment == v1.Attachment(
+        name=f"{NAME}/attachments/a1", media_type="image/png", size_bytes=4, width=30, height=20
+    )
+    for hidden in ("a2", "a1.small"):
+        request = v1.GetAttachmentRequest(name=f"{NAME}/attachments/{hidden}")
+        assert refused(lambda request=request: ask(harness, "GetAttachment", request)).code == "NOT_FOUND"  # type: ignore[misc]

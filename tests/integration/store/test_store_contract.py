@@ -499,6 +499,8 @@ def ten(store: Store) -> tuple[Message, ...]:
 
 def test_messages_are_paged_in_both_directions(store: Store, ten: tuple[Message, ...]) -> None:
     assert store.messages("c1", limit=3) == ten[:3]
+    assert [store.message("c1", each) for each in (ten[4].id, "none", "")] == [ten[4], None, None]
+    assert store.message("c2", ten[9].id) is store.message("c3", ten[4].id) is None
     assert store.messages("c1", after=3, limit=3) == ten[3:6]
     assert store.messages("c1", after=3, before=6, limit=9) == ten[3:5]
     assert store.messages("c1", limit=3, descending=True) == ten[:-4:-1]

@@ -409,7 +409,7 @@ class FakeBedrock:
         if waiting := self.refusals.get(method.name):
             raise waiting.popleft()
         name = getattr(request, "name", "") or getattr(request, "parent", "")
-        if name.startswith("conversations/") and name.split("/")[1] not in ("c1", SLUG):
+        if name.startswith("conversations/") and name.split("/")[1] not in ("c1", SLUG, "-"):
             resource = error_details_pb2.ResourceInfo(resource_type="bedrock.v1.Conversation", resource_name=name)
             raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", f"{name} does not exist", [resource])
         context.add_callback(self._wake)
@@ -689,8 +689,24 @@ class FakeBedrock:
             while self.keeps_list_open and not self._closing and context.is_active():
                 self._changed.wait(0.1)
 
+    def GetMessage(self, request: v1.GetMessageRequest) -> v1.GetMessageResponse:
+        return v1.GetMessageResponse(message=v1.Message(name=request.name))
+
+    def ListApprovals(self, request: v1.ListApprovalsRequest) -> v1.ListApprovalsResponse:
+        open_ = self.conversation.state.awaiting_approval.pending
+        return v1.ListApprovalsResponse(approvals=open_)
+
+    def GetApproval(self, request: v1.GetApprovalRequest) -> v1.GetApprovalResponse:
+        return v1.GetApprovalResponse(approval=v1.PendingApproval(name=request.name))
+
+    def GetAttachment(self, request: v1.GetAttachmentRequest) -> v1.GetAttachmentResponse:
+        return v1.GetAttachmentResponse(attachment=v1.Attachment(name=request.name, size_bytes=4))
+
     def ListModels(self, request: v1.ListModelsRequest) -> v1.ListModelsResponse:
-        return v1.ListModelsResponse(models=self.models)
+        """Answer in pages of one."""
+        number = int(request.page_token or 0)
+        token = str(number + 1) if number + 1 < len(self.models) else ""
+        return v1.ListModelsResponse(models=self.models[number : number + 1], next_page_token=token)
 
     def GetModel(self, request: v1.GetModelRequest) -> v1.GetModelResponse:
         return v1.GetModelResponse(model=v1.Model(name=request.name))
@@ -702,7 +718,10 @@ class FakeBedrock:
         return v1.ListToolsResponse(tools=[v1.Tool(name="tools/bash", description="Runs a command.", writes=True)])
 
     def BrowseDirectory(self, request: v1.BrowseDirectoryRequest) -> v1.BrowseDirectoryResponse:
-        return v1.BrowseDirectoryResponse(path=request.path or "/root")
+        """Answer in pages of one entry."""
+        entry = v1.BrowseDirectoryResponse.Entry(name=f"file{request.page_token}")
+        token = "" if request.page_token else "2"
+        return v1.BrowseDirectoryResponse(path=request.path or "/root", entries=[entry], next_page_token=token)
 
     def GetServerInfo(self, request: v1.GetServerInfoRequest) -> v1.GetServerInfoResponse:
         return self.info

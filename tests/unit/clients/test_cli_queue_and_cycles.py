@@ -369,3 +369,19 @@ def test_a_timeline_is_shown_with_the_facts(program: Program, fake: FakeBedrock)
     plain = json.loads(program("show", SLUG, "--timeline", "--output", "json").stdout)
     assert len(plain["request_cycles"]) == 2
     assert plain["slug"] == SLUG
+
+
+# --- approvals --------------------------------------------------------------------------------------------------------
+
+
+def test_approvals_are_listed_with_their_conversations(program: Program, fake: FakeBedrock) -> None:
+    assert program("approvals").stdout == ""
+    call = v1.ToolCall(tool_use_id="t1", tool="bash")
+    call.input.update({"command": "rm x"})
+    fake.conversation.state.awaiting_approval.pending.add(name=f"{NAME}/approvals/t1", tool_call=call)
+    for arguments in (("approvals",), ("approvals", SLUG)):
+        assert program(*arguments).stdout == f'{SLUG}\tt1\tbash\t\t{{"command": "rm x"}}\n'
+    asked = [each.parent for each in fake.asked(v1.ListApprovalsRequest)]
+    assert asked == ["conversations/-", "conversations/-", f"conversations/{SLUG}"]
+    shown = json.loads(program("approvals", "--output", "json").stdout)
+    assert [each["name"] for each in shown] == [f"{NAME}/approvals/t1"]

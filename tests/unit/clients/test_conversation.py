@@ -57,7 +57,7 @@ def test_the_token_goes_with_every_call(client: Client, fake: FakeBedrock) -> No
     fake.answers.append(says("x"))
     client.conversation(SLUG).send("Hi").wait()
     client.models()
-    assert len(fake.metadata) == 3
+    assert len(fake.metadata) == 4
     assert {metadata.get("authorization") for metadata in fake.metadata} == {"Bearer secret"}
 
 
@@ -505,6 +505,11 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert [step.step for step in conversation.replay()] == [1]
     assert conversation.attachment(f"{NAME}/attachments/a") == b"\x89PNG"
     assert list(conversation.cycles(view="full")) == []
+    assert conversation.message("m1").name == conversation.message(f"{NAME}/messages/m1").name == f"{NAME}/messages/m1"
+    assert conversation.attachment_info(f"{NAME}/attachments/a").size_bytes == 4
+    assert conversation.approval("t1").tool_use_id == "t1"
+    assert list(conversation.approvals()) == list(client.approvals()) == []
+    assert [each.parent for each in fake.asked(v1.ListApprovalsRequest)] == [NAME, "conversations/-"]
     assert conversation.cycle("c1:1").name == f"{NAME}/requestCycles/c1:1"
     assert conversation.wait_for_cycle("c1:1").stop_reason == "completed"
     assert conversation.delete() == []
@@ -515,7 +520,8 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert [tool.name for tool in client.tools()] == ["tools/bash"]
     assert (client.tool("bash").name, client.model("models/a/b").name) == ("tools/bash", "models/a/b")
     assert client.server_info().version == "0.1.0"
-    assert client.browse("/tmp").path == "/tmp"
+    listing = client.browse("/tmp")
+    assert (listing.path, [entry.name for entry in listing.entries]) == ("/tmp", ["file", "file2"])
 
 
 def test_waiting_for_a_cycle_goes_on_until_the_run_has_ended_or_the_time_is_up(

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 OMITTED = {
     "bedrock.v1.Image": {"data"},  # set in requests only
+    "bedrock.v1.BrowseDirectoryResponse": {"next_page_token"},  # the pages are put together
     "bedrock.v1.Event": {"heartbeat", "deleted"},  # never shown; says nothing but its kind
     "bedrock.v1.WatchConversationsResponse": {"heartbeat", "caught_up"},  # say nothing but their kinds
 }
@@ -58,8 +59,9 @@ ENVELOPES = {
         f"{call}ConversationResponse"
         for call in "Create Get Update Archive Unarchive Delete Continue Fork Verify".split()
     ),
-    *("GetModelResponse", "GetToolResponse", "GetRequestCycleResponse", "WaitRequestCycleResponse"),
-    *(f"List{what}Response" for what in "Conversations Messages RequestCycles Queue Models Tools".split()),
+    *(f"Get{what}Response" for what in "Model Tool Message RequestCycle Approval Attachment".split()),
+    *(f"List{what}Response" for what in "Conversations Messages RequestCycles Queue Approvals Models Tools".split()),
+    "WaitRequestCycleResponse",
     *"SendMessageResponse SpawnSubAgentsResponse ResolveApprovalResponse WithdrawMessageResponse".split(),
     "SubmitToolResultResponse",
     *"TriggerContinuationResponse SubscribeResponse ExportConversationResponse DownloadAttachmentResponse".split(),

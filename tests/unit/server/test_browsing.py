@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from bedrock import v1
 
 from actors.adapters.workspace import directory_listing
 from actors.adapters.workspace.local import LocalWorkspace
 from server.queries.browse import NotBrowsableError, browse_directory
 
-if TYPE_CHECKING:
-    from bedrock import v1
-
 
 def browse(path: str, *protected: Path) -> v1.BrowseDirectoryResponse:
-    return browse_directory(LocalWorkspace(lambda: [str(path) for path in protected]), path)
+    request = v1.BrowseDirectoryRequest(path=path)
+    return browse_directory(LocalWorkspace(lambda: [str(path) for path in protected]), request)
 
 
 def listed(path: Path, *protected: Path) -> list[tuple[str, bool]]:
@@ -92,18 +90,21 @@ def test_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:
     assert listed(tmp_path) == [("fine", False)]
 
 
-def test_of_many_entries_the_first_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_listing, "MAX_ENTRIES", 3)
+def test_many_entries_come_in_pages(tmp_path: Path) -> None:
     for name in "fabcde":
         (tmp_path / name).touch()
     (tmp_path / "z").mkdir()
-    answer = browse(str(tmp_path))
-    assert [entry.name for entry in answer.entries] == ["z", "a", "b"]
-    assert answer.truncated
+    request = v1.BrowseDirectoryRequest(path=str(tmp_path), page_size=3)
+    found: list[list[str]] = []
+    while not found or request.page_token:
+        answer = browse_directory(LocalWorkspace(list), request)
+        found.append([entry.name for entry in answer.entries])
+        assert not answer.truncated
+        request.page_token = answer.next_page_token
+    assert found == [["z", "a", "b"], ["c", "d", "e"], ["f"]]
 
 
 def test_a_huge_directory_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_listing, "MAX_SCANNED", 5)
     monkeypatch.setattr(directory_listing, "MAX_ENTRIES", 3)
     for number in range(20):
         (tmp_path / str(number)).touch()

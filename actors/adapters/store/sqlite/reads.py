@@ -177,6 +177,15 @@ class StoreReads:
         query = _between(MESSAGES, "sequence_id", before, descending=descending)
         return self._page(rows.message_of, query, (self._visible(conversation_id), after, limit))
 
+    @read_again
+    def message(self, conversation_id: str, message_id: str) -> Message | None:
+        """Return a message; see ports.Store."""
+        visible = self._visible(conversation_id)
+        with self._reading() as connection:
+            key = rows.message_key(visible, message_id)
+            row = connection.execute(f"{MESSAGES} AND id = ?", (visible, key)).fetchone()
+        return None if row is None else rows.message_of(row)
+
     def history(self, conversation_id: str, through: int) -> tuple[Message, ...]:
         """Return all messages up to a sequence; see ports.Store."""
         return self.messages(conversation_id, before=through + 1, limit=ALL)

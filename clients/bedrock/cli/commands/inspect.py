@@ -1,7 +1,8 @@
-"""Read-only commands: list, show, models, tools, mcp."""
+"""Read-only commands: list, show, approvals, models, tools, mcp."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from datetime import UTC, datetime
@@ -21,9 +22,10 @@ from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
+from bedrock.errors import NotFound
 
 if TYPE_CHECKING:
-    from bedrock import Conversation
+    from bedrock import Client, Conversation
     from bedrock.conversations import ConversationInfo
     from bedrock.messages import Usage
     from bedrock.states import ConversationState
@@ -151,6 +153,49 @@ def _timeline(conversation: Conversation, now: ConversationInfo, limit: int, out
     _print_facts(now, paint)
     for line in timeline_of(cycles, paint, columns(sys.stdout)):
         print_line(line)
+
+
+@click.command()
+@click.argument("name", required=False, type=CONVERSATION)
+@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
+@JSON_OPTION
+@click.pass_context
+def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
+    """List the tool calls that wait for approval: of all conversations, or of one.
+
+    Those of the conversation that has waited longest come first. `bedrock approve` and `bedrock deny` answer them.
+    """
+    client = connect(ctx)
+    found = list(islice(client.conversation(name).approvals() if name else client.approvals(), limit))
+    if output == "json":
+        print_values(found)
+        return
+    if not found and sys.stdout.isatty():
+        print_text("Nothing waits for approval.")
+        return
+    slugs = {asked: _slug(client, asked) for asked in dict.fromkeys(each.conversation for each in found)}
+    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
+    print_table(
+        ("conversation", "call", "tool", "asked", "input"),
+        (
+            (
+                slugs[each.conversation],
+                each.tool_use_id,
+                each.tool,
+                ago(each.create_time, now) if each.create_time else "",
+                one_line(json.dumps(each.input, ensure_ascii=False), 300),
+            )
+            for each in found
+        ),
+    )
+
+
+def _slug(client: Client, name: str) -> str:
+    """Return the slug of a conversation; its id if it was deleted meanwhile."""
+    try:
+        return client.conversation(name).get().slug
+    except NotFound:
+        return name.removeprefix("conversations/")
 
 
 @click.command()
