@@ -46,8 +46,8 @@ def _looked_up(store: ConversationReader, condition: Condition) -> Condition:
             return TextEquals(TextField.DIRECTORY, os.path.realpath(path))
         case IsWithin(path):
             return IsWithin(os.path.realpath(path))
-        case TextEquals(TextField.PARENT, name) if name:
-            return TextEquals(TextField.PARENT, store.find_slug(name) or name)
+        case TextEquals(TextField.PARENT | TextField.FORKED_FROM as field, name) if name:
+            return TextEquals(field, store.find_slug(name) or name)
         case _:
             return condition
 

@@ -15,6 +15,7 @@ from actors.adapters.store.sqlite import listing
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind
+from actors.core.profile import Profile
 from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmRequesting, Phase
 from actors.ports.store.conditions import Order, OrderKey, Selection, matches, selects
 from server.contract.filters.fields import FIELDS, meaning
@@ -55,6 +56,7 @@ LABELS: tuple[dict[str, str], ...] = (
     {'q"\\': 'v"\\', "ü\U0001f600": "\n\t"},
     {"a.b": "docs"},
 )
+PROFILES = (Profile(), Profile(forked_from="c00"), Profile(forked_from="c07"), Profile(instructions="x"))
 TIMES = (0, 1_000, 1_001, 86_400_000)
 
 
@@ -75,6 +77,7 @@ def commits() -> Iterator[Commit]:
             parent_conversation_id="c00" if child else None,
             user_initiated=not child,
             created_at=TIMES[number % 4],
+            profile=PROFILES[number % 4],
         )
         commit = draft.create()
         state = STATES[number // 3 % 5]
@@ -124,7 +127,9 @@ def joined(*parts: st.SearchStrategy[str] | str) -> st.SearchStrategy[str]:
 
 RESTRICTIONS = st.one_of(
     joined(st.sampled_from(["title", "slug", "model"]), PART, TEXTS),
-    joined(st.sampled_from(["title", "slug", "parent", "create_time", "update_time", "archive_time"]), ":*"),
+    joined(
+        st.sampled_from(["title", "slug", "parent", "forked_from", "create_time", "update_time", "archive_time"]), ":*"
+    ),
     joined("state", EQUAL, st.sampled_from(KINDS)),
     joined(st.sampled_from(["busy", "archived"]), EQUAL, FLAG),
     joined("mode", EQUAL, st.sampled_from(["restricted", "MODE_UNRESTRICTED"])),
@@ -132,7 +137,9 @@ RESTRICTIONS = st.one_of(
     joined(st.sampled_from(["create_time", "update_time", "archive_time"]), COMPARED, INSTANTS),
     joined("labels:", KEYS),
     joined("labels.", KEYS, PART, VALUES),
-    joined("parent", EQUAL, st.sampled_from(["conversations/c00", "conversations/c07"])),
+    joined(
+        st.sampled_from(["parent", "forked_from"]), EQUAL, st.sampled_from(["conversations/c00", "conversations/c07"])
+    ),
 )
 FILTERS = st.recursive(
     RESTRICTIONS,

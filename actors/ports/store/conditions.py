@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TextField(StrEnum):
-    """A field of a record that holds a text, by its name there, which is also that of its column."""
+    """A field of a record that holds a text, by its name there, or in its profile."""
 
     MODE = "mode"
     MODEL = "model"
@@ -27,6 +27,8 @@ class TextField(StrEnum):
     SLUG = "slug"
     DIRECTORY = "cwd"
     PARENT = "parent_conversation_id"
+    FORKED_FROM = "forked_from"
+    """The conversation that a fork comes from, in its profile; all others are columns."""
 
 
 class TimeField(StrEnum):
@@ -254,4 +256,4 @@ def beneath(directory: str) -> str:
 
 
 def _text(record: ConversationRecord, field: TextField) -> str:
-    return getattr(record, field) or ""
+    return getattr(record.profile if field is TextField.FORKED_FROM else record, field) or ""

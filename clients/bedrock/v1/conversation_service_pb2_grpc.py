@@ -104,6 +104,8 @@ class ConversationServiceStub(object):
     `!=` is true of a time that is not set.
     * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
     sub-agent.
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+    every fork.
 
     `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
     filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
@@ -358,6 +360,8 @@ class ConversationServiceServicer(object):
     `!=` is true of a time that is not set.
     * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
     sub-agent.
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+    every fork.
 
     `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
     filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
@@ -1149,6 +1153,8 @@ class ConversationService(object):
     `!=` is true of a time that is not set.
     * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
     sub-agent.
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+    every fork.
 
     `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
     filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at

@@ -105,6 +105,8 @@ class ConversationServiceStub:
       `!=` is true of a time that is not set.
     * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
       sub-agent.
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+      every fork.
 
     `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
     filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
@@ -599,6 +601,8 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
       `!=` is true of a time that is not set.
     * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
       sub-agent.
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+      every fork.
 
     `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
     filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at
@@ -1089,6 +1093,8 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
       `!=` is true of a time that is not set.
     * `parent` (= !=): `conversations/{conversation}`; `parent:*` is true of every
       sub-agent.
+    * `forked_from` (= !=): `conversations/{conversation}`; `forked_from:*` is true of
+      every fork.
 
     `a != b` is the same as `NOT a = b`: true of a label that is not there, too. A
     filter may have 8 KiB in UTF-8, 100 restrictions and 32 levels of parentheses at

@@ -140,14 +140,19 @@ def _directory(restriction: Restriction) -> Condition:
     return IsWithin(value.text) if operator == ":" else _wanted(TextEquals(TextField.DIRECTORY, value.text), operator)
 
 
-def _parent(restriction: Restriction) -> Condition:
-    operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
-    if operator == ":" and _is_any(value):
-        return _set(TextField.PARENT)
-    conversation = parse_conversation(value.text)
-    if conversation is None:
-        raise FilterError(value.at, "must be conversations/{conversation}")
-    return _wanted(TextEquals(TextField.PARENT, conversation), operator)
+def _conversation(field: TextField) -> Callable[[Restriction], Condition]:
+    """Return the meaning of the name of a conversation."""
+
+    def make(restriction: Restriction) -> Condition:
+        operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
+        if operator == ":" and _is_any(value):
+            return _set(field)
+        conversation = parse_conversation(value.text)
+        if conversation is None:
+            raise FilterError(value.at, "must be conversations/{conversation}")
+        return _wanted(TextEquals(field, conversation), operator)
+
+    return make
 
 
 def _time(field: TimeField) -> Callable[[Restriction], Condition]:
@@ -208,6 +213,7 @@ FIELDS: dict[str, Callable[[Restriction], Condition]] = {
     "update_time": _time(TimeField.UPDATED),
     "archive_time": _time(TimeField.ARCHIVED),
     "archived": _archived,
-    "parent": _parent,
+    "parent": _conversation(TextField.PARENT),
+    "forked_from": _conversation(TextField.FORKED_FROM),
 }
 """What a restriction of each field means, except of labels."""

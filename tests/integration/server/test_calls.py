@@ -495,6 +495,8 @@ def test_conversations_are_listed_in_other_orders_and_by_what_they_are(harness: 
     assert listed(order_by="title") == ["n1", "n2", "n0"]
     assert listed(filter="labels.n = b OR title:a", order_by="title desc") == ["n2", "n1"]
     assert listed(filter="parent = conversations/slug-n0") == listed(filter="parent:*") == ["n0-a1"]
+    Author(store, hub, "f1", profile=Profile(forked_from="n0"))
+    assert listed(filter="forked_from = conversations/slug-n0") == listed(filter="forked_from:*") == ["f1"]
     assert sorted(listed(filter="parent:* OR title = c")) == ["n0", "n0-a1"]
     assert listed(filter="title:*", parent="conversations/n0") == []
     wrong = v1.ListConversationsRequest(filter="title = ", order_by="size")

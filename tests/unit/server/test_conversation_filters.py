@@ -9,6 +9,7 @@ import pytest
 
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind
+from actors.core.profile import Profile
 from actors.core.states import ApprovalKind, AwaitingToolApproval, Error, Ledger
 from actors.ports.store.conditions import LATEST_FIRST, Order, OrderKey, matches
 from server.contract import limits
@@ -25,6 +26,7 @@ RECORD: dict[str, Any] = {
     "mode": Mode.RESTRICTED,
     "labels": {"team": "docs", "app/role.x": "lead", "empty": ""},
     "created_at": 1_000,
+    "profile": Profile(forked_from="c7"),
     "updated_at": 1_767_225_600_500,  # 2026-01-01T00:00:00.500Z
     "state": Error(Ledger(), "it failed", ErrorKind.NETWORK),
 }
@@ -85,6 +87,9 @@ def holds(text: str, **fields: Any) -> bool:
         "NOT archive_time < 2030-01-01T00:00:00Z",
         "parent != conversations/c9",
         "NOT parent:*",
+        "forked_from = conversations/c7",
+        "forked_from:*",
+        "forked_from != conversations/c8",
         "title:* slug:* labels:team",
     ],
 )
@@ -119,6 +124,8 @@ def test_an_empty_filter_holds_for_all() -> None:
         "archive_time < 2030-01-01T00:00:00Z",
         "parent:*",
         "parent = conversations/c9",
+        "forked_from = conversations/c8",
+        "NOT forked_from:*",
     ],
 )
 def test_a_restriction_that_does_not_hold(text: str) -> None:
@@ -131,6 +138,7 @@ def test_a_sub_agent_an_archived_one_and_one_that_is_busy() -> None:
     assert holds("archived = true AND archive_time = 1970-01-01T00:00:00.005Z", archived_at=5)
     asking = AwaitingToolApproval(Ledger(), (), (), ApprovalKind.TOOL, "r", 5)
     assert holds("busy = true AND state = awaiting_tool_approval", state=asking)
+    assert holds("NOT forked_from:* AND forked_from != conversations/c7", profile=Profile())
     assert holds('title:* OR title = ""', title="")
 
 

@@ -31,6 +31,10 @@ CONTAINS = "contains_folded"
 """The name of `contains_folded` in SQL: SQLite itself folds ASCII only."""
 
 _NULLABLE_TEXT = frozenset({TextField.SLUG, TextField.PARENT})
+_FORKED_FROM = """coalesce((
+    SELECT CASE WHEN json_valid(profile) THEN json_extract(profile, '$.forked_from') END
+    FROM profiles WHERE profiles.conversation_id = conversations.id
+), '')"""
 _NULLABLE_TIME = frozenset({TimeField.ARCHIVED})
 
 
@@ -83,6 +87,8 @@ def joined(operator: str, empty: str, clauses: Sequence[Clause]) -> Clause:
 
 
 def _text(field: TextField) -> str:
+    if field is TextField.FORKED_FROM:
+        return _FORKED_FROM
     return f"coalesce({field}, '')" if field in _NULLABLE_TEXT else field
 
 
