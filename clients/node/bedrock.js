@@ -59,13 +59,36 @@ export class Bedrock {
   close = () => this.#stubs.forEach((stub) => stub.close());
 
   /** Make a unary call of either service: `call('listModels', {})`. Throws BedrockError. */
-  async call(method, request) {
+  async call(method, request, timeout = this.timeout) {
     try {
       const stub = this.#stub(method, request);
-      return await promisify(stub[method]).call(stub, request, this.#metadata, { deadline: Date.now() + this.timeout });
+      return await promisify(stub[method]).call(stub, request, this.#metadata, { deadline: Date.now() + timeout });
     } catch (error) {
       throw this.#failed(error);
     }
+  }
+
+  /** Make a call that may be repeated, for as long as a stream is tried again. Throws BedrockError. */
+  async insist(method, request, timeout = this.timeout) {
+    for (let failures = 0, since = Date.now(); ; failures += 1) {
+      const began = Date.now();
+      try {
+        return await this.call(method, request, timeout);
+      } catch (error) {
+        if (Date.now() - began > this.timeout) [failures, since] = [0, Date.now()]; // the server was there until now
+        if (error.code !== 'UNAVAILABLE' || Date.now() - since > this.reconnectFor) throw error;
+        const delay = backoff(failures);
+        this.onDisconnect(error, delay);
+        await pause(delay);
+      }
+    }
+  }
+
+  /** What a call lists, page by page: `all('listTools', 'tools')`. */
+  async *all(method, list, fields = {}) {
+    const page = await this.call(method, fields);
+    yield* page[list];
+    if (page.nextPageToken) yield* this.all(method, list, { ...fields, pageToken: page.nextPageToken });
   }
 
   /** Open a stream, as gRPC has it: to be iterated over, and to be cancelled. Throws BedrockError. */
@@ -116,15 +139,38 @@ export class Bedrock {
   }
 
   /** The conversations, the latest changed first. `fields`: of ListConversationsRequest, like filter. */
-  async *conversations(fields = {}) {
-    const page = await this.call('listConversations', fields);
-    yield* page.conversations;
-    if (page.nextPageToken) yield* this.conversations({ ...fields, pageToken: page.nextPageToken });
+  conversations = (fields = {}) => this.all('listConversations', 'conversations', fields);
+
+  /**
+   * Follow the list of conversations: those that exist, `caughtUp`, then every change. `fields`: of
+   * WatchConversationsRequest, like filter. A broken connection ends it with an error: begin again then.
+   */
+  async *watchConversations(fields = {}) {
+    const stream = this.stream('watchConversations', fields);
+    try {
+      for await (const entry of stream) if (entry.event !== 'heartbeat') yield entry;
+    } catch (error) {
+      throw BedrockError.from(error);
+    } finally {
+      stream.cancel();
+    }
   }
+
+  /** The questions of all conversations that wait for an answer; `conversation(…).resolve(approval, 'APPROVE')` answers. */
+  approvals = () => this.all('listApprovals', 'approvals', { parent: 'conversations/-' });
+
+  /** The models that conversations can use. */
+  models = () => this.all('listModels', 'models');
+
+  /** The model `models/{id}`. */
+  model = async (name) => (await this.call('getModel', { name })).model;
 
   /** The conversation `conversations/{id or slug}`. Nothing is asked yet. */
   conversation = (name) => new Conversation(this, name);
 }
+
+/** Milliseconds that one call of WaitRequestCycle may wait. */
+const LONGEST_WAIT = 600_000;
 
 /** Milliseconds to wait after so many failures. */
 const backoff = (failures) => Math.min(100 * 2 ** failures, 5_000) * (0.8 + 0.4 * Math.random());
@@ -166,11 +212,36 @@ class Conversation {
   /** Stop what is under way; never refused. `fields`: more of CancelConversationRequest, like discardQueued: true. */
   cancel = (fields = {}) => this.client.call('cancelConversation', { name: this.name, ...fields });
 
+  /** The conversation as it is now. */
+  get = async () => (await this.client.call('getConversation', { name: this.name })).conversation;
+
+  /** Change these fields of the conversation and no others. With an `etag`, only if that is still the present one. */
+  async update({ etag = '', ...fields }) {
+    const paths = Object.keys(fields).map((field) => field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`));
+    const conversation = { name: this.name, etag, ...fields };
+    return (await this.client.call('updateConversation', { conversation, updateMask: { paths } })).conversation;
+  }
+
+  /** Delete the conversation. `fields`: more of DeleteConversationRequest, like force: true or etag. */
+  delete = (fields = {}) => this.client.call('deleteConversation', { name: this.name, ...fields });
+
   /** The history, oldest message first. */
-  async *messages(pageToken = '') {
-    const page = await this.client.call('listMessages', { parent: this.name, pageToken });
-    yield* page.messages;
-    if (page.nextPageToken) yield* this.messages(page.nextPageToken);
+  messages = () => this.client.all('listMessages', 'messages', { parent: this.name });
+
+  /** What a run did, by its name: `run.name`. `fields`: more of GetRequestCycleRequest, like view: 'VIEW_ROUNDS'. */
+  cycle = async (name, fields = {}) => (await this.client.call('getRequestCycle', { name, ...fields })).requestCycle;
+
+  /**
+   * Wait for the end of a run without its events, and return its cycle. It answers no question of the run. `timeout`:
+   * milliseconds after which the cycle is returned as it is then, without an `endTime`.
+   */
+  async waitForCycle(name, { timeout = Infinity, ...fields } = {}) {
+    for (const until = Date.now() + timeout; ; ) {
+      const wait = Math.min(Math.max(until - Date.now(), 0), LONGEST_WAIT);
+      const request = { name, timeout: { seconds: Math.floor(wait / 1000), nanos: (wait % 1000) * 1e6 }, ...fields };
+      const { requestCycle } = await this.client.insist('waitRequestCycle', request, wait + this.client.timeout);
+      if (requestCycle.endTime || Date.now() >= until) return requestCycle;
+    }
   }
 
   /**
@@ -270,17 +341,11 @@ class Run {
 
   /** Make a call for as long as a stream is tried again; nothing if somebody else was faster, or all is deleted. */
   async #insist(method, request) {
-    const { client } = this.conversation;
-    for (let failures = 0, since = Date.now(); ; failures += 1) {
-      try {
-        return await client.call(method, request);
-      } catch (error) {
-        if (['UNKNOWN_OR_DECIDED', 'NOT_AWAITING_APPROVAL', 'NOT_FOUND'].includes(error.reason)) return {};
-        if (error.code !== 'UNAVAILABLE' || Date.now() - since > client.reconnectFor) throw error;
-        const delay = backoff(failures);
-        client.onDisconnect(error, delay);
-        await pause(delay);
-      }
+    try {
+      return await this.conversation.client.insist(method, request);
+    } catch (error) {
+      if (['UNKNOWN_OR_DECIDED', 'NOT_AWAITING_APPROVAL', 'NOT_FOUND'].includes(error.reason)) return {};
+      throw error;
     }
   }
 }

@@ -80,6 +80,56 @@ def test_refusals_are_errors_with_reasons_and_fields(
     assert (nobody["code"], nobody["reason"]) == ("UNAVAILABLE", "")
 
 
+def test_conversations_are_watched_waited_for_changed_and_deleted(
+    node: Node, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    part = fake_provider.part(stalls)
+    told = run_script(
+        node,
+        tmp_path,
+        f"""
+        const bedrock = new Bedrock();
+        const conversation = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
+        const {{ etag }} = await conversation.get();
+        const {{ title }} = await conversation.update({{ title: 'Watched', labels: {{ team: 'docs' }}, etag }});
+        const outdated = await conversation.delete({{ etag }}).then(() => '', ({{ code }}) => code);
+        const seen = [];
+        const filter = 'labels.team = docs';
+        const watching = (async () => {{
+          for await (const entry of bedrock.watchConversations({{ filter }})) {{
+            seen.push(entry.event);
+            if (entry.event === 'caughtUp') await conversation.update({{ labels: {{}} }});
+            if (entry.event === 'conversationUnmatched') return;
+          }}
+        }})();
+        await watching;
+        const run = await conversation.send('Hi. {part.key}');
+        const early = await conversation.waitForCycle(run.name, {{ timeout: 0 }});
+        const waiting = conversation.waitForCycle(run.name, {{ view: 'VIEW_ROUNDS' }});
+        await conversation.cancel();
+        const cycle = await waiting;
+        const again = await conversation.cycle(run.name, {{ view: 'VIEW_ROUNDS' }});
+        const asked = [];
+        for await (const each of bedrock.approvals()) asked.push(each);
+        const models = [];
+        for await (const each of bedrock.models()) models.push((await bedrock.model(each.name)).name === each.name);
+        await conversation.delete({{ etag: (await conversation.get()).etag }});
+        const gone = await conversation.get().then(() => '', ({{ reason }}) => reason);
+        const same = JSON.stringify(again) === JSON.stringify(cycle);
+        const ended = [early.endTime, cycle.stopReason, same];
+        console.log(JSON.stringify([title, outdated, seen, ...ended, asked, models, gone]));
+        process.exit();
+        """,
+        BEDROCK_DATA_DIR=str(scripted.data),
+    )
+    title, outdated, seen, early, ended, same, asked, models, gone = told
+    assert (title, outdated, gone) == ("Watched", "ABORTED", "NOT_FOUND")
+    assert seen == ["conversationChanged", "caughtUp", "conversationUnmatched"]
+    assert (early, ended, same, asked) == (None, "STOP_REASON_INTERRUPTED", True, [])
+    assert models
+    assert all(models)
+
+
 WRONG = {
     "conversation.approvalPolicy": (
         "create({ approvalPolicy: 'APPROVAL_POLICY_ASK_WRITE' })",
