@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import threading
+import uuid
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock.errors import CycleRunning, NotForkable, NotFound, RevisionTooOld
+from bedrock.conversations import ClientTool
+from bedrock.errors import BedrockError, CycleRunning, NotForkable, NotFound, RevisionTooOld, UnknownOrDecided
+from bedrock.testing import PrivateServer
 
-from tests.e2e.fake_provider import calls, held, says
-from tests.e2e.patience import within
+from actors.adapters.sandbox.probe import probe
+from tests.e2e.fake_provider import calls, echoes, held, says
+from tests.e2e.patience import PATIENCE, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from bedrock import Conversation
 
     from tests.e2e.chat import Chat
 
+REPORT = probe()
 SHELL = ("bash", {"cmd": "echo hi"})
 
 
@@ -96,3 +105,82 @@ def test_a_fork_can_be_watched_exported_and_outlives_its_origin(open_chat: Calla
     assert [line["message"]["sequence"] for line in exported if line["kind"] == "message"] == ["1", "2", "3", "4", "5"]
     assert min(int(line["event"]["revision"]) for line in exported if line["kind"] == "event") == began + 1
     assert_whole(fork)
+
+
+def test_a_fork_has_the_tools_of_clients_and_the_mode_but_no_call_that_waits(open_chat: Callable[..., Chat]) -> None:
+    ticket = ClientTool("ticket", input_schema={"type": "object", "properties": {"id": {"type": "integer"}}})
+    chat = open_chat(client_tools=[ticket], mode="unrestricted")
+    asks = calls(("ticket", {"id": 7}))
+    chat.part.then(asks, says("It is open."), asks)
+    run = chat.send("First.")
+    waits = within(lambda: next(event for event in run if event.kind == "client_tool_call_changed"))
+    assert waits.client_tool_call_changed is not None
+    with pytest.raises(NotForkable):
+        chat.conversation.fork()
+    call = waits.client_tool_call_changed.call
+    chat.conversation.submit_tool_result(call, "open")
+    assert within(run.answer) == "It is open."
+    again = chat.send("Second.")
+    within(lambda: next(event for event in again if event.kind == "client_tool_call_changed"))
+    if REPORT.workspace_available:
+        chat.conversation.set_mode("workspace")
+    fork = chat.conversation.fork()
+    info = fork.get()
+    theirs = chat.conversation.get()
+    assert (info.client_tools, info.mode) == (theirs.client_tools, theirs.mode)
+    assert [tool.name for tool in info.client_tools] == ["ticket"]
+    assert (info.state.kind, info.state.tool_executing) == ("idle", None)
+    with pytest.raises(UnknownOrDecided):
+        fork.submit_tool_result(call, "closed")
+    chat.part.then(calls(("ticket", {"id": 8})), says("That is closed."))
+    third = fork.send("Third.")
+    waits = within(lambda: next(event for event in third if event.kind == "client_tool_call_changed"))
+    assert waits.client_tool_call_changed is not None
+    with pytest.raises(UnknownOrDecided):
+        chat.conversation.submit_tool_result(waits.client_tool_call_changed.call, "not there")
+    fork.submit_tool_result(waits.client_tool_call_changed.call, "closed")
+    assert within(third.answer) == "That is closed."
+    assert chat.conversation.get().state.kind == "tool_executing", "the origin still waits"
+    chat.conversation.cancel()
+    chat.settle()
+    chat.assert_valid()
+    assert_whole(fork)
+
+
+def test_a_fork_is_whole_or_not_there_when_the_server_is_killed(tmp_path: Path) -> None:
+    """Every request that was sent is sent again after the restart, and makes one fork however often."""
+    with PrivateServer() as server, server.client() as client:
+        server.provider.model.otherwise(echoes)
+        origin = client.create(tmp_path)
+        for number in range(4):
+            assert within(partial(origin.ask, f"{number} " + "x" * 50_000)).startswith("re: ")
+        sent: dict[str, str] = {}
+
+        def fork_on(stop: threading.Event, some: threading.Event) -> None:
+            while not stop.is_set():
+                request_id = str(uuid.uuid4())
+                sent[request_id] = ""
+                with suppress(BedrockError):
+                    sent[request_id] = origin.fork(request_id=request_id).get().name
+                    some.set()
+
+        for _ in range(2):
+            stop, some = threading.Event(), threading.Event()
+            forking = [threading.Thread(target=fork_on, args=(stop, some)) for _ in range(3)]
+            for thread in forking:
+                thread.start()
+            assert some.wait(PATIENCE)
+            server.kill()
+            stop.set()
+            server.start()
+            for thread in forking:
+                thread.join(PATIENCE)
+            for request_id, known in sent.items():
+                sent[request_id] = origin.fork(request_id=request_id).get().name
+                assert known in ("", sent[request_id])
+        assert sorted(sent.values()) == sorted(info.name for info in client.conversations() if info.forked_from)
+        for name in sent.values():
+            fork = client.conversation(name)
+            assert len(list(fork.messages())) == 8
+            assert_whole(fork)
+        assert within(partial(fork.ask, "And now?")).startswith("re: ")

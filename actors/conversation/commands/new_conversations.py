@@ -11,7 +11,7 @@ from actors.conversation.pipeline import LoadedConversation
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AwaitingContinuation, ContextExhausted
 from actors.messages.commands import ForkConversationCommand
-from actors.messages.refusals import UnknownConversationError
+from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import CommandExistsError, FencedError, SlugTakenError
 
 if TYPE_CHECKING:
@@ -55,7 +55,12 @@ def create(pipeline: ConversationPipeline, request: CreatingCommand) -> Conversa
 def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> tuple[ConversationRecord, Commit]:
     services, new_id, at = pipeline.services, pipeline.conversation_id, pipeline.now()
     if isinstance(request, ForkConversationCommand):
-        return forked_conversation(services, new_id, request, at)
+        try:
+            return forked_conversation(services, new_id, request, at)
+        except (Rejected, InvalidFieldError):
+            if services.store.load(request.origin) is None:  # meanwhile, so that its runs were not there
+                raise UnknownConversationError("the conversation to fork has been deleted") from None
+            raise
     return creation.conversation(services, new_id, request, at)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.store import open_store
-from actors.core.content import Image, MessageType, SystemKind, ToolUse, Usage, text_of
-from actors.core.context import Budget, Mode
+from actors.conversation.commands.forking import forked_conversation
+from actors.core.content import Image, Message, MessageType, SystemKind, Text, ToolUse, Usage, text_of
+from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.history import violations
+from actors.core.history.fork import first_notices
 from actors.core.notifications import RunStop, StopReason
-from actors.core.profile import Profile
+from actors.core.profile import ClientTool, Profile
 from actors.core.states import ContextExhausted, Error, Idle
 from actors.maintenance.verify import findings
 from actors.messages.commands import (
@@ -28,6 +32,7 @@ from actors.messages.commands import (
 )
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import Attachment, RevisionTooOldError, ToolOutput
+from actors.ports.store.conditions import Selection
 from tests.integration.actors.conftest import PATIENCE, Talk
 from tests.integration.actors.test_modes import Cell
 from tests.replaying import differences
@@ -35,6 +40,8 @@ from tests.replaying import differences
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from actors.ports import ConversationRecord, Store
 
 World = Any
 BASH = ToolUse("t1", "bash", "{}")
@@ -209,6 +216,25 @@ def test_a_run_that_used_up_the_context_cannot_be_forked_at(world: World) -> Non
     assert fork(talk).texts() == ["question 1", "answer 1"]
 
 
+def test_a_fork_is_as_full_as_its_history_and_has_been_warned_of_it(world: World) -> None:
+    talk = world.create()
+    talk.send("go on")
+    talk.exchange().say("much", usage=Usage(world.model.info.usable_window * 85 // 100))
+    talk.rest(Idle)
+    assert talk.record.state.ledger.warned
+    assert fork(talk).state.ledger.warned
+
+
+def test_an_interruption_of_a_later_run_is_none_of_the_copied_one() -> None:
+    """Conversations of old were not told of theirs."""
+    said = Message("c:2:3", 3, MessageType.USER, (Text("…"),), 1)
+    told = Message("c:2:4", 4, MessageType.SYSTEM, (Text("…"),), 1, kind=SystemKind.INTERRUPTED)
+    later = (said, told)
+    for seen, kinds in ((later, []), (later[1:], [SystemKind.INTERRUPTED])):
+        notices = first_notices(Mode.RESTRICTED, (), StopReason.INTERRUPTED, seen, 1)
+        assert [notice.kind for notice in notices] == [*kinds, SystemKind.FORKED]
+
+
 def test_a_history_that_fills_the_context_cannot_be_forked(world: World) -> None:
     talk = world.create()
     talk.send("go on")
@@ -292,6 +318,102 @@ def test_a_request_id_makes_one_fork(world: World) -> None:
     command = ForkConversationCommand("tester", talk.id, request_id="55555555-5555-4555-8555-555555555555")
     made = {world.supervisor.create(command).result(PATIENCE).id for _ in range(3)}
     assert len(made) == 1
+
+
+class Told:
+    """A store whose record of a conversation is another one."""
+
+    def __init__(self, store: Store, record: ConversationRecord) -> None:
+        self._store, self._record = store, record
+
+    def load(self, _: str) -> ConversationRecord:
+        return self._record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_what_begins_afresh_and_that_all_else_is_taken_over(world: World) -> None:
+    talk = said(world, 1)
+    chosen = Profile("In rhymes.", replaces_prompt=True, tools=("look",), client_tools=(ClientTool("mine"),))
+    chosen = msgspec.structs.replace(chosen, forked_from="g", forked_at="g:4", cache_key="key")
+    fresh = {"slug": "s", "state_updated_at": 1, "created_at": 2, "updated_at": 3, "archived_at": 4, "node": "n"}
+    fresh |= {"continued_from": "g", "continued_by": "h", "epoch": 5, "log_hash": "l"}
+    taken: dict[str, Any] = {
+        "title": "Flowers",
+        "labels": {"a": "b"},
+        "system_prompt": "You.",
+        "always_approved": ("x",),
+    }
+    taken |= {"approval_policy": ApprovalPolicy.ASK_ALL, "follow_up_policy": FollowUpPolicy.COMPLETED_ONLY}
+    taken |= {"budget": Budget(1, 2, 3), "mode": Mode.UNRESTRICTED}
+    origin = msgspec.structs.replace(talk.record, profile=chosen, **fresh, **taken)
+    services: Any = SimpleNamespace(**vars(world.services) | {"store": Told(world.truth, origin)})
+    services.context_of = world.services.context_of
+    record, commit = forked_conversation(services, "f", ForkConversationCommand("tester", talk.id), 9)
+    assert same_fields(origin, record) == fields_of(origin) - fresh.keys() - {
+        "id",
+        "profile",
+        "state",
+        "step",
+        "last_seq",
+    }
+    assert same_fields(chosen, record.profile) == fields_of(chosen) - {"forked_from", "forked_at"}
+    own = {"id", "run", "request_id"}
+    history = world.truth.history(talk.id, 100)
+    for theirs, ours in zip(history, commit.messages, strict=True):
+        assert same_fields(theirs, ours) - own == fields_of(theirs) - own
+        assert not same_fields(theirs, ours) & {"id", "run"}
+
+
+def fields_of(struct: Any) -> set[str]:
+    return set(struct.__struct_fields__)
+
+
+def same_fields(one: Any, other: Any) -> set[str]:
+    return {name for name in fields_of(one) if getattr(one, name) == getattr(other, name)}
+
+
+def test_forks_at_the_same_moment_are_whole_also_while_the_origin_is_deleted(world: World) -> None:
+    talk = said(world, 3)
+    commands = [
+        ForkConversationCommand("tester", talk.id, slug="one-of-them" if each < 4 else "") for each in range(10)
+    ]
+    asked = [world.supervisor.create(command) for command in commands[:8]]
+    deleted = world.supervisor.ask(talk.id, DeleteConversationCommand())
+    asked += [world.supervisor.create(command) for command in commands[8:]]
+    refusals = [answer.exception(PATIENCE) for answer in asked]
+    assert deleted.result(PATIENCE) == ()
+    taken = [error for error in refusals[:4] if isinstance(error, Rejected)]
+    gone = [error for error in refusals if isinstance(error, UnknownConversationError)]
+    made = [answer.result(0).id for answer, error in zip(asked, refusals, strict=True) if error is None]
+    assert all(error.reason is Reason.SLUG_TAKEN for error in taken)
+    assert len(taken) + len(gone) + len(made) == len(asked)
+    for each in made:
+        forked = ForkedTalk(world, each)
+        forked.check()
+        assert forked.texts()[-1] == "answer 3"
+    assert {record.id for record in world.truth.list(Selection("tester"), limit=100).records} == set(made)
+    with pytest.raises(UnknownConversationError):
+        fork(talk)
+
+
+@pytest.mark.parametrize("wanted", ["", ":1"])
+def test_an_origin_that_is_deleted_between_two_reads_is_not_found(
+    make_world: Callable[..., World], wanted: str
+) -> None:
+    store = MemoryStore()
+    world = make_world(store)
+    talk = said(world, 1)
+    read = store.stopped_runs
+
+    def stopped_runs(conversation_id: str, **page: Any) -> Any:
+        store.delete(conversation_id)
+        return read(conversation_id, **page)
+
+    store.stopped_runs = stopped_runs  # type: ignore[method-assign]
+    with pytest.raises(UnknownConversationError):
+        fork(talk, wanted and talk.id + wanted)
 
 
 def test_a_slug_that_is_taken_is_refused(world: World) -> None:

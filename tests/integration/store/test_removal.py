@@ -83,6 +83,16 @@ def rows(data: Path) -> int:
         return sum(counts)
 
 
+def test_a_reader_at_the_very_moment_finds_it_whole_or_not(store: PeeweeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the store has noted what the writer has just hidden."""
+    monkeypatch.setattr(Removal, "add", lambda *_: None)
+    store.delete("c1")
+    assert store.load("c1") is None
+    assert store.load("c1-0") is None
+    assert store.snapshot("c1", 1) is None
+    assert store.load("other") is not None
+
+
 def test_a_family_is_removed_in_slices_and_nothing_of_it_is_left(
     store: PeeweeStore, slices: Slices, tmp_path: Path
 ) -> None:

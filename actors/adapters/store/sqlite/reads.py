@@ -53,7 +53,8 @@ Found = TypeVar("Found")
 
 _LOAD = f"""
 SELECT {RECORDS}, text, profile FROM conversations
-LEFT JOIN prompts ON prompts.conversation_id = id LEFT JOIN profiles ON profiles.conversation_id = id WHERE id = ?
+LEFT JOIN prompts ON prompts.conversation_id = id LEFT JOIN profiles ON profiles.conversation_id = id
+WHERE id = ? AND {schema.NOT_DELETED}
 """  # noqa: S608
 _EVENTS = """
 SELECT first_revision, at, notifications FROM log
