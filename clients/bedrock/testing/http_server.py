@@ -135,6 +135,7 @@ class ScriptedServer:
                 return
             self.accepted += 1
             script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+            self._sockets = [each for each in self._sockets if each.fileno() >= 0]
             self._sockets.append(sock)
             self._start(self._play, sock, script)
 
