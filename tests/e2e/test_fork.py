@@ -15,8 +15,10 @@ from bedrock.errors import BedrockError, CycleRunning, NotForkable, NotFound, Re
 from bedrock.testing import PrivateServer
 
 from actors.adapters.sandbox.probe import probe
+from tests.e2e import test_mcp
+from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import calls, echoes, held, says
-from tests.e2e.patience import PATIENCE, within
+from tests.e2e.patience import PATIENCE, eventually, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
     from bedrock import Conversation
 
-    from tests.e2e.chat import Chat
+    from tests.e2e.fake_provider import FakeProvider
+    from tests.e2e.server_process import Servers
 
 REPORT = probe()
 SHELL = ("bash", {"cmd": "echo hi"})
@@ -179,8 +182,28 @@ def test_a_fork_is_whole_or_not_there_when_the_server_is_killed(tmp_path: Path) 
                 sent[request_id] = origin.fork(request_id=request_id).get().name
                 assert known in ("", sent[request_id])
         assert sorted(sent.values()) == sorted(info.name for info in client.conversations() if info.forked_from)
-        for name in sent.values():
-            fork = client.conversation(name)
+        forks = [client.conversation(name) for name in sent.values()]
+        for fork in forks:
             assert len(list(fork.messages())) == 8
             assert_whole(fork)
-        assert within(partial(fork.ask, "And now?")).startswith("re: ")
+        assert within(partial(forks[-1].ask, "And now?")).startswith("re: ")
+
+
+def test_a_fork_has_mcp_servers_of_its_own(start_server: Servers, fake_provider: FakeProvider, tmp_path: Path) -> None:
+    """The process of its origin goes on without it, and the other way round."""
+    server = test_mcp.start(start_server, tmp_path, fake_provider)
+    with server.client() as client:
+        test_mcp.tools_known(client)
+        echo = calls(("mcp__t__echo", {"text": "hello"}))
+        chat = Chat(client, fake_provider.part(echo, says("One."), echo, says("Two.")), tmp_path)
+        assert chat.ask("First.") == "One."
+        theirs = set(test_mcp.marked(server))
+        fork = chat.conversation.fork()
+        assert within(fork.send("Second.").answer) == "Two."
+        assert "echo hello" in str(chat.part.requests[-1].results)
+        ours = set(test_mcp.marked(server)) - theirs
+        assert theirs
+        assert ours
+        chat.conversation.delete()
+        eventually(lambda: set(test_mcp.marked(server)) == ours, "the end of those of the origin")
+        assert_whole(fork)
