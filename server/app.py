@@ -38,10 +38,12 @@ from actors.adapters.telemetry.log_lines import LogLines
 from actors.adapters.telemetry.observed_bus import ObservedBus
 from actors.adapters.telemetry.observed_models import ObservedModels
 from actors.adapters.telemetry.observed_tools import ObservedMcpServers, ObservedToolbox
+from actors.adapters.tools.call_subjects import prepared_rule
 from actors.adapters.tools.environment import tool_environment
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.conversation.supervisor import Supervisor
+from actors.core.approval.rule_matching import describe
 from actors.events.hub import EventHub
 from actors.maintenance.retention import Housekeeper, Retention
 from actors.ports import (
@@ -65,6 +67,7 @@ from server.process import malloc_trim, service_manager
 from server.process.certificates import CertificateFiles, CertificateUnusableError
 from server.process.process_settings import running_on, spare_what_stays
 from server.services.grpc_server import CannotListenError, GrpcServer
+from server.services.operator_rules import operator_rules
 from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:
@@ -151,6 +154,7 @@ def wire(config: Config) -> Generator[Wiring]:
             threads=threads,
             images=SandboxedImages(store, sandbox),
             idle_seconds=config.idle_seconds,
+            approval_rules=operator_rules(config, toolbox.prepared_rule),
             titles=config.titles,
             mcp=mcp,
             telemetry=telemetry,
@@ -373,6 +377,8 @@ def checked(config: Config) -> Iterator[str]:
             yield f"provider {provider.name}: {provider.protocol}{key}"
         for server in _mcp_settings(config):
             yield f"MCP server {server.name}: {server.url or server.command[0]}"
+        for rule in operator_rules(config, prepared_rule):
+            yield f"approval rule {rule.id}: {rule.action} {describe(rule)}"
         try:
             report = probe(config.sandbox)
         except SandboxUnavailableError as error:

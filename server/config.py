@@ -102,6 +102,8 @@ class Config:
     """Context windows and prices of models from the file, by prefix of the model's name."""
     mcp_servers: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """MCP servers from the file; may hold secrets, so it is never shown."""
+    approval_rules: tuple[Mapping[str, Any], ...] = ()
+    """The operator's approval rules from the file, as they are written."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment in which keys of well-known providers are looked up."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -111,7 +113,7 @@ class Config:
         """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
-        in_file = setting.startswith(("models.", "mcp_servers")) or provider in self.providers
+        in_file = setting.startswith(("models.", "mcp_servers", "approval_rules[")) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
 
     @property
@@ -279,7 +281,7 @@ SETTINGS: dict[str, Parser] = {
     "cpus": _cpus,
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
-`providers`, `models` and `mcp_servers`."""
+`providers`, `models`, `mcp_servers` and `approval_rules`."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -295,12 +297,10 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     models = table.pop("models", {})
     if not isinstance(models, dict):
         raise ConfigError(f'{origin}: models: must be tables, [models."name"]')
-    mcp_servers = table.pop("mcp_servers", [])
-    if not (isinstance(mcp_servers, list) and all(isinstance(each, dict) for each in mcp_servers)):
-        raise ConfigError(f"{origin}: mcp_servers: must be tables, [[mcp_servers]]")
+    lists = {name: _tables(table, name, origin) for name in ("mcp_servers", "approval_rules")}
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        known = ", ".join((*SETTINGS, "providers", "models", "mcp_servers"))
+        known = ", ".join((*SETTINGS, "providers", "models", *lists))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -317,8 +317,16 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         values[name] = _parsed(parse, value, origins[name])
     if "data_dir" not in values:
         values["data_dir"] = data_directory(environ)
-    tables: dict[str, Any] = {"providers": providers, "models": models, "mcp_servers": tuple(mcp_servers)}
+    tables: dict[str, Any] = {"providers": providers, "models": models, **lists}
     return _checked(Config(file=source, environ=environ, origins=origins, **tables, **values))
+
+
+def _tables(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str, Any], ...]:
+    """Take the tables of this name out of the file's. Raises ConfigError."""
+    tables = table.pop(name, [])
+    if not (isinstance(tables, list) and all(isinstance(each, dict) for each in tables)):
+        raise ConfigError(f"{origin}: {name}: must be tables, [[{name}]]")
+    return tuple(tables)
 
 
 def _parsed(parse: Parser, value: Any, origin: str) -> Any:

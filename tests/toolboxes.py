@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+
+from actors.adapters.tools import call_subjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from actors.core.approval.approval_rules import ApprovalRule, CallSubject
+    from actors.core.content import ToolUse
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
     from actors.ports import ToolContext, ToolOutput
@@ -25,6 +30,12 @@ class NothingKept:
 
     def forget(self, conversation_id: str) -> None:
         pass
+
+    def subject(self, call: ToolUse, working_directory: str) -> CallSubject:
+        return call_subjects.subject_of(call.name, json.loads(call.input), working_directory)
+
+    def prepared_rule(self, rule: ApprovalRule) -> ApprovalRule:
+        return call_subjects.prepared_rule(rule)
 
 
 class FunctionTool:

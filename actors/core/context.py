@@ -6,6 +6,8 @@ from enum import IntEnum, StrEnum
 
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import ApprovalRule
+
 
 class Mode(StrEnum):
     """The mode: what tools may do (REQ-BED-014)."""
@@ -35,7 +37,8 @@ class Rules(IntEnum):
     INTERRUPTIONS = 2
     """The agent gets a notice of an interrupted run; the budget is checked before every attempt."""
     OWN_TOOLS = 3
-    """A conversation may be offered less than all tools, request_mode_upgrade included."""
+    """A conversation may be offered less than all tools, request_mode_upgrade included. Whether a call of a
+    sub-agent needs approval is decided once, when the response arrives."""
 
 
 class ApprovalPolicy(StrEnum):
@@ -118,6 +121,9 @@ class ConvContext(Struct, frozen=True):
     """Whether the workspace mode can be kept in this conversation's directory."""
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     always_approved: tuple[str, ...] = ()
+    """Names of tools that ask no more; only in logs of earlier versions, where approval_rules are now."""
+    approval_rules: tuple[ApprovalRule, ...] = ()
+    """The rules of the operator, then those of the conversation."""
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
     budget: Budget = Budget()
     limits: Limits = Limits()

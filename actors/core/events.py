@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import CallSubject
 from actors.core.content import Content, Delivery, Image, Text, ToolError, ToolResult, ToolSuccess, Usage
 from actors.core.context import Mode
 from actors.core.errors import LlmFailure
@@ -121,7 +122,7 @@ class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
     reasoning: bool = False
 
 
-class LlmResponse(Struct, frozen=True, tag="llm_response"):
+class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     """The complete response (REQ-BED-003)."""
 
     at: int
@@ -134,6 +135,8 @@ class LlmResponse(Struct, frozen=True, tag="llm_response"):
     truncated: bool = False
     """Whether the response was cut off at the output token limit."""
     refusal: bool = False
+    subjects: tuple[CallSubject, ...] = ()
+    """What its calls are about, in their order; () if no approval rule and no question depends on it."""
 
 
 class LlmError(Struct, frozen=True, tag="llm_error"):

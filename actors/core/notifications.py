@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Message, ToolUse, Usage
 from actors.core.context import Mode
 from actors.core.errors import LlmFailure
@@ -75,12 +76,14 @@ class QueueChanged(Struct, frozen=True, tag="queue_changed"):
     fate: Fate
 
 
-class ApprovalRequested(Struct, frozen=True, tag="approval_requested"):
+class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_requested"):
     """A person is asked to approve a tool call."""
 
     call: ToolUse
     kind: ApprovalKind
     since: int
+    suggestions: tuple[ApprovalRule, ...] = ()
+    """Rules that would allow calls like this one, the narrowest first; without ids."""
 
 
 class Decision(StrEnum):

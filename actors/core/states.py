@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import Suggested
 from actors.core.content import Image, SystemKind, ToolResult, ToolUse, Usage
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind, LlmFailure
@@ -146,7 +147,7 @@ class ApprovalKind(StrEnum):
     MODE_UPGRADE = "mode_upgrade"
 
 
-class AwaitingToolApproval(Struct, frozen=True, tag="awaiting_tool_approval"):
+class AwaitingToolApproval(Struct, frozen=True, omit_defaults=True, tag="awaiting_tool_approval"):
     """The calls of a response wait until every question is answered; none of them has run."""
 
     ledger: Ledger
@@ -158,9 +159,10 @@ class AwaitingToolApproval(Struct, frozen=True, tag="awaiting_tool_approval"):
     """Id of the request that the response answered."""
     since: int
     """When the questions were asked, ms since the epoch."""
+    suggestions: tuple[Suggested, ...] = ()
 
 
-class ToolExecuting(Struct, frozen=True, tag="tool_executing"):
+class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing"):
     """The calls of a response run one after the other, in its order."""
 
     ledger: Ledger
@@ -176,6 +178,8 @@ class ToolExecuting(Struct, frozen=True, tag="tool_executing"):
     retry_at: int = 0
     deadline: int = 0
     """If a client runs the current call: until when its answer is waited for, ms since the epoch. 0: a tool of ours."""
+    refused_ids: tuple[str, ...] = ()
+    """For sub-agents: ids of the calls that need approval, for which they cannot ask."""
 
 
 class AgentTask(Struct, frozen=True):

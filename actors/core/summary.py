@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import Suggested
 from actors.core.content import ToolUse
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.states import (
@@ -59,6 +60,8 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     remaining_count: int = 0
     completed_count: int = 0
     undecided: tuple[ToolUse, ...] = ()
+    suggestions: tuple[Suggested, ...] = ()
+    """For the undecided calls."""
     approval_kind: str = ""
     since: int = 0
     """When the questions were asked, ms since the epoch."""
@@ -99,7 +102,15 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
             )  # fmt: skip
         case AwaitingToolApproval():
             asked = tuple(call for call in state.calls if call.id in state.undecided)
-            return StateSummary(kind, run, busy, undecided=asked, approval_kind=state.kind.value, since=state.since)
+            return StateSummary(
+                kind,
+                run,
+                busy,
+                undecided=asked,
+                suggestions=tuple(each for each in state.suggestions if each.tool_use_id in state.undecided),
+                approval_kind=state.kind.value,
+                since=state.since,
+            )
         case AwaitingSubAgents():
             return StateSummary(
                 kind,

@@ -18,7 +18,7 @@ from actors.core.events import Event
 from actors.core.notifications import ConversationUpdated, Durable, MessageAdded, TextDelta, ToolTreeReaped
 from actors.core.states import Idle, Ledger, State
 from actors.core.transition import context_after, settle_event, transition
-from actors.messages.log_entries import Created, Entry, Forked, SettingsChanged, TreeReaped
+from actors.messages.log_entries import ApprovalRulesChanged, Created, Entry, Forked, SettingsChanged, TreeReaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,6 +99,8 @@ class Replay:
                 yield from self._create(row, ledger)
             case SettingsChanged(fields=fields):
                 yield from _unlike((ConversationUpdated(fields),), row.notifications)
+            case ApprovalRulesChanged():
+                yield from _unlike((ConversationUpdated(("approval_rules",)),), row.notifications)
             case TreeReaped(tool_use_id=tool_use_id):
                 yield from _unlike(_receipts(tool_use_id, row.notifications), row.notifications)
             case _:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Image, Message, ToolError, ToolSuccess, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import QueueChanged
@@ -104,8 +105,27 @@ class ResolveApprovalCommand(Struct, frozen=True):
 
     tool_use_id: str
     approve: bool
-    always: bool = False
+    rule: ApprovalRule | None = None
+    """A rule to make with the answer; its action is that of the answer, whatever it says."""
     note: str = ""
+    principal: str = ""
+
+
+class CreateApprovalRuleCommand(Struct, frozen=True):
+    """Make an approval rule. The result is the rule as it is kept."""
+
+    rule: ApprovalRule
+    """Its action and subject; the rest is filled in."""
+    principal: str
+    request_id: str = ""
+    body_hash: str = ""
+
+
+class DeleteApprovalRuleCommand(Struct, frozen=True):
+    """Revoke an approval rule. The result is None."""
+
+    rule_id: str
+    principal: str
 
 
 class SubmitToolResultCommand(Struct, frozen=True):
@@ -162,8 +182,6 @@ class UpdateConversationCommand(Struct, frozen=True):
     some_labels: dict[str, str | None] = {}
     """Labels to set, and with None to remove; the others stay."""
     approval_policy: ApprovalPolicy | None = None
-    always_approved: tuple[str, ...] | None = None
-    """The remaining tools: this command can only remove some. An answer to an approval request adds a tool."""
     follow_up_policy: FollowUpPolicy | None = None
     budget: Budget | None = None
     some_amounts: dict[str, int] = {}
@@ -275,6 +293,14 @@ class WithdrawMessageResult(Struct, frozen=True):
 
 CreatingCommand: TypeAlias = CreateConversationCommand | ForkConversationCommand
 """A command to a conversation that does not exist yet."""
+SettingsCommand: TypeAlias = (
+    UpdateConversationCommand
+    | SetGeneratedTitleCommand
+    | ArchiveConversationCommand
+    | CreateApprovalRuleCommand
+    | DeleteApprovalRuleCommand
+)
+"""A command that changes what belongs to a conversation beside its machine."""
 
 ConversationCommand: TypeAlias = (
     SendMessageCommand
@@ -283,13 +309,11 @@ ConversationCommand: TypeAlias = (
     | SubmitToolResultCommand
     | SetModeCommand
     | TriggerContinuationCommand
-    | UpdateConversationCommand
-    | SetGeneratedTitleCommand
-    | ArchiveConversationCommand
     | ContinueConversationCommand
     | DeleteConversationCommand
     | SpawnSubAgentsCommand
     | WithdrawMessageCommand
+    | SettingsCommand
 )
 """A command to an existing conversation."""
 
@@ -298,8 +322,7 @@ def etag_of(record: ConversationRecord) -> str:
     """Return the etag: a hash of the settings, the mode and the archive time."""
     settings = (
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
-        record.always_approved, record.follow_up_policy, record.budget, record.archived_at, record.mode,
-        record.profile.client_tools,
+        record.follow_up_policy, record.budget, record.archived_at, record.mode, record.profile.client_tools,
         record.profile.generation,
     )  # fmt: skip
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.profile import Profile
 from actors.core.states import Ledger
 
@@ -39,6 +40,16 @@ class SettingsChanged(Struct, frozen=True, tag="settings_changed"):
     fields: tuple[str, ...]
 
 
+class ApprovalRulesChanged(Struct, frozen=True, omit_defaults=True, tag="approval_rules_changed"):
+    """A person made or revoked an approval rule."""
+
+    at: int
+    principal: str
+    made: ApprovalRule | None = None
+    revoked: tuple[str, ...] = ()
+    """Ids of the rules that hold no more; a new rule replaces one with the same subject."""
+
+
 class TreeReaped(Struct, frozen=True, tag="tree_reaped"):
     """The processes of a cancelled tool call have exited."""
 
@@ -46,4 +57,4 @@ class TreeReaped(Struct, frozen=True, tag="tree_reaped"):
     tool_use_id: str
 
 
-Entry: TypeAlias = Created | Forked | SettingsChanged | TreeReaped
+Entry: TypeAlias = Created | Forked | SettingsChanged | ApprovalRulesChanged | TreeReaped

@@ -9,6 +9,10 @@ class UnknownConversationError(Exception):
     """There is no such conversation."""
 
 
+class UnknownApprovalRuleError(Exception):
+    """The conversation has no such approval rule."""
+
+
 class InvalidFieldError(Exception):
     """A field of the command has an invalid value."""
 

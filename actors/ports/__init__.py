@@ -72,6 +72,7 @@ from actors.ports.store import (
     StoreUnusableError,
 )
 from actors.ports.tools import (
+    InvalidApprovalRuleError,
     InvalidToolInputError,
     SubAgentsRefusedError,
     Tool,
@@ -110,6 +111,7 @@ __all__ = [
     "Images",
     "ImagesUnavailableError",
     "Instructions",
+    "InvalidApprovalRuleError",
     "InvalidImageError",
     "InvalidToolInputError",
     "Launch",

@@ -6,6 +6,7 @@ import logging
 
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Message
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import Durable, QueueChanged, RunStop
@@ -38,7 +39,7 @@ class ConversationRecord(Struct, frozen=True):
     """The system prompt. Fixed at creation, so that the provider can cache the prefix of every request."""
     profile: Profile = Profile()
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
-    always_approved: tuple[str, ...] = ()
+    approval_rules: tuple[ApprovalRule, ...] = ()
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
     budget: Budget = Budget()
     continued_from: str = ""

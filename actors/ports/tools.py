@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from actors.core.content import Image
+from actors.core.content import Image, ToolUse
 from actors.core.context import Mode
 from actors.core.states import AgentTask
 from actors.ports.cancellation import CancelToken
@@ -18,6 +18,7 @@ from actors.ports.models import SideQuery, SideQueryError, ToolSpec
 from actors.ports.processes import RunningProcess, Sandbox
 
 if TYPE_CHECKING:
+    from actors.core.approval.approval_rules import ApprovalRule, CallSubject
     from actors.core.errors import Reason
     from actors.core.tool_run import KillReceipt
 
@@ -131,6 +132,14 @@ def input_misfit(name: str, problem: str) -> str:
     return f"The input of {name} does not fit its schema: {problem}. Nothing was run."
 
 
+class InvalidApprovalRuleError(Exception):
+    """An approval rule cannot be used: the name of its field, and what to change."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
 class ToolTransientError(Exception):
     """The infrastructure failed, not the tool; `begun`: whether the tool may have had an effect already."""
 
@@ -168,6 +177,17 @@ class Toolbox(Protocol):
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         """Parse and validate the JSON arguments of a call. Raises InvalidToolInputError."""
+        ...
+
+    def subject(self, call: ToolUse, working_directory: str) -> CallSubject:
+        """Return what a call is about, for approval rules. Reads links, so that it may block."""
+        ...
+
+    def prepared_rule(self, rule: ApprovalRule) -> ApprovalRule:
+        """Return an approval rule as it is kept: with the words of its command, and its directory without links.
+
+        Reads links, so that it may block. Raises InvalidApprovalRuleError.
+        """
         ...
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actors.core.content import Content, Text
+from actors.core.approval.approval_rules import CallSubject
+from actors.core.content import Content, Text, tool_uses
+from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmAborted, LlmError, LlmResponse, LlmStreamChunk, LlmStreamStarted
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
@@ -57,6 +59,8 @@ class LlmRequest:
     """Builds the request from the history (runner's thread). Raises StoreError or ImagesUnavailableError."""
     judge: Callable[[tuple[Content, ...]], tuple[Content, ...]]
     """Returns the content of an answer with a verdict on each call of a client's tool (runner's thread)."""
+    subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
+    """Reads what the calls of the response are about (runner's thread)."""
     cancel: CancelToken
 
 
@@ -177,7 +181,7 @@ class LlmRunner(Actor):
             return self._aborted()
         try:
             model = request.find()
-            answer = model.respond(request.build(model), self, request.cancel)
+            return self._response(model.respond(request.build(model), self, request.cancel))
         except ModelAbortedError as aborted:
             return self._aborted(aborted.usage)
         except ModelFailedError as failed:
@@ -197,7 +201,6 @@ class LlmRunner(Actor):
             log.exception("fault in a model request of %s", request.request_id)
             text = "Bedrock itself failed while asking the model. Send a message to go on; the server's log tells more."
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
-        return self._response(answer)
 
     def _aborted(self, usage: Usage | None = None) -> LlmAborted:
         return LlmAborted(self._clock.now_ms(), self._request.request_id, self._request.attempt, usage)
@@ -212,6 +215,7 @@ class LlmRunner(Actor):
             usage=answer.usage,
             truncated=answer.truncated,
             refusal=answer.refusal,
+            subjects=self._request.subjects(answer.content),
         )
 
     def _error(
@@ -257,7 +261,8 @@ class ModelRequests:
         find = functools.partial(model_choice.find, self._services, effect.model, token)
         build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
         judge = functools.partial(offered_tools.judged, tools=record.profile.client_tools)
-        self._current = LlmRequest(effect.request_id, effect.attempt, find, build, judge, token)
+        subjects = functools.partial(call_subjects, self._services, record)
+        self._current = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, token)
         pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, token)
         ended = functools.partial(self._on_end, record.id)
         try:
@@ -289,3 +294,12 @@ class ModelRequests:
     def _refuse(self, effect: RequestLlm | RequestContinuation, failure: LlmFailure) -> None:
         event = LlmError(self._services.clock.now_ms(), effect.request_id, effect.attempt, failure)
         tell(self._owner, EffectOutcome(event))
+
+
+def call_subjects(
+    services: Services, record: ConversationRecord, content: tuple[Content, ...]
+) -> tuple[CallSubject, ...]:
+    """Return what the calls of a response are about; () if nothing depends on it: no question, no approval rule."""
+    if record.approval_policy is ApprovalPolicy.AUTO and not (record.approval_rules or services.approval_rules):
+        return ()
+    return tuple(services.toolbox.subject(call, record.cwd) for call in tool_uses(content))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.context import ConvContext, Limits
 from actors.ports import (
     Clock,
@@ -82,6 +83,8 @@ class Services:
     """The MCP servers, whose tools conversations get beside those of the toolbox."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     """What the server tells about its work."""
+    approval_rules: tuple[ApprovalRule, ...] = ()
+    """The operator's approval rules, for all conversations."""
     titles: bool = False
     """Whether conversations without a title get one from their first message."""
     node: str = "local"
@@ -98,7 +101,7 @@ class Services:
             restriction_available=self.sandbox.report.restriction_available,
             workspace_available=self.sandbox.report.workspace_available,
             approval_policy=record.approval_policy,
-            always_approved=record.always_approved,
+            approval_rules=(*self.approval_rules, *record.approval_rules),
             follow_up_policy=record.follow_up_policy,
             budget=record.budget,
             limits=self.limits,

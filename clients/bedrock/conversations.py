@@ -12,7 +12,7 @@ from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.wrapper import Value, Wrapper, new_message
 from bedrock.messages import QueuedMessage, Usage
-from bedrock.states import ConversationState
+from bedrock.states import ApprovalRule, ConversationState
 from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode, ReasoningEffort, ToolGroup
 
 __all__ = [
@@ -175,8 +175,6 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """Keys and values for the caller's own use."""
     approval_policy: ApprovalPolicy
     """Which tool calls a person must approve."""
-    always_approved_tools: tuple[str, ...]
-    """The resource names of the tools whose calls no longer need approval."""
     follow_up_policy: FollowUpPolicy
     """What happens to queued follow-ups when a run ends."""
     budget: Budget | None
@@ -193,6 +191,8 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """The tools that clients run. Set by `Conversation.get` and in the first snapshot only."""
     generation: Generation | None
     """How the model is to answer; None if nothing is set."""
+    approval_rules: tuple[ApprovalRule, ...]
+    """Its own rules about tool calls, without those of the operator; `Conversation.approval_rules` lists all."""
 
 
 @dataclass(frozen=True, slots=True)

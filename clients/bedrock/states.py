@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
 from bedrock.messages import ToolCall
-from bedrock.types import ErrorKind, Mode, RequestPhase, StateKind
+from bedrock.types import ErrorKind, Mode, RequestPhase, RuleAction, RuleOrigin, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +55,45 @@ class ModeUpgrade(Wrapper[v1.PendingApproval.ModeUpgrade]):
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalRule(Wrapper[v1.ApprovalRule]):
+    """A rule about tool calls. One of `tool`, `command`, `command_prefix`, `path` and `mcp_server` is set.
+
+    A denial comes before a question, and a question before a permission, whoever made the rules.
+    """
+
+    name: str
+    """The resource name; empty in a suggestion."""
+    action: RuleAction
+    """What becomes of the calls that it matches: "allow", "ask" or "deny"."""
+    tool: str
+    """The resource name of a tool: all its calls."""
+    command: str
+    """A shell command, exactly."""
+    command_prefix: str
+    """The words that shell commands begin with."""
+    path: str
+    """A directory, with everything beneath it, for the tools that take a path."""
+    mcp_server: str
+    """The name of an MCP server: all calls of its tools."""
+    create_time: datetime | None
+    """When it was made; None if that is not known, and for rules of the operator."""
+    creator: str
+    """Who made it; empty if that is not known."""
+    origin: RuleOrigin
+    """Where it comes from: "conversation" or "operator"."""
+
+    @property
+    def kind(self) -> str:
+        """What it is about: "tool", "command", "command_prefix", "path" or "mcp_server"."""
+        return self.proto.WhichOneof("subject") or ""
+
+    @property
+    def subject(self) -> str:
+        """The value of the field that `kind` names; for a tool without ``tools/``."""
+        return str(getattr(self, self.kind)).removeprefix("tools/") if self.kind else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Approval(Wrapper[v1.PendingApproval]):
     """A request for a person's approval: of a tool call, or of the change to a wider mode.
 
@@ -69,6 +108,8 @@ class Approval(Wrapper[v1.PendingApproval]):
     """The request for a wider mode."""
     create_time: datetime | None
     """When the approval was requested; None in an event that reports only the decision."""
+    suggestions: tuple[ApprovalRule, ...]
+    """Rules that would allow calls like this one, the narrowest first; for `rule` of `approve` and `deny`."""
 
     @property
     def tool_use_id(self) -> str:

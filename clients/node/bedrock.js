@@ -205,9 +205,34 @@ class Conversation {
     return new Run(this, await this.client.call('sendMessage', request), { onApproval, waitForOthers });
   }
 
-  /** Answer a question: `approval` of an event, and APPROVE, APPROVE_ALWAYS or DENY. */
-  resolve = ({ name }, decision, note = '') =>
-    this.client.call('resolveApproval', { name, decision: `APPROVAL_DECISION_${decision}`, note });
+  /**
+   * Answer a question: `approval` of an event, and APPROVE or DENY. `rule`, one of `approval.suggestions`, decides later
+   * calls likewise.
+   */
+  resolve = ({ name }, decision, note = '', rule = undefined) =>
+    this.client.call('resolveApproval', {
+      name,
+      decision: `APPROVAL_DECISION_${decision}`,
+      note,
+      rule: rule && { ...rule, action: 'ACTION_UNSPECIFIED' },
+    });
+
+  /** The rules about tool calls that hold here: those of the operator, then its own. */
+  async *approvalRules() {
+    for (let pageToken = ''; ; ) {
+      const page = await this.client.call('listApprovalRules', { parent: this.name, pageToken });
+      yield* page.approvalRules;
+      if (!(pageToken = page.nextPageToken)) return;
+    }
+  }
+
+  /** Make a rule: `{ action: 'ACTION_ALLOW', commandPrefix: 'git status' }`. Returns it as it is kept. */
+  async createApprovalRule(approvalRule) {
+    return (await this.client.call('createApprovalRule', { parent: this.name, approvalRule })).approvalRule;
+  }
+
+  /** Revoke a rule. */
+  deleteApprovalRule = ({ name }) => this.client.call('deleteApprovalRule', { name });
 
   /** Stop what is under way; never refused. `fields`: more of CancelConversationRequest, like discardQueued: true. */
   cancel = (fields = {}) => this.client.call('cancelConversation', { name: this.name, ...fields });

@@ -19,6 +19,7 @@ from actors.messages.refusals import (
     DeadlineExceededError,
     EtagMismatchError,
     InvalidFieldError,
+    UnknownApprovalRuleError,
     UnknownConversationError,
 )
 from actors.ports import (
@@ -176,14 +177,15 @@ def status_of(error: BaseException) -> Status:
         case NestedFieldError(field=field, refusal=Rejected(reason=reason) as refusal):
             return _refusal(reason, str(error), f"{field}.", refusal.run)
         case NestedFieldError(field=field, refusal=InvalidFieldError(field=inner)):
-            return _malformed(((f"{field}.{inner}", str(error)),), f"{field}.{inner}: {error}")
+            place = f"{field}.{inner}" if inner else field
+            return _malformed(((place, str(error)),), f"{place}: {error}")
         case MalformedRequestError(violations=violations, reason=reason):
             return _malformed(violations, str(error), reason)
         case InvalidFieldError(field=field):
             return _malformed(((field, str(error)),), f"{field}: {error}")
         case ConversationNotFoundError(name=name):
             return _missing(name, str(error))
-        case UnknownConversationError():
+        case UnknownConversationError() | UnknownApprovalRuleError():
             return _missing("", str(error) or "there is no such conversation")
         case RevisionTooOldError(oldest=oldest):
             metadata = {"oldest_revision": str(oldest)}

@@ -46,6 +46,8 @@ MAX_LABELS = 64
 MAX_LABEL_KEY_CHARS = 63
 MAX_LABEL_VALUE_CHARS = 256
 MAX_TOOL_NAMES = 256
+MAX_RULE_CHARS = 4_096
+"""Maximum length of the command or path of an approval rule."""
 MAX_PAGE_TOKEN_CHARS = 2_048
 """A token of a list by title contains a title."""
 MAX_FILTER_BYTES = 8_192
@@ -64,6 +66,7 @@ QUEUE_PAGE = (100, 1_000)
 APPROVALS_PAGE = (100, 1_000)
 CATALOG_PAGE = (1_000, 1_000)
 """Those of models, tools and entries of directories."""
+RULES_PAGE = (100, 1_000)
 RECENT_MESSAGES = (50, 200)
 
 SUB_AGENTS = AgentLimits()

@@ -10,8 +10,9 @@ _SEGMENT = r"[A-Za-z0-9_.~:@+-]{1,128}"
 _CONVERSATION = re.compile(rf"conversations/({_SEGMENT})")
 _CHILD = {
     kind: re.compile(rf"conversations/({_SEGMENT})/{kind}/([^\x00-\x1f\x7f]{{1,256}})")
-    for kind in ("messages", "approvals", "requestCycles", "attachments", "toolCalls")
+    for kind in ("messages", "approvals", "requestCycles", "attachments", "toolCalls", "approvalRules")
 }
+_OPERATOR_RULE = re.compile(r"approvalRules/([^\x00-\x1f\x7f]{1,256})")
 _MODEL = re.compile(r"models/([!-~]{1,200})")
 ALL_CONVERSATIONS = "conversations/-"
 """Stands for all conversations of the caller where a list of what is in them takes a parent (AIP-159)."""
@@ -36,6 +37,13 @@ def approval(conversation_id: str, tool_use_id: str) -> str:
 def attachment(conversation_id: str, attachment_id: str) -> str:
     """Return the name of an attachment."""
     return f"conversations/{conversation_id}/attachments/{attachment_id}"
+
+
+def approval_rule(conversation_id: str, rule_id: str) -> str:
+    """Return the name of an approval rule, without a conversation that of one of the operator; "" for an empty id."""
+    if not rule_id:
+        return ""
+    return f"conversations/{conversation_id}/approvalRules/{rule_id}" if conversation_id else f"approvalRules/{rule_id}"
 
 
 def cycle(conversation_id: str, run: str) -> str:
@@ -63,6 +71,12 @@ def parse_child(name: str, kind: str) -> tuple[str, str] | None:
     """Return the id or slug of the conversation and the id of the child; None if it is no name of that kind."""
     found = _CHILD[kind].fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return (found.group(1), found.group(2)) if found else None
+
+
+def parse_approval_rule(name: str) -> tuple[str, str] | None:
+    """Return the conversation and the id of an approval rule, of one of the operator with ""; None if it is neither."""
+    found = _OPERATOR_RULE.fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
+    return ("", found.group(1)) if found else parse_child(name, "approvalRules")
 
 
 def parse_model(name: str) -> str | None:

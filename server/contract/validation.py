@@ -29,7 +29,12 @@ Rule: TypeAlias = Callable[[Any], str | None]
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SERVER = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_VISIBLE = re.compile(r"[^\x00-\x20]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+NO_SUBJECT = "must be about one of tool, command, command_prefix, path and mcp_server"
 
 
 def check(request: Message) -> None:
@@ -49,6 +54,8 @@ def check(request: Message) -> None:
         violations.append(("text", "must not be empty, unless there is an image"))
     if isinstance(request, v1.SendMessageRequest) and request.delivery == v1.DELIVERY_STEER:
         violations.extend(_of_a_steer(request))
+    if isinstance(request, v1.ResolveApprovalRequest) and request.HasField("rule") and not request.rule.ByteSize():
+        violations.append(("rule", NO_SUBJECT))
     if violations:
         raise MalformedRequestError(*violations)
 
@@ -87,6 +94,13 @@ def child_name(kind: str) -> Rule:
         return None if names.parse_child(value, kind) else f"must be conversations/{{conversation}}/{kind}/…"
 
     return rule
+
+
+def approval_rule_name(value: str) -> str | None:
+    """Check the required name of an approval rule of a conversation or the operator."""
+    if names.parse_approval_rule(value):
+        return None
+    return "must be conversations/{conversation}/approvalRules/… or approvalRules/…; ListApprovalRules names them"
 
 
 def model_name(value: str) -> str | None:
@@ -232,6 +246,33 @@ def tools(value: Any) -> str | None:
     return None
 
 
+def approval_rule(value: v1.ApprovalRule) -> str | None:
+    """Check the subject of an approval rule, and its action, which may be unset."""
+    if value.action not in v1.ApprovalRule.Action.values():
+        return "must have one of the actions ACTION_ALLOW, ACTION_ASK and ACTION_DENY"
+    subject = value.WhichOneof("subject")
+    text: str = getattr(value, subject) if subject else ""
+    if not _VISIBLE.search(text):
+        return NO_SUBJECT
+    if subject == "tool":
+        return None if names.parse_tool(text) else "must name a tool as tools/{tool}"
+    if subject == "mcp_server":
+        return None if _SERVER.fullmatch(text) else "must name an MCP server: lower-case letters, digits and hyphens"
+    if subject == "path" and not text.startswith("/"):
+        return "must name a directory by its absolute path"
+    return text_up_to(limits.MAX_RULE_CHARS)(text)
+
+
+def rule_of_answer(value: v1.ApprovalRule) -> str | None:
+    """Check the rule that comes with an answer, if there is one."""
+    return approval_rule(value) if value.ByteSize() else None
+
+
+def whole_approval_rule(value: v1.ApprovalRule) -> str | None:
+    """Check an approval rule whose action is required."""
+    return approval_rule(value) if value.action else "must have an action: ACTION_ALLOW, ACTION_ASK or ACTION_DENY"
+
+
 def budget(value: v1.Budget) -> str | None:
     """Check that no amount is negative."""
     amounts = (value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
@@ -324,7 +365,6 @@ _UPDATABLE: dict[str, Rule] = {
     "model": model_name,
     "labels": labels,
     "approval_policy": known(v1.ApprovalPolicy),
-    "always_approved_tools": tools,
     "follow_up_policy": known(v1.FollowUpPolicy),
     "budget": budget,
     "client_tools": client_tools,
@@ -414,6 +454,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("name", child_name("approvals")),
         ("decision", known(v1.ApprovalDecision, v1.APPROVAL_DECISION_WITHDRAWN, required=True)),
         ("note", text_up_to(limits.MAX_NOTE_CHARS)),
+        ("rule", rule_of_answer),
     ),
     v1.SubmitToolResultRequest: (
         ("name", child_name("toolCalls")),
@@ -422,6 +463,14 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("error", tool_output),
         ("request_id", optional(uuid)),
     ),
+    v1.CreateApprovalRuleRequest: (
+        ("parent", conversation_name),
+        ("approval_rule", whole_approval_rule),
+        ("request_id", optional(uuid)),
+    ),
+    v1.DeleteApprovalRuleRequest: (("name", child_name("approvalRules")),),
+    v1.GetApprovalRuleRequest: (("name", approval_rule_name),),
+    v1.ListApprovalRulesRequest: (("parent", conversation_name), *_PAGE),
     v1.SetModeRequest: (("name", conversation_name), ("mode", known(v1.Mode, required=True))),
     v1.TriggerContinuationRequest: (("name", conversation_name),),
     v1.ContinueConversationRequest: (("name", conversation_name), ("request_id", optional(uuid))),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 from msgspec import Struct
 
+from actors.messages.refusals import UnknownApprovalRuleError
 from actors.ports.store.conditions import Place, place_of
 from server.contract import limits
 from server.contract import resource_names as names
@@ -18,10 +19,14 @@ from server.queries.queue import list_queue, waiting
 from server.queries.request_cycles import find_cycle, list_cycles
 from server.wire import conversation_messages as states
 from server.wire import messages
+from server.wire.approval_rules import approval_rule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.core.approval.approval_rules import ApprovalRule
     from actors.core.content import Message
-    from actors.ports import StoreReader
+    from actors.ports import ConversationRecord, StoreReader
     from server.wire.context import ConversionContext
     from server.wire.cycles import View
 
@@ -37,12 +42,21 @@ class _Messages(Struct):
     sequence: int
 
 
+class _Rules(Struct):
+    """Page token: continue with the rule at this place."""
+
+    place: int
+
+
 class Listings:
     """Reads for the list calls."""
 
-    def __init__(self, store: StoreReader, conversion: ConversionContext) -> None:
+    def __init__(
+        self, store: StoreReader, conversion: ConversionContext, operator_rules: Sequence[ApprovalRule] = ()
+    ) -> None:
         self._store = store
         self._conversion = conversion
+        self._operator_rules = operator_rules
 
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
@@ -138,6 +152,29 @@ class Listings:
         if found is None:
             raise ConversationNotFoundError(name)
         return found
+
+    def approval_rules(
+        self, request: v1.ListApprovalRulesRequest, record: ConversationRecord
+    ) -> v1.ListApprovalRulesResponse:
+        """Return a page of the operator's rules and those of the conversation. Does not block."""
+        listing = ("approvalRules", record.id)
+        start = position_of(request.page_token, _Rules, *listing)
+        page = Page(size_of(request.page_size, limits.RULES_PAGE), limits.PAGE_BYTES)
+        answer, first = v1.ListApprovalRulesResponse(), start.place if start else 0
+        for place, rule in enumerate((*self._operator_rules, *record.approval_rules)[first:], first):
+            shown = approval_rule(record.id, rule)
+            if not page.take(shown.ByteSize()):
+                answer.next_page_token = token_of(_Rules(place), *listing)
+                break
+            answer.approval_rules.append(shown)
+        return answer
+
+    def approval_rule(self, name: str, rule_id: str, record: ConversationRecord | None) -> v1.ApprovalRule:
+        """Return a rule of a conversation, without one a rule of the operator. Raises UnknownApprovalRuleError."""
+        for rule in record.approval_rules if record else self._operator_rules:
+            if rule.id == rule_id:
+                return approval_rule(record.id if record else "", rule)
+        raise UnknownApprovalRuleError(f"{name} does not exist")
 
     def cycles(self, request: v1.ListRequestCyclesRequest, conversation_id: str) -> v1.ListRequestCyclesResponse:
         """Return a page of request cycles."""

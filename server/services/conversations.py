@@ -19,7 +19,9 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.auth import caller
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
+from server.contract.resource_names import parse_approval_rule
 from server.wire import commands
+from server.wire.approval_rules import approval_rule
 from server.wire.conversation_messages import present
 
 if TYPE_CHECKING:
@@ -107,14 +109,14 @@ class ConversationService(v1.ConversationServiceServicer):
         seconds = _seconds(context)
         create = commands.create(request, caller.get())
         future = self._conversations.create(create, deadline=self._clock.monotonic() + seconds)
-        with _of_conversation():
+        with _within("conversation"):
             record = await self._answer(future, seconds)
         return v1.CreateConversationResponse(conversation=self._encoded.message(record))
 
     async def UpdateConversation(
         self, request: v1.UpdateConversationRequest, context: Context
     ) -> v1.UpdateConversationResponse:
-        with _of_conversation():
+        with _within("conversation"):
             record = await self._ask(context, request.conversation.name, commands.update(request))
         return v1.UpdateConversationResponse(conversation=self._encoded.message(record))
 
@@ -157,7 +159,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
     async def ResolveApproval(self, request: v1.ResolveApprovalRequest, context: Context) -> v1.ResolveApprovalResponse:
         conversation_id, approval = await self._child(request.name, "approvals")
-        resolve = commands.resolve(request, approval)
+        resolve = commands.resolve(request, approval, caller.get())
         record = await self._ask_id(context, request.name, conversation_id, resolve)
         return v1.ResolveApprovalResponse(conversation=self._encoded.message(record))
 
@@ -168,6 +170,23 @@ class ConversationService(v1.ConversationServiceServicer):
         images = await self._pictures.taken(conversation_id, request, _seconds(context))
         answer = await self._ask_id(context, request.name, conversation_id, commands.submit(request, call, images))
         return commands.submitted(self._conversion, conversation_id, answer)
+
+    async def CreateApprovalRule(
+        self, request: v1.CreateApprovalRuleRequest, context: Context
+    ) -> v1.CreateApprovalRuleResponse:
+        conversation_id = await self._resolver.identify(request.parent)
+        command = commands.make_rule(request, caller.get())
+        with _within("approval_rule"):
+            rule = await self._ask_id(context, request.parent, conversation_id, command)
+        return v1.CreateApprovalRuleResponse(approval_rule=approval_rule(conversation_id, rule))
+
+    async def DeleteApprovalRule(
+        self, request: v1.DeleteApprovalRuleRequest, context: Context
+    ) -> v1.DeleteApprovalRuleResponse:
+        conversation_id, rule = await self._child(request.name, "approvalRules")
+        command = requests.DeleteApprovalRuleCommand(rule, caller.get())
+        await self._ask_id(context, request.name, conversation_id, command)
+        return v1.DeleteApprovalRuleResponse()
 
     async def WithdrawMessage(self, request: v1.WithdrawMessageRequest, context: Context) -> v1.WithdrawMessageResponse:
         conversation_id, message_id = await self._child(request.name, "messages")
@@ -307,6 +326,17 @@ class ConversationService(v1.ConversationServiceServicer):
         conversation_id = await self._resolver.identify(request.parent)
         return await self._reads(self._listings.queue, request, conversation_id)
 
+    async def GetApprovalRule(self, request: v1.GetApprovalRuleRequest, context: Context) -> v1.GetApprovalRuleResponse:
+        conversation_id, rule_id = parse_approval_rule(request.name) or ("", "")
+        record = await self._resolver.record(f"conversations/{conversation_id}") if conversation_id else None
+        return v1.GetApprovalRuleResponse(approval_rule=self._listings.approval_rule(request.name, rule_id, record))
+
+    async def ListApprovalRules(
+        self, request: v1.ListApprovalRulesRequest, context: Context
+    ) -> v1.ListApprovalRulesResponse:
+        record = await self._resolver.record(request.parent)
+        return self._listings.approval_rules(request, record)
+
     async def DownloadAttachment(  # type: ignore[override]
         self, request: v1.DownloadAttachmentRequest, context: Context
     ) -> None:
@@ -343,12 +373,12 @@ class ConversationService(v1.ConversationServiceServicer):
 
 
 @contextmanager
-def _of_conversation() -> Generator[None, None, None]:
-    """Name the field that is refused as one of the request's `conversation`."""
+def _within(field: str) -> Generator[None, None, None]:
+    """Name the field that is refused as one of this field of the request."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:
-        raise NestedFieldError("conversation", refusal) from None
+        raise NestedFieldError(field, refusal) from None
 
 
 def _seconds(context: Context) -> float:

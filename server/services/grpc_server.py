@@ -102,7 +102,7 @@ class GrpcServer:
         service = ConversationService(
             conversations=conversations,
             resolver=NameResolver(services.store, self._reads),
-            listings=Listings(services.store, conversion),
+            listings=Listings(services.store, conversion, services.approval_rules),
             watchers=self.watchers,
             watch_list=ConversationListStreams(
                 self.watchers,

@@ -19,8 +19,8 @@ from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
 from server.contract.update_mask import key_of_label, paths_to_set
 from server.contract.validation import UPDATABLE
+from server.wire import approval_rules, enums, messages
 from server.wire import conversation_messages as states
-from server.wire import enums, messages
 from server.wire.values import plain
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
     wanted, mask = request.conversation, set(paths_to_set(request, UPDATABLE))
     keys = () if "labels" in mask else (key_of_label(each) for each in mask if each.startswith("labels."))
     amounts = () if "budget" in mask else (each.partition(".")[2] for each in mask if each.startswith("budget."))
-    tools = tuple(name for each in wanted.always_approved_tools if (name := names.parse_tool(each)))
     return requests.UpdateConversationCommand(
         etag=wanted.etag,
         slug=wanted.slug if "slug" in mask else None,
@@ -125,7 +124,6 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
         approval_policy=(
             _APPROVAL_POLICY.get(wanted.approval_policy, ApprovalPolicy.AUTO) if "approval_policy" in mask else None
         ),
-        always_approved=tools if "always_approved_tools" in mask else None,
         follow_up_policy=(
             _FOLLOW_UP_POLICY.get(wanted.follow_up_policy, FollowUpPolicy.ALWAYS)
             if "follow_up_policy" in mask
@@ -161,13 +159,24 @@ def cancel(request: v1.CancelConversationRequest) -> requests.CancelConversation
     )
 
 
-def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str) -> requests.ResolveApprovalCommand:
+def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str, principal: str) -> requests.ResolveApprovalCommand:
     """Return the command of a ResolveApproval request."""
     return requests.ResolveApprovalCommand(
         tool_use_id=tool_use_id,
         approve=request.decision != v1.APPROVAL_DECISION_DENY,
-        always=request.decision == v1.APPROVAL_DECISION_APPROVE_ALWAYS,
+        rule=approval_rules.parse(request.rule) if request.HasField("rule") else None,
         note=request.note,
+        principal=principal,
+    )
+
+
+def make_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests.CreateApprovalRuleCommand:
+    """Return the command of a CreateApprovalRule request."""
+    return requests.CreateApprovalRuleCommand(
+        rule=approval_rules.parse(request.approval_rule),
+        principal=principal,
+        request_id=request.request_id.lower(),
+        body_hash=body_hash(request, "parent"),
     )
 
 

@@ -9,7 +9,7 @@ from bedrock import v1
 
 from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
-from actors.core.notifications import CallStatus, ClientToolCall
+from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall
 from actors.core.profile import Generation
 from actors.core.states import ApprovalKind, ContextExhausted, State
 from actors.core.steps.approvals import approval_kind, requested_mode
@@ -17,6 +17,7 @@ from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
 from server.contract import resource_names as names
 from server.wire.agents import sub_agent
+from server.wire.approval_rules import approval_rule
 from server.wire.enums import (
     APPROVAL_POLICY,
     CALL_STATUS,
@@ -31,7 +32,6 @@ from server.wire.messages import tool_call
 from server.wire.values import budget, duration, failure, run_error, struct, timestamp, usage
 
 if TYPE_CHECKING:
-    from actors.core.content import ToolUse
     from actors.core.profile import ClientTool, Profile
     from actors.ports import ConversationRecord
     from server.wire.context import ConversionContext
@@ -71,7 +71,7 @@ def conversation(
         etag=etag_of(record),
         labels=record.labels,
         approval_policy=APPROVAL_POLICY[record.approval_policy],
-        always_approved_tools=[names.tool(tool) for tool in record.always_approved],
+        approval_rules=[approval_rule(record.id, rule) for rule in record.approval_rules],
         follow_up_policy=FOLLOW_UP_POLICY[record.follow_up_policy],
         budget=budget(record.budget),
         tools=_selection(record.profile),
@@ -220,18 +220,28 @@ def pending_approvals(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary
 ) -> list[v1.PendingApproval]:
     """Return the open approvals of a state, in the order of the model's response."""
+    suggested = {each.tool_use_id: each.rules for each in summary.suggestions}
     return [
-        pending_approval(conversion, conversation_id, call, approval_kind(call), summary.since)
+        pending_approval(
+            conversion,
+            conversation_id,
+            ApprovalRequested(call, approval_kind(call), summary.since, suggested.get(call.id, ())),
+        )
         for call in summary.undecided
     ]
 
 
 def pending_approval(
-    conversion: ConversionContext, conversation_id: str, call: ToolUse, kind: ApprovalKind, since: int
+    conversion: ConversionContext, conversation_id: str, asked: ApprovalRequested
 ) -> v1.PendingApproval:
     """Return one open approval."""
-    question = v1.PendingApproval(name=names.approval(conversation_id, call.id), create_time=timestamp(since))
-    if kind is ApprovalKind.MODE_UPGRADE:
+    call = asked.call
+    question = v1.PendingApproval(
+        name=names.approval(conversation_id, call.id),
+        create_time=timestamp(asked.since),
+        suggestions=[approval_rule("", rule) for rule in asked.suggestions],
+    )
+    if asked.kind is ApprovalKind.MODE_UPGRADE:
         question.mode_upgrade.CopyFrom(
             v1.PendingApproval.ModeUpgrade(
                 tool_use_id=call.id, reason=_reason_in(call.input), mode=MODE[requested_mode(call)]

@@ -116,8 +116,7 @@ def _approval(
     conversion: ConversionContext, conversation_id: str, question: ApprovalRequested | ApprovalResolved
 ) -> v1.Event.ApprovalChanged:
     if isinstance(question, ApprovalRequested):
-        asked = pending_approval(conversion, conversation_id, question.call, question.kind, question.since)
-        return v1.Event.ApprovalChanged(approval=asked)
+        return v1.Event.ApprovalChanged(approval=pending_approval(conversion, conversation_id, question))
     return v1.Event.ApprovalChanged(
         approval=v1.PendingApproval(name=names.approval(conversation_id, question.tool_use_id)),
         decision=DECISION[question.decision],

@@ -36,6 +36,7 @@ RECIPES = {
     "send": ["DISPOSITION_DIRECT"],
     "subscribe": ["snapshot", "caughtUp", "STATE_KIND_AWAITING_TOOL_APPROVAL"],
     "approve": ["APPROVAL_DECISION_APPROVE", "it works", "STOP_REASON_COMPLETED"],
+    "rules": ['"commandPrefix": "git push"', "ORIGIN_CONVERSATION", "approvalRules/"],
     "steer and follow up": ["DISPOSITION_DIRECT", "DISPOSITION_STEER_QUEUED", "DISPOSITION_FOLLOW_UP_QUEUED"],
     "cancel": ["STATE_KIND_IDLE", "returnedSteers", "discardedFollowUps"],
     "list cycles": ["steps", "rounds", "STOP_REASON_INTERRUPTED", "not_run"],

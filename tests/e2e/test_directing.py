@@ -179,12 +179,14 @@ def test_a_denied_tool_does_not_run_and_the_model_hears_why(open_chat: OpenChat)
     chat.assert_valid()
 
 
-def test_always_approves_the_tool_for_good(open_chat: OpenChat) -> None:
+def test_a_rule_approves_the_command_for_good(open_chat: OpenChat) -> None:
     chat, run, asked = asking(open_chat, calls(ECHO), calls(ECHO), says("Easy."))
-    answered = chat.conversation.approve(asked, always=True)
-    assert list(answered.always_approved_tools) == ["tools/bash"]
+    exact = asked.suggestions[0]
+    answered = chat.conversation.approve(asked, rule=exact)
+    assert [(rule.action, rule.command) for rule in answered.approval_rules] == [("allow", exact.command)]
     assert within(run.answer) == "Easy."
-    assert chat.conversation.get().always_approved_tools == ("tools/bash",)
+    (rule,) = chat.conversation.approval_rules()
+    assert (rule.origin, rule.command) == ("conversation", exact.command)
 
 
 def test_of_two_answers_to_one_question_one_counts(open_chat: OpenChat) -> None:

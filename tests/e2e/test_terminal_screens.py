@@ -232,7 +232,7 @@ def test_markdown_a_patch_and_an_error(
     assert terminal.colours("test_slow takes") >= {"cyan"}
     assert terminal.colours("def") != {"default"}
     terminal.keys("Change the notes.\r")
-    terminal.until(shown("+ buy coffee", "[y]es  [n]o  [a]lways >"))
+    terminal.until(shown("+ buy coffee", "[y]es  [n]o  always: [d]irectory"))
     assert terminal.colours("- buy milk") == {"red"}
     assert terminal.colours("+ buy coffee") == {"green"}
     terminal.keys("y\r")

@@ -73,7 +73,7 @@ from actors.core.states import (
     ToolExecuting,
     ToolPhase,
 )
-from tests.property.drive import CLIENT_TOOLS, SUB_AGENT_TOOLS, some_calls_of, some_tasks, submissions
+from tests.property.drive import CLIENT_TOOLS, SUB_AGENT_TOOLS, some_calls_of, some_subjects, some_tasks, submissions
 from tests.property.tape import Tape
 
 CONVERSATION = "c"
@@ -267,7 +267,9 @@ def an_outcome(tape: Tape, *, mine: bool) -> Event:
     result: ToolResult = ToolSuccess("t", "out") if ends else ToolError("t", "it failed")
     ended: AgentOutcome = AgentSucceeded("found") if ends else AgentFailed(ErrorKind.UNKNOWN, "no", "half")
     outcomes: tuple[Event, ...] = (
-        LlmResponse(600, *request, content, ends, usage, cut, tape.pick((False, False, True))),
+        LlmResponse(
+            600, *request, content, ends, usage, cut, tape.pick((False, False, True)), some_subjects(content, tape)
+        ),
         LlmError(600, *request, LlmFailure(tape.pick(tuple(ErrorKind)), "it failed"), wait, usage),
         LlmStreamStarted(600, *request),
         LlmStreamChunk(600, *request, Text("some")),

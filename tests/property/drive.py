@@ -6,7 +6,19 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from actors.core.content import Content, Delivery, Image, Reasoning, Text, ToolError, ToolSuccess, ToolUse, Usage
+from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject, Origin, ShellCommand
+from actors.core.content import (
+    Content,
+    Delivery,
+    Image,
+    Reasoning,
+    Text,
+    ToolError,
+    ToolSuccess,
+    ToolUse,
+    Usage,
+    tool_uses,
+)
 from actors.core.context import ApprovalPolicy, Budget, ConvContext, FollowUpPolicy, Limits, Mode, ToolGroup, ToolTraits
 from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm, SpawnSubAgent
 from actors.core.errors import ErrorKind, LlmFailure, Reason
@@ -112,6 +124,7 @@ def a_context(tape: Tape, conversation_id: str = "c", *, sub_agent: bool = False
         restriction_available=True,
         workspace_available=True,
         approval_policy=tape.pick((ApprovalPolicy.AUTO, *ApprovalPolicy)),
+        approval_rules=tape.pick(((), (), (tape.pick(RULES), tape.pick(RULES)))),
         follow_up_policy=tape.pick((FollowUpPolicy.ALWAYS, FollowUpPolicy.COMPLETED_ONLY)),
         budget=a_budget(tape),
         limits=limits,
@@ -148,8 +161,42 @@ def an_answer(world: World, request: Request, tape: Tape) -> LlmResponse:
     ends = kind in ("text", "empty", "refusal")
     cut = kind == "cut" or tape.one_in(16)
     return LlmResponse(
-        world.now, request.request_id, request.attempt, content, ends, usage, truncated=cut, refusal=kind == "refusal"
+        world.now,
+        request.request_id,
+        request.attempt,
+        content,
+        ends,
+        usage,
+        truncated=cut,
+        refusal=kind == "refusal",
+        subjects=some_subjects(content, tape),
     )
+
+
+def some_subjects(content: tuple[Content, ...], tape: Tape) -> tuple[CallSubject, ...]:
+    """What the calls are about; nothing, if it was not read."""
+    return () if tape.one_in(4) else tuple(tape.pick(SUBJECTS) for _ in tool_uses(content))
+
+
+RULES = (
+    ApprovalRule("r1", Action.ALLOW, tool="bash"),
+    ApprovalRule("r2", Action.ALLOW, command_prefix="make", words=("make",)),
+    ApprovalRule("r3", Action.ALLOW, path="/work"),
+    ApprovalRule("r4", Action.ASK, tool="think"),
+    ApprovalRule("r5", Action.DENY, command_prefix="git push", words=("git", "push")),
+    ApprovalRule("r6", Action.DENY, path="/work/keys", origin=Origin.OPERATOR),
+    ApprovalRule("r7", Action.DENY, tool="patch", origin=Origin.OPERATOR),
+)
+SUBJECTS = (
+    CallSubject(),
+    CallSubject("make", (ShellCommand(("make",)),)),
+    CallSubject("git push", (ShellCommand(("git", "push")),)),
+    CallSubject("git $x", (ShellCommand(("git",), open=True),)),
+    CallSubject("$x", opaque=True),
+    CallSubject(paths=("/work/src",)),
+    CallSubject(trees=("/work",)),
+    CallSubject(paths=("/work/keys/id",)),
+)
 
 
 _SMALL = (Usage(100, 20), None, Usage(300, 50, cost_micros=300), Usage(10, 1), Usage(200, 0, 300, 5), Usage(90, 9))
@@ -421,7 +468,7 @@ def early_timer(world: World, tape: Tape) -> None:
 
 def setting(world: World, tape: Tape) -> None:
     """The mode is changed by the machine; policies, budgets and the model beside it."""
-    match tape.pick(("mode", "mode", "budget", "policy", "model", "always")):
+    match tape.pick(("mode", "mode", "budget", "policy", "model", "rules")):
         case "mode":
             running = world.state.current_tool_id if isinstance(world.state, ToolExecuting) else "t-none"
             stop = tape.pick(((), (running,)))
@@ -433,7 +480,8 @@ def setting(world: World, tape: Tape) -> None:
         case "policy":
             world.context = replace(world.context, approval_policy=tape.pick(tuple(ApprovalPolicy)))
         case _:
-            world.context = replace(world.context, always_approved=tape.pick(((), ("bash",), ("patch", "think"))))
+            rules = tuple(tape.pick(RULES) for _ in range(tape.number(4)))
+            world.context = replace(world.context, approval_rules=rules)
 
 
 def command(world: World, tape: Tape) -> None:

@@ -3,7 +3,8 @@
 import msgspec
 from msgspec.structs import replace
 
-from actors.core.content import MessageType, ToolSuccess, ToolUse
+from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject
+from actors.core.content import MessageType, ToolSuccess, ToolUse, distinct_calls, tool_uses
 from actors.core.context import ConvContext, Mode, wider
 from actors.core.effects import (
     AwaitToolResult,
@@ -223,6 +224,9 @@ def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[E
                 check("REQ-BED-019 nothing runs in a full context", not full, event)
                 check("C25 nothing runs that was cut off", not event.truncated, event)
                 check("C15 an upgrade asks first", effect.name != "request_mode_upgrade", effect)
+                _fits_the_rules(context, event, effect)
+            case ExecuteTool() if isinstance(before, ToolExecuting):
+                check("A5 what needs approval never runs in a sub-agent", effect.tool_use_id not in before.refused_ids)
             case ScheduleRetry() if isinstance(event, ToolTransient):
                 again = not event.begun or (call and call.name in safe)
                 check("C14 what can change something never starts twice", again, call, event)
@@ -236,6 +240,33 @@ def _may_run(before: State, context: ConvContext, event: Event, effects: tuple[E
                 check("C15 it takes no rights away", wider(effect.mode, context.mode), effect, context.mode)
             case _:
                 pass
+
+
+def _fits_the_rules(context: ConvContext, event: LlmResponse, effect: ExecuteTool | AwaitToolResult) -> None:
+    """What runs at once is not named by a rule that denies or asks, nor might it be."""
+    calls = tool_uses(distinct_calls(event.content, event.request_id))
+    subjects = event.subjects if len(event.subjects) == len(calls) else [None] * len(calls)
+    for call, subject in zip(calls, subjects, strict=True):
+        for rule in context.approval_rules:
+            named = _named(rule, call, subject)
+            if call.bad_input or rule.action is Action.ALLOW:
+                continue
+            if rule.action is Action.DENY:
+                check("A2 nothing runs beside a call that is denied", named is not True, call, rule)
+            asked = not context.is_sub_agent or call.id == effect.tool_use_id
+            check("A2 what is asked for, or cannot be seen, does not run at once", named is False or not asked, call)
+
+
+def _named(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> bool | None:
+    """Whether a rule of the drivers names this call; None: it might."""
+    if rule.tool:
+        return rule.tool == call.name
+    if subject is None:
+        return None
+    push, keys = ("git push", {"git $x", "$x"}), ("/work/keys/id", {"/work"})
+    surely, maybe = push if rule.command_prefix else keys
+    about = subject.text if rule.command_prefix else "".join((*subject.paths, *subject.trees))
+    return True if about == surely else None if about in maybe else False
 
 
 def _may_be_asked(context: ConvContext, event: Event, after: State, effects: tuple[Effect, ...]) -> None:
@@ -253,6 +284,8 @@ def _may_be_asked(context: ConvContext, event: Event, after: State, effects: tup
         call = next(call for call in after.calls if call.id == effect.tool_use_id)
         tool = traits[call.name]
         check("C52 only clients' tools are waited for", tool.client, call)
+        if isinstance(event, LlmResponse):
+            _fits_the_rules(context, event, effect)
         check("C52 the deadline", effect.deadline == event.at + tool.timeout_ms, effect, event)
         check("C54 nothing that changes anything in Restricted", mode is not Mode.RESTRICTED or not tool.writes, call)
         check("C54 the input fits", not call.bad_input, call)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SETTINGS = {
     "model_id": "model",
     "approval_policy": "approval_policy",
-    "always_approved": "always_approved",
+    "approval_rules": "approval_rules",
     "follow_up_policy": "follow_up_policy",
     "budget": "budget",
 }

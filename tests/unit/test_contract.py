@@ -148,7 +148,7 @@ def test_no_refusal_is_sent_as_unavailable_unless_trying_again_is_right() -> Non
     assert unavailable == {"STORE_UNAVAILABLE", "SHUTTING_DOWN"}
 
 
-ALLOCATED = {"SystemMessageKind": {13}, "RefusalReason": {30, 32}, "Conversation": {30, 33}}
+ALLOCATED = {"SystemMessageKind": {13}, "RefusalReason": {30, 32}, "Conversation": {33}}
 """Numbers of values and fields that are promised to features which are being written."""
 
 
@@ -158,7 +158,10 @@ def test_the_zero_of_every_enum_means_unspecified(enum: EnumDescriptor) -> None:
     prefix = "_".join(words).upper()
 
     assert enum.values_by_number[0].name == f"{prefix}_UNSPECIFIED"
-    numbers = {value.number for value in enum.values} | ALLOCATED.get(enum.name, set())
+    proto = descriptor_pb2.EnumDescriptorProto()
+    enum.CopyToProto(proto)
+    reserved = {number for each in proto.reserved_range for number in range(each.start, each.end + 1)}
+    numbers = {value.number for value in enum.values} | reserved | ALLOCATED.get(enum.name, set())
     assert sorted(numbers) == list(range(len(numbers)))
 
 

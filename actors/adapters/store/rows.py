@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import DecodeError, Struct, json
 
+from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Content, Message, MessageType, SystemKind, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.profile import Profile
@@ -26,7 +27,7 @@ FIXED = (
 """Columns of a conversation that never change."""
 CHANGING = (
     "state", "state_data", "state_updated_at", "updated_at", "archived", "archived_at", "mode", "model", "title",
-    "labels", "approval_policy", "always_approved", "follow_up_policy", "budget", "continued_by", "node", "epoch",
+    "labels", "approval_policy", "approval_rules", "follow_up_policy", "budget", "continued_by", "node", "epoch",
     "step", "last_seq", "digest",
 )  # fmt: skip
 """Columns that every transition writes, except `slug` and `log_hash`."""
@@ -81,7 +82,7 @@ class Display(Struct, frozen=True, omit_defaults=True):
 _encode = json.Encoder().encode
 _STATE = json.Decoder(StoredState)
 _LABELS = json.Decoder(dict[str, str])
-_NAMES = json.Decoder(tuple[str, ...])
+_RULES = json.Decoder(tuple[ApprovalRule, ...])
 _BUDGET = json.Decoder(Budget)
 _PROFILE = json.Decoder(Profile)
 _CONTENT = json.Decoder(tuple[Content, ...])
@@ -134,7 +135,7 @@ def changing_values(record: ConversationRecord) -> Row:
         name_of(record.state), _encode(StoredState(STATE_VERSION, record.state)).decode(), record.state_updated_at,
         record.updated_at, int(record.archived_at is not None), _or_empty(record.archived_at), record.mode.value,
         record.model, record.title, _encode(record.labels).decode(), record.approval_policy.value,
-        _encode(record.always_approved).decode(), record.follow_up_policy.value, _encode(record.budget).decode(),
+        _encode(record.approval_rules).decode(), record.follow_up_policy.value, _encode(record.budget).decode(),
         record.continued_by, record.node, record.epoch, record.step, record.last_seq,
     )  # fmt: skip
     return (*values, digest_of((*fixed_values(record), *values, record.slug)))
@@ -158,7 +159,7 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
     (
         id_, cwd, parent, user_initiated, created_at, continued_from, workspace_label, principal,
         _, state_data, state_updated_at, updated_at, _, archived_at, mode, model, title,
-        labels, approval_policy, always_approved, follow_up_policy, budget, continued_by, node, epoch,
+        labels, approval_policy, approval_rules, follow_up_policy, budget, continued_by, node, epoch,
         step, last_seq, _, slug, log_hash, system_prompt, profile,
     ) = row  # fmt: skip
     refuse_non_numbers(created_at, state_updated_at, updated_at, archived_at or 0, epoch, step, last_seq)
@@ -182,7 +183,7 @@ def record_of(row: Row) -> tuple[ConversationRecord, bool]:
         system_prompt=system_prompt or "",
         profile=_PROFILE.decode(profile or "{}"),
         approval_policy=ApprovalPolicy(approval_policy),
-        always_approved=_NAMES.decode(always_approved),
+        approval_rules=_RULES.decode(approval_rules),
         follow_up_policy=FollowUpPolicy(follow_up_policy),
         budget=_BUDGET.decode(budget),
         continued_from=continued_from,

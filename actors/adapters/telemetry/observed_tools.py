@@ -12,6 +12,8 @@ from actors.ports.telemetry import Telemetry, ToolCall, ToolEnd
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from actors.core.approval.approval_rules import ApprovalRule, CallSubject
+    from actors.core.content import ToolUse
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
     from actors.ports import ConversationRecord, ToolSpec
@@ -38,6 +40,12 @@ class ObservedToolbox:
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         return self._toolbox.parse(name, raw)
+
+    def subject(self, call: ToolUse, working_directory: str) -> CallSubject:
+        return self._toolbox.subject(call, working_directory)
+
+    def prepared_rule(self, rule: ApprovalRule) -> ApprovalRule:
+        return self._toolbox.prepared_rule(rule)
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         return self._toolbox.jobs(conversation_id, wider_than)

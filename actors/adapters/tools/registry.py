@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from actors.adapters.tools import keyword_search, read_file, read_image, search
+from actors.adapters.tools import call_subjects, keyword_search, read_file, read_image, search
 from actors.adapters.tools.bash import tool as bash
 from actors.adapters.tools.bash.job_registry import JobRegistry
 from actors.adapters.tools.bash.tool import BashTool
@@ -19,6 +19,7 @@ from actors.adapters.tools.search import SearchTool
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
 from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
 from actors.adapters.tools.think import ThinkTool
+from actors.core.approval.approval_rules import CallSubject
 from actors.ports import InvalidToolInputError, Tool, ToolSpec
 from actors.ports.json_schema import JsonSchema, shortened
 from actors.ports.tools import input_misfit, parse_arguments
@@ -26,6 +27,8 @@ from actors.ports.tools import input_misfit, parse_arguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from actors.core.approval.approval_rules import ApprovalRule
+    from actors.core.content import ToolUse
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
     from actors.ports.threads import Threads
@@ -90,6 +93,18 @@ class StandardToolbox:
     def get(self, name: str) -> Tool | None:
         """Return the tool of this name; None for unknown tools and for those that the core handles itself."""
         return self._tools.get(name)
+
+    def subject(self, call: ToolUse, working_directory: str) -> CallSubject:
+        """Return what a call is about, for approval rules: nothing, if its input does not fit, since it never runs."""
+        try:
+            arguments = self.parse(call.name, call.input)
+        except InvalidToolInputError:
+            return CallSubject()
+        return call_subjects.subject_of(call.name, arguments, working_directory)
+
+    def prepared_rule(self, rule: ApprovalRule) -> ApprovalRule:
+        """Return an approval rule as it is kept. Raises InvalidApprovalRuleError."""
+        return call_subjects.prepared_rule(rule)
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         """Parse and validate arguments from raw JSON. Raises InvalidToolInputError, whose text says what to change."""

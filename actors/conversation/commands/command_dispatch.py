@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.conversation.commands import creation, new_conversations, replies, settings
+from actors.conversation.commands import creation, new_conversations, replies, rule_changes, settings
 from actors.conversation.commands.client_answers import late_answer
 from actors.conversation.commands.idempotency import command_record, known_command
+from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Delivery
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
@@ -24,7 +25,7 @@ from actors.core.events import (
     WithdrawMessage,
 )
 from actors.core.notifications import QueueChanged
-from actors.core.states import QUIET, AwaitingToolApproval
+from actors.core.states import QUIET
 from actors.core.steps.approvals import traits_of
 from actors.core.steps.client_tools import waiting_call
 from actors.core.steps.tool_rounds import current_call
@@ -34,8 +35,10 @@ from actors.messages.commands import (
     CancelConversationResult,
     ContinueConversationCommand,
     ConversationCommand,
+    CreateApprovalRuleCommand,
     CreateConversationCommand,
     CreatingCommand,
+    DeleteApprovalRuleCommand,
     DeleteConversationCommand,
     ForkConversationCommand,
     ResolveApprovalCommand,
@@ -44,6 +47,7 @@ from actors.messages.commands import (
     SetGeneratedTitleCommand,
     SetModeCommand,
     SetModeResult,
+    SettingsCommand,
     SpawnSubAgentsCommand,
     SpawnSubAgentsResult,
     SubmitToolResultCommand,
@@ -103,12 +107,6 @@ class CommandDispatch:
                 self._pipeline.executor.read_history(loaded.record)
                 self._pipeline.advance(TriggerContinuation(self._pipeline.now()))
                 return loaded.record
-            case UpdateConversationCommand():
-                return self._update(loaded, request)
-            case SetGeneratedTitleCommand():
-                return self._entitle(loaded, request)
-            case ArchiveConversationCommand(archived=archived):
-                return self._archive(loaded, archived)
             case ContinueConversationCommand():
                 return new_conversations.continue_exhausted(self._pipeline, loaded, request)
             case WithdrawMessageCommand(message_id=message_id):
@@ -119,6 +117,22 @@ class CommandDispatch:
                 _check_archived(loaded, before)
                 _check_etag(loaded, etag)
                 self._stop(force)
+                return None
+            case _:
+                return self._set(loaded, request)
+
+    def _set(self, loaded: LoadedConversation, request: SettingsCommand) -> object:
+        match request:
+            case UpdateConversationCommand():
+                return self._update(loaded, request)
+            case SetGeneratedTitleCommand():
+                return self._entitle(loaded, request)
+            case ArchiveConversationCommand(archived=archived):
+                return self._archive(loaded, archived)
+            case CreateApprovalRuleCommand():
+                return self._make_rule(loaded, request)
+            case DeleteApprovalRuleCommand():
+                self._revoke_rule(loaded, request)
                 return None
 
     def delete(self) -> None:
@@ -260,11 +274,27 @@ class CommandDispatch:
     def _resolve(self, loaded: LoadedConversation, request: ResolveApprovalCommand) -> ConversationRecord:
         unit = loaded.begin()
         event = ApprovalResponse(self._pipeline.now(), request.tool_use_id, request.approve, request.note)
-        if request.always and request.approve and isinstance(loaded.state, AwaitingToolApproval):
-            settings.approve_always(self._services, unit, request.tool_use_id, event.at)
+        if request.rule is not None:
+            rule_changes.make_with_answer(
+                self._services, unit, request.rule, request.principal, event.at, approve=request.approve
+            )
         unit.run(event)
         self._pipeline.perform(loaded, unit)
         return loaded.record
+
+    def _make_rule(self, loaded: LoadedConversation, request: CreateApprovalRuleCommand) -> ApprovalRule:
+        known = known_command(self._services.store, self._pipeline.conversation_id, request)
+        if known is not None:
+            return msgspec.json.decode(known.answer, type=ApprovalRule)
+        unit, at = loaded.begin(), self._pipeline.now()
+        rule = rule_changes.make(self._services, unit, request.rule, request.principal, at)
+        self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(rule), at))
+        return rule
+
+    def _revoke_rule(self, loaded: LoadedConversation, request: DeleteApprovalRuleCommand) -> None:
+        unit = loaded.begin()
+        rule_changes.revoke(self._services, unit, request.rule_id, request.principal, self._pipeline.now())
+        self._pipeline.perform(loaded, unit)
 
     def _update(self, loaded: LoadedConversation, request: UpdateConversationCommand) -> ConversationRecord:
         _check_etag(loaded, request.etag)

@@ -164,7 +164,7 @@ def sub_agent(
         system_prompt=sub_agent_prompt(surroundings, mode, at, task.max_turns, task.timeout_ms, lean=info.lean),
         profile=Profile(generation=supported(parent.profile.generation, info)),
         approval_policy=parent.approval_policy,
-        always_approved=parent.always_approved,
+        approval_rules=parent.approval_rules,
         budget=_share(parent),
         node=services.node,
         epoch=1,

@@ -11,6 +11,7 @@ from actors.ports import CommandRecord, ConversationRecord
 if TYPE_CHECKING:
     from actors.messages.commands import (
         ContinueConversationCommand,
+        CreateApprovalRuleCommand,
         CreatingCommand,
         SendMessageCommand,
         SpawnSubAgentsCommand,
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
     from actors.ports import Store
 
     RepeatableCommand: TypeAlias = (
-        SendMessageCommand | ContinueConversationCommand | SpawnSubAgentsCommand | SubmitToolResultCommand
+        SendMessageCommand
+        | ContinueConversationCommand
+        | SpawnSubAgentsCommand
+        | SubmitToolResultCommand
+        | CreateApprovalRuleCommand
     )
+    """A command to an existing conversation that may have a request id."""
 
 
 def known_command(

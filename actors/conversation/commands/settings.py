@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from actors.conversation.commands.profiles import checked_client_tools
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
-from actors.core.states import QUIET, TERMINAL, AwaitingToolApproval
+from actors.core.states import QUIET, TERMINAL
 from actors.messages.log_entries import SettingsChanged
 from actors.messages.refusals import InvalidFieldError
 from actors.runtime import validation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord
     from actors.runtime.services import Services
 
-SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "always_approved", "follow_up_policy", "budget")
+SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "follow_up_policy", "budget")
 """Fields of the record that Update may change."""
 
 MAX_LABELS = 64
@@ -46,10 +46,6 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
     if "model" in wanted or "generation" in wanted:
         model = validation.served_model(services, wanted.get("model", record.model))
         check_generation(wanted.get("generation", record.profile.generation), model.info)
-    if not set(wanted.get("always_approved", ())) <= set(record.always_approved):
-        raise InvalidFieldError(
-            "always_approved_tools", "tools can only be left out; approving one is the answer to a question"
-        )
     if request.client_tools is not None:
         _set_client_tools(services, unit, request.client_tools, at)
     if wanted:
@@ -85,18 +81,6 @@ def _refuse_unless_at_rest(record: ConversationRecord, what: str) -> None:
         raise Rejected(Reason.TERMINAL)
     if not isinstance(record.state, QUIET):
         raise Rejected(Reason.AGENT_BUSY, f"agent is busy: cancel it or wait until it is done, then change {what}")
-
-
-def approve_always(services: Services, unit: UnitOfWork, tool_use_id: str, at: int) -> None:
-    """Approve the tool of a pending call for all later calls."""
-    state = unit.record.state
-    if not isinstance(state, AwaitingToolApproval):
-        return
-    names = {call.name for call in state.calls if call.id == tool_use_id and call.id in state.undecided}
-    fresh = names - set(unit.record.always_approved)
-    if fresh:
-        change(unit, at, always_approved=(*unit.record.always_approved, *sorted(fresh)))
-        unit.set_context(services.context_of(unit.record))
 
 
 def archive(unit: UnitOfWork, archived: bool, at: int) -> None:

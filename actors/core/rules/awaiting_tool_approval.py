@@ -38,6 +38,7 @@ from actors.core.events import (
 from actors.core.notifications import Decision
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason
+from actors.core.steps import texts
 from actors.core.steps.approvals import resolve_question, withdraw_questions
 from actors.core.steps.command_steps import queue_input, refusal
 from actors.core.steps.modes import set_mode
@@ -92,7 +93,7 @@ def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalRe
     if not event.approve:
         resolve_question(builder, event.tool_use_id, Decision.DENY, event.reason)
         withdraw_questions(builder, others)
-        deny_calls(builder, _ids(state), event.tool_use_id, event.reason)
+        deny_calls(builder, _ids(state), event.tool_use_id, texts.denied(event.reason))
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED))
     resolve_question(builder, event.tool_use_id, Decision.APPROVE, event.reason)
     if others:

@@ -134,7 +134,8 @@ def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolRes
     call = current_call(state)
     if call.name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess) and not builder.context.is_sub_agent:
         grant(builder, requested_mode(call))
-    return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
+    done = (*state.completed_results, answer)
+    return run_next_call(builder, state.calls, state.remaining_tool_ids, done, refused=state.refused_ids)
 
 
 def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTransient) -> TransitionResult:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject, Origin, Suggested
+from actors.core.approval.rule_matching import Match, covered, describe, match, suggestions
 from actors.core.context import ApprovalPolicy, ConvContext, Mode, Rules, ToolTraits
 from actors.core.fsm import ContextState
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, Decision
 from actors.core.states import ApprovalKind, AwaitingToolApproval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from actors.core.content import ToolUse
     from actors.core.result import TransitionResult
@@ -42,18 +45,60 @@ def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
     return None
 
 
-def needs_approval(context: ConvContext, call: ToolUse) -> bool:
-    """Whether a person must approve this call before it runs. An unknown tool counts as one that writes."""
-    if call.bad_input:  # gets an error result in any mode
+class Verdict(StrEnum):
+    """What becomes of a call before it runs."""
+
+    RUN = "run"
+    ASK = "ask"
+    DENY = "deny"
+
+
+class Judgement(Struct, frozen=True):
+    """The verdict on a call."""
+
+    verdict: Verdict
+    rule: ApprovalRule | None = None
+    """The rule that denies the call."""
+
+
+def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Judgement:
+    """Return whether a call runs, asks or is denied: denials come before questions, and those before allowances.
+
+    What a rule might deny, but that cannot be seen before the call runs, asks.
+    """
+    if call.bad_input or left_out(context, call):  # gets an error result in any mode
+        return Judgement(Verdict.RUN)
+    rules = context.approval_rules
+    denying = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.DENY}
+    denied = [rule for rule, found in denying.items() if found is Match.YES]
+    if denied:
+        return Judgement(Verdict.DENY, min(denied, key=lambda rule: rule.origin is not Origin.OPERATOR))
+    asks = (
+        always_asks(context, call)
+        or any(denying.values())
+        or any(match(rule, call, subject) for rule in rules if rule.action is Action.ASK)
+        or (_policy_asks(context, call) and not _allowed(context, call, subject))
+    )
+    return Judgement(Verdict.ASK if asks else Verdict.RUN)
+
+
+def always_asks(context: ConvContext, call: ToolUse) -> bool:
+    """Whether a person must approve this call under every policy and rule."""
+    traits = traits_of(context, call.name)
+    return call.name == REQUEST_MODE_UPGRADE or (traits is not None and traits.always_asks)
+
+
+def _policy_asks(context: ConvContext, call: ToolUse) -> bool:
+    """Whether the policy asks for this call. An unknown tool counts as one that writes."""
+    if context.approval_policy is ApprovalPolicy.AUTO:
         return False
     traits = traits_of(context, call.name)
-    if traits is not None and traits.always_asks:
-        return True
-    if call.name == REQUEST_MODE_UPGRADE:
-        return not left_out(context, call)
-    if context.approval_policy is ApprovalPolicy.AUTO or call.name in context.always_approved:
-        return False
     return context.approval_policy is ApprovalPolicy.ASK_ALL or traits is None or traits.writes
+
+
+def _allowed(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> bool:
+    allowing = (rule for rule in context.approval_rules if rule.action is Action.ALLOW)
+    return call.name in context.always_approved or covered(allowing, call, subject)
 
 
 def left_out(context: ConvContext, call: ToolUse) -> bool:
@@ -63,21 +108,32 @@ def left_out(context: ConvContext, call: ToolUse) -> bool:
     return traits_of(context, call.name) is None
 
 
+def denial(rule: ApprovalRule) -> str:
+    """Return why a rule denies a call, for the result of the call."""
+    origin = "of the server" if rule.origin is Origin.OPERATOR else "of this conversation"
+    return f"a rule {origin} denies {describe(rule)}"
+
+
 def approval_kind(call: ToolUse) -> ApprovalKind:
     """Return whether approval of the call upgrades the mode or only runs the tool."""
     return ApprovalKind.MODE_UPGRADE if call.name == REQUEST_MODE_UPGRADE else ApprovalKind.TOOL
 
 
 def ask(
-    builder: TransitionBuilder, calls: tuple[ToolUse, ...], questions: tuple[ToolUse, ...], request_id: str
+    builder: TransitionBuilder,
+    calls: tuple[ToolUse, ...],
+    questions: tuple[ToolUse, ...],
+    subjects: Mapping[str, CallSubject],
+    request_id: str,
 ) -> TransitionResult:
     """Ask about each call in `questions`, and run none of `calls` before all are answered.
 
     `calls` are all tool calls of the response to `request_id`.
     """
     builder.place_state()
+    suggested = {call.id: _suggestions(builder.context, call, subjects.get(call.id)) for call in questions}
     for call in questions:
-        builder.notify(ApprovalRequested(call, approval_kind(call), builder.at))
+        builder.notify(ApprovalRequested(call, approval_kind(call), builder.at, suggested[call.id]))
     upgrade = any(approval_kind(call) is ApprovalKind.MODE_UPGRADE for call in questions)
     waiting = AwaitingToolApproval(
         builder.ledger,
@@ -86,8 +142,14 @@ def ask(
         ApprovalKind.MODE_UPGRADE if upgrade else ApprovalKind.TOOL,
         request_id,
         builder.at,
+        tuple(Suggested(call_id, rules) for call_id, rules in suggested.items() if rules),
     )
     return builder.finish(waiting, ContextState.PROCESSING_LLM_RESPONSE)
+
+
+def _suggestions(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> tuple[ApprovalRule, ...]:
+    """Return the rules that would allow calls like this one; none for a call that always asks."""
+    return () if always_asks(context, call) else suggestions(call, subject, context.working_dir)
 
 
 def resolve_question(builder: TransitionBuilder, tool_use_id: str, decision: Decision, reason: str = "") -> None:

@@ -12,22 +12,24 @@ from msgspec.structs import replace
 
 from actors.core import window
 from actors.core.content import MessageType, SystemKind, ToolUse, distinct_calls, text_of, tool_uses
+from actors.core.context import Rules
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmResponse
 from actors.core.fsm import ContextState
 from actors.core.notifications import StopReason
 from actors.core.states import AwaitingLlm, LlmReason, LlmRequesting
 from actors.core.steps import texts
-from actors.core.steps.approvals import ask, needs_approval
+from actors.core.steps.approvals import Judgement, Verdict, ask, denial, judge
 from actors.core.steps.inference import begin_request, begin_summary, discard_stream
 from actors.core.steps.retries import request_failed
 from actors.core.steps.run_endings import become_idle, fail_sub_agent
 from actors.core.steps.submissions import accept_submission, has_submission, submission_of
-from actors.core.steps.tool_results import skip_calls
+from actors.core.steps.tool_results import deny_calls, skip_calls
 from actors.core.steps.tool_rounds import end_round, run_next_call
 from actors.core.steps.usage import account_usage
 
 if TYPE_CHECKING:
+    from actors.core.approval.approval_rules import CallSubject
     from actors.core.result import TransitionResult
     from actors.core.steps.transition_builder import TransitionBuilder
 
@@ -47,6 +49,12 @@ class Answer(Struct, frozen=True):
     def call_ids(self) -> tuple[str, ...]:
         """Ids of the tool calls, in the order of the response."""
         return tuple(call.id for call in self.calls)
+
+    @property
+    def subjects(self) -> dict[str, CallSubject]:
+        """What the calls are about, by their ids; {} if that was not read."""
+        subjects = self.event.subjects
+        return dict(zip(self.call_ids, subjects, strict=True)) if len(subjects) == len(self.calls) else {}
 
 
 def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: LlmResponse) -> TransitionResult:
@@ -97,7 +105,7 @@ def _handle_sub_agent_response(builder: TransitionBuilder, state: LlmRequesting,
     if has_submission(answer.calls):
         return _refuse_calls(builder, answer, texts.BAD_SUBMISSION)
     if answer.calls:
-        return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
+        return _run_unasked(builder, answer)
     if _is_unfinished(builder, state, answer):
         return _continue(builder, state)
     return _nudge(builder)
@@ -109,9 +117,12 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
         return begin_summary(builder, tuple(call.name for call in answer.calls), _PROCESSING)
     if answer.event.truncated and answer.calls:
         return _refuse_calls(builder, answer, texts.CUT_OFF)
-    questions = tuple(call for call in answer.calls if needs_approval(builder.context, call))
+    judged = _judged(builder, answer)
+    if denied := _first(judged, Verdict.DENY):
+        return _deny(builder, answer, denied, judged[denied])
+    questions = tuple(call for call in answer.calls if judged[call.id].verdict is Verdict.ASK)
     if questions:
-        return ask(builder, answer.calls, questions, state.request_id)
+        return ask(builder, answer.calls, questions, answer.subjects, state.request_id)
     if answer.calls:
         return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
     if _is_unfinished(builder, state, answer):
@@ -119,6 +130,34 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
     if builder.ledger.steers:
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), _PROCESSING)
     return become_idle(builder, StopReason.COMPLETED, _detail(answer), _PROCESSING)
+
+
+def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
+    """Run the calls of a sub-agent. Those that need approval get an error result in their turn."""
+    judged = _judged(builder, answer)
+    if denied := _first(judged, Verdict.DENY):
+        return _deny(builder, answer, denied, judged[denied])
+    asking: tuple[str, ...] = ()
+    if builder.context.rules >= Rules.OWN_TOOLS:
+        asking = tuple(call_id for call_id, judgement in judged.items() if judgement.verdict is Verdict.ASK)
+    return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING, refused=asking)
+
+
+def _judged(builder: TransitionBuilder, answer: Answer) -> dict[str, Judgement]:
+    """Return the verdict on each call, by its id, in the order of the response."""
+    subjects = answer.subjects
+    return {call.id: judge(builder.context, call, subjects.get(call.id)) for call in answer.calls}
+
+
+def _first(judged: dict[str, Judgement], verdict: Verdict) -> str:
+    return next((call_id for call_id, judgement in judged.items() if judgement.verdict is verdict), "")
+
+
+def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Judgement) -> TransitionResult:
+    """Answer a call that a rule denies, and all others of its response, none of which runs (C16)."""
+    text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
+    deny_calls(builder, answer.call_ids, denied, text)
+    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED), _PROCESSING)
 
 
 def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> TransitionResult:

@@ -117,6 +117,11 @@ def client_silent(seconds: int) -> str:
     return f"The client did not answer within {seconds} s. Whether it did what the call asked for is unknown."
 
 
+def denied_by(rule: str) -> str:
+    """Return the result of a call that an approval rule denies; `rule` says which."""
+    return f"Denied: {rule}. Do not try it in another way; say what you need it for."
+
+
 def sub_agent_cancelled(reason: str) -> str:
     """Return the error of a cancelled sub-agent, with the reason of the cancel if there is one."""
     cancelled = "cancelled before result submission"

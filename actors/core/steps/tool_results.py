@@ -52,10 +52,10 @@ def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None
         add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
 
 
-def deny_calls(builder: TransitionBuilder, call_ids: Iterable[str], denied: str, reason: str) -> None:
-    """Add results after a denial: no call of the same response runs."""
+def deny_calls(builder: TransitionBuilder, call_ids: Iterable[str], denied: str, text: str) -> None:
+    """Add results after a denial, which `text` explains: no call of the same response runs."""
     for call_id in call_ids:
         if call_id == denied:
-            add_result(builder, ToolError(call_id, texts.denied(reason), ToolOutcome.DENIED))
+            add_result(builder, ToolError(call_id, text, ToolOutcome.DENIED))
         else:
             add_result(builder, skipped_result(call_id, texts.OTHER_DENIED))

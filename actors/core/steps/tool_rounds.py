@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.core.content import ToolError
-from actors.core.context import Mode
+from actors.core.context import Mode, Rules
 from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool
 from actors.core.fsm import ContextState
 from actors.core.notifications import CallStatus, ClientToolCall
 from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason, ToolExecuting, ToolPhase
 from actors.core.steps import texts
-from actors.core.steps.approvals import left_out, needs_approval, traits_of
+from actors.core.steps.approvals import Verdict, judge, left_out, traits_of
 from actors.core.steps.tool_results import add_result, skipped_result
 
 if TYPE_CHECKING:
@@ -29,21 +29,28 @@ def run_next_call(
     remaining: tuple[str, ...],
     completed: tuple[ToolResult, ...],
     *through: ContextState,
+    refused: tuple[str, ...] = (),
 ) -> TransitionResult:
     """Start the first of the remaining calls, or return to the model if none remains.
 
-    Calls that cannot run get an error result instead: in a sub-agent those that need approval, because there is no
-    person to ask; those of clients' tools that the mode forbids, or whose input does not fit; those of
-    request_mode_upgrade where that is not offered.
+    Calls that cannot run get an error result instead: in a sub-agent those that need approval, the `refused` ones,
+    because there is no person to ask; those of clients' tools that the mode forbids, or whose input does not fit; those
+    of request_mode_upgrade where that is not offered.
     """
     by_id = {call.id: call for call in calls}
     while remaining:
         call, remaining = by_id[remaining[0]], remaining[1:]
-        refusal = _refusal(builder.context, call)
+        refusal = _refusal(builder.context, call, refused)
         if refusal is None:
-            return _start(builder, calls, call, remaining, completed, *through)
+            return _start(builder, calls, call, remaining, completed, *through, refused=refused)
         completed = (*completed, add_result(builder, refusal))
     return end_round(builder, *through)
+
+
+def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
+    """Whether the rules before OWN_TOOLS refuse a call, which they decide when its turn has come."""
+    asks = context.is_sub_agent and context.rules < Rules.OWN_TOOLS
+    return asks and judge(context, call, None).verdict is Verdict.ASK
 
 
 def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionResult:
@@ -70,6 +77,7 @@ def _start(
     remaining: tuple[str, ...],
     completed: tuple[ToolResult, ...],
     *through: ContextState,
+    refused: tuple[str, ...],
 ) -> TransitionResult:
     traits = traits_of(builder.context, call.name)
     if traits is not None and traits.client:
@@ -79,7 +87,7 @@ def _start(
         deadline = 0
         xid = start_execution(builder, call, 1)
     state = ToolExecuting(
-        builder.ledger, call.id, remaining, completed, calls, xid, 1, ToolPhase.RUNNING, deadline=deadline
+        builder.ledger, call.id, remaining, completed, calls, xid, deadline=deadline, refused_ids=refused
     )
     return builder.finish(state, *through)
 
@@ -94,11 +102,11 @@ def _start_waiting(builder: TransitionBuilder, call: ToolUse, deadline: int) -> 
     return xid
 
 
-def _refusal(context: ConvContext, call: ToolUse) -> ToolError | None:
+def _refusal(context: ConvContext, call: ToolUse, refused: tuple[str, ...]) -> ToolError | None:
     """Return the error result of a call that may not run, else None."""
     if call.bad_input:
         return ToolError(call.id, call.bad_input)
-    if context.is_sub_agent and needs_approval(context, call):
+    if call.id in refused or _refused_by_first_rules(context, call):
         return skipped_result(call.id, texts.CANNOT_ASK)
     if left_out(context, call):
         return skipped_result(call.id, texts.NOT_OFFERED)
@@ -124,7 +132,8 @@ def end_waiting(builder: TransitionBuilder, state: ToolExecuting, status: CallSt
 def complete_call(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
     """Persist the current call's result and start the next call, or return to the model after the last one."""
     answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
-    return run_next_call(builder, state.calls, state.remaining_tool_ids, (*state.completed_results, answer))
+    done = (*state.completed_results, answer)
+    return run_next_call(builder, state.calls, state.remaining_tool_ids, done, refused=state.refused_ids)
 
 
 def current_call(state: ToolExecuting) -> ToolUse:

@@ -13,14 +13,23 @@ from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock._shared.wrapper import check_list, new_message
 from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
-from bedrock.states import Approval
+from bedrock.states import Approval, ApprovalRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from bedrock.messages import ToolCall
     from bedrock.request_cycles import RequestCycle
-    from bedrock.types import ApprovalDecision, ApprovalPolicy, CycleView, Delivery, Disposition, FollowUpPolicy, Mode
+    from bedrock.types import (
+        ApprovalDecision,
+        ApprovalPolicy,
+        CycleView,
+        Delivery,
+        Disposition,
+        FollowUpPolicy,
+        Mode,
+        RuleAction,
+    )
 
 ImageSource = v1.Image | bytes | str | os.PathLike[str]
 """An image: its bytes, the path of its file, or a message of the contract."""
@@ -181,13 +190,45 @@ def spawn(name: str, tasks: Sequence[str | Task], request_id: str | None) -> v1.
 
 
 def resolve(
-    conversation: str, approval: Approval | str, decision: ApprovalDecision, note: str
+    conversation: str,
+    approval: Approval | str,
+    decision: ApprovalDecision,
+    note: str,
+    rule: ApprovalRule | None = None,
 ) -> v1.ResolveApprovalRequest:
-    """Make the request that answers an approval, given as object, by its name, or by the id of its tool call."""
+    """Make the request that answers an approval, given as object, by its name, or by the id of its tool call.
+
+    A rule that comes with the answer has the action of the answer.
+    """
     name = approval.name if isinstance(approval, Approval) else approval
     if "/approvals/" not in name:
         name = f"{conversation}/approvals/{name}"
-    return v1.ResolveApprovalRequest(name=name, decision=enum_value(v1.ApprovalDecision, decision), note=note)
+    return v1.ResolveApprovalRequest(
+        name=name,
+        decision=enum_value(v1.ApprovalDecision, decision),
+        note=note,
+        rule=None if rule is None else v1.ApprovalRule(**_subject(**{rule.kind: rule.subject})),
+    )
+
+
+def create_approval_rule(conversation: str, action: RuleAction, **subject: str) -> v1.CreateApprovalRuleRequest:
+    """Make the request that makes a rule about one subject: a tool, a command, a prefix, a path or an MCP server."""
+    rule = new_message(v1.ApprovalRule, action=enum_value(v1.ApprovalRule.Action, action), **_subject(**subject))
+    return v1.CreateApprovalRuleRequest(parent=conversation, approval_rule=rule, request_id=new_request_id())
+
+
+def approval_rule_name(conversation: str, rule: ApprovalRule | str) -> str:
+    """Return the name of a rule, given as object, by its name, or by its id."""
+    name = rule.name if isinstance(rule, ApprovalRule) else rule
+    return name if "/" in name else f"{conversation}/approvalRules/{name}"
+
+
+def _subject(**given: str) -> dict[str, Any]:
+    """Return the subject of a rule as a field of the contract. Raises ValueError unless there is exactly one."""
+    chosen = {name: value for name, value in given.items() if value}
+    if len(chosen) != 1:
+        raise ValueError("give exactly one of tool, command, command_prefix, path and mcp_server")
+    return {name: resource_name("tools", value) if name == "tool" else value for name, value in chosen.items()}
 
 
 def update(
@@ -198,7 +239,6 @@ def update(
     model: str | None,
     labels: Mapping[str, str] | None,
     approval_policy: ApprovalPolicy | None,
-    always_approved_tools: Sequence[str] | None,
     follow_up_policy: FollowUpPolicy | None,
     budget: Budget | None,
     client_tools: Sequence[ClientTool] | None,
@@ -206,7 +246,6 @@ def update(
     etag: str,
 ) -> v1.UpdateConversationRequest:
     """Make the request that changes the fields which are not None."""
-    check_list("always_approved_tools", always_approved_tools or ())
     conversation = new_message(
         v1.Conversation,
         name=name,
@@ -215,7 +254,6 @@ def update(
         model=resource_name("models", model) if model else "",
         labels=labels or {},
         approval_policy=enum_value(v1.ApprovalPolicy, approval_policy),
-        always_approved_tools=[resource_name("tools", tool) for tool in always_approved_tools or ()],
         follow_up_policy=enum_value(v1.FollowUpPolicy, follow_up_policy),
         budget=_budget_message(budget),
         client_tools=_tool_messages(client_tools or ()),
@@ -228,7 +266,6 @@ def update(
         "model": model,
         "labels": labels,
         "approval_policy": approval_policy,
-        "always_approved_tools": always_approved_tools,
         "follow_up_policy": follow_up_policy,
         "budget": budget,
         "client_tools": client_tools,

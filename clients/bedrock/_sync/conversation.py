@@ -29,7 +29,7 @@ from bedrock.conversations import (
 from bedrock.errors import NotForkable, NotFound
 from bedrock.messages import Attachment, Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
-from bedrock.states import Approval
+from bedrock.states import Approval, ApprovalRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bedrock.events import Event
     from bedrock.messages import ToolCall
     from bedrock.streams import Stream
-    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode
+    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode, RuleAction
 
 __all__ = ["Conversation"]
 
@@ -385,26 +385,41 @@ class Conversation:
         return CancelConversationResult.from_proto(response)
 
     def approve(
-        self, approval: Approval | str, *, always: bool = False, note: str = "", timeout: float | None = None
+        self,
+        approval: Approval | str,
+        *,
+        rule: ApprovalRule | None = None,
+        note: str = "",
+        timeout: float | None = None,
     ) -> ConversationInfo:
         """Approve a tool call, or the change to a wider mode.
 
         Args:
             approval: The approval, its name, or the id of its tool call.
-            always: Do not ask again for this tool in this conversation.
+            rule: Allow later calls by this rule, one of `approval.suggestions`.
             note: A note for the record.
             timeout: Time limit of this call in seconds; the client's if None.
 
         Raises:
             NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
         """
-        request = requests.resolve(self.name, approval, "approve_always" if always else "approve", note)
+        request = requests.resolve(self.name, approval, "approve", note, rule)
         response = self._transport.call(self._stub.ResolveApproval, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
 
-    def deny(self, approval: Approval | str, note: str = "", *, timeout: float | None = None) -> ConversationInfo:
-        """Refuse a tool call; the agent reads the refusal and the note. Raises the same as `approve`."""
-        request = requests.resolve(self.name, approval, "deny", note)
+    def deny(
+        self,
+        approval: Approval | str,
+        note: str = "",
+        *,
+        rule: ApprovalRule | None = None,
+        timeout: float | None = None,
+    ) -> ConversationInfo:
+        """Refuse a tool call; the agent reads the refusal and the note. Raises the same as `approve`.
+
+        With a rule, one of `approval.suggestions`, later calls that it names are denied without a question.
+        """
+        request = requests.resolve(self.name, approval, "deny", note, rule)
         response = self._transport.call(self._stub.ResolveApproval, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
 
@@ -441,6 +456,63 @@ class Conversation:
         response = self._transport.call(self._stub.SubmitToolResult, request, timeout)
         return Message.from_proto(response.message)
 
+    def approval_rules(self, *, timeout: float | None = None) -> Iterator[ApprovalRule]:
+        """Iterate over the rules that hold in this conversation: those of the operator, then its own."""
+        request = v1.ListApprovalRulesRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
+            for rule in page.approval_rules:
+                yield ApprovalRule.from_proto(rule)
+
+    def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
+        """Read a rule: the rule, its name or its id; a rule of the operator by its name. Raises NotFound."""
+        request = v1.GetApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
+        response = self._transport.call(self._stub.GetApprovalRule, request, timeout)
+        return ApprovalRule.from_proto(response.approval_rule)
+
+    def create_approval_rule(
+        self,
+        action: RuleAction,
+        *,
+        tool: str = "",
+        command: str = "",
+        command_prefix: str = "",
+        path: str = "",
+        mcp_server: str = "",
+        timeout: float | None = None,
+    ) -> ApprovalRule:
+        """Make a rule about later tool calls, and return it as it is kept; it replaces one with the same subject.
+
+        Args:
+            action: "allow" runs them without a question, "ask" asks a person under every policy, "deny" never runs
+                them and tells the agent why.
+            tool: The name of a tool. Give exactly one of `tool` and the following ones.
+            command: An exact shell command.
+            command_prefix: The words that shell commands begin with, e.g. "git status".
+            path: An absolute directory on the server, for what tools with a path read and write beneath it.
+            mcp_server: The name of an MCP server.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            InvalidArgument: The rule cannot be kept; the error names the field, and says why.
+            ValueError: Not exactly one subject is given.
+        """
+        request = requests.create_approval_rule(
+            self.name,
+            action,
+            tool=tool,
+            command=command,
+            command_prefix=command_prefix,
+            path=path,
+            mcp_server=mcp_server,
+        )
+        response = self._transport.call(self._stub.CreateApprovalRule, request, timeout)
+        return ApprovalRule.from_proto(response.approval_rule)
+
+    def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
+        """Revoke a rule of this conversation: the rule, its name or its id. Raises NotFound."""
+        request = v1.DeleteApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
+        self._transport.call(self._stub.DeleteApprovalRule, request, timeout)
+
     def set_mode(self, mode: Mode, *, stop_running: bool = False, timeout: float | None = None) -> SetModeResult:
         """Set what later tool calls may do: "restricted", "workspace" or "unrestricted".
 
@@ -463,7 +535,6 @@ class Conversation:
         model: str | None = None,
         labels: Mapping[str, str] | None = None,
         approval_policy: ApprovalPolicy | None = None,
-        always_approved_tools: Sequence[str] | None = None,
         follow_up_policy: FollowUpPolicy | None = None,
         budget: Budget | None = None,
         client_tools: Sequence[ClientTool] | None = None,
@@ -485,7 +556,6 @@ class Conversation:
             model=model,
             labels=labels,
             approval_policy=approval_policy,
-            always_approved_tools=always_approved_tools,
             follow_up_policy=follow_up_policy,
             budget=budget,
             client_tools=client_tools,

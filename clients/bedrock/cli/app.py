@@ -34,6 +34,7 @@ OURS = {
     "approvals": "bedrock.cli.commands.inspect:approvals",
     "approve": "bedrock.cli.commands.manage:approve",
     "deny": "bedrock.cli.commands.manage:deny",
+    "rules": "bedrock.cli.commands.rules:rules",
     "cancel": "bedrock.cli.commands.manage:cancel",
     "queue": "bedrock.cli.commands.queue:queue",
     "withdraw": "bedrock.cli.commands.queue:withdraw",

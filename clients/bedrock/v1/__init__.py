@@ -39,7 +39,6 @@ from bedrock.v1.catalog_service_pb2_grpc import (
 )
 from bedrock.v1.common_pb2 import (
     APPROVAL_DECISION_APPROVE as APPROVAL_DECISION_APPROVE,
-    APPROVAL_DECISION_APPROVE_ALWAYS as APPROVAL_DECISION_APPROVE_ALWAYS,
     APPROVAL_DECISION_DENY as APPROVAL_DECISION_DENY,
     APPROVAL_DECISION_UNSPECIFIED as APPROVAL_DECISION_UNSPECIFIED,
     APPROVAL_DECISION_WITHDRAWN as APPROVAL_DECISION_WITHDRAWN,
@@ -211,6 +210,7 @@ from bedrock.v1.common_pb2 import (
 )
 from bedrock.v1.conversation_pb2 import (
     AiBlock as AiBlock,
+    ApprovalRule as ApprovalRule,
     Attachment as Attachment,
     ContentBlock as ContentBlock,
     Conversation as Conversation,
@@ -234,8 +234,12 @@ from bedrock.v1.conversation_service_pb2 import (
     CancelConversationResponse as CancelConversationResponse,
     ContinueConversationRequest as ContinueConversationRequest,
     ContinueConversationResponse as ContinueConversationResponse,
+    CreateApprovalRuleRequest as CreateApprovalRuleRequest,
+    CreateApprovalRuleResponse as CreateApprovalRuleResponse,
     CreateConversationRequest as CreateConversationRequest,
     CreateConversationResponse as CreateConversationResponse,
+    DeleteApprovalRuleRequest as DeleteApprovalRuleRequest,
+    DeleteApprovalRuleResponse as DeleteApprovalRuleResponse,
     DeleteConversationRequest as DeleteConversationRequest,
     DeleteConversationResponse as DeleteConversationResponse,
     DownloadAttachmentRequest as DownloadAttachmentRequest,
@@ -248,6 +252,8 @@ from bedrock.v1.conversation_service_pb2 import (
     GetApprovalResponse as GetApprovalResponse,
     GetAttachmentRequest as GetAttachmentRequest,
     GetAttachmentResponse as GetAttachmentResponse,
+    GetApprovalRuleRequest as GetApprovalRuleRequest,
+    GetApprovalRuleResponse as GetApprovalRuleResponse,
     GetConversationRequest as GetConversationRequest,
     GetConversationResponse as GetConversationResponse,
     GetMessageRequest as GetMessageRequest,
@@ -256,6 +262,8 @@ from bedrock.v1.conversation_service_pb2 import (
     GetRequestCycleResponse as GetRequestCycleResponse,
     ListApprovalsRequest as ListApprovalsRequest,
     ListApprovalsResponse as ListApprovalsResponse,
+    ListApprovalRulesRequest as ListApprovalRulesRequest,
+    ListApprovalRulesResponse as ListApprovalRulesResponse,
     ListConversationsRequest as ListConversationsRequest,
     ListConversationsResponse as ListConversationsResponse,
     ListMessagesRequest as ListMessagesRequest,

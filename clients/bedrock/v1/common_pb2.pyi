@@ -1177,11 +1177,6 @@ class _ApprovalDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Appr
     """The call may run."""
     APPROVAL_DECISION_DENY: _ApprovalDecision.ValueType  # 2
     """The call must not run. The agent is told, and goes on without it."""
-    APPROVAL_DECISION_APPROVE_ALWAYS: _ApprovalDecision.ValueType  # 3
-    """In requests only; an event reports it as APPROVE. The call may run, and calls
-    of this tool ask no more in this conversation. A request of the agent for a
-    wider mode asks again the next time all the same.
-    """
     APPROVAL_DECISION_WITHDRAWN: _ApprovalDecision.ValueType  # 4
     """In events only; in a request it is refused with INVALID_ARGUMENT. The
     question has lost its point through a cancel, a restart, or the denial of
@@ -1197,11 +1192,6 @@ APPROVAL_DECISION_APPROVE: ApprovalDecision.ValueType  # 1
 """The call may run."""
 APPROVAL_DECISION_DENY: ApprovalDecision.ValueType  # 2
 """The call must not run. The agent is told, and goes on without it."""
-APPROVAL_DECISION_APPROVE_ALWAYS: ApprovalDecision.ValueType  # 3
-"""In requests only; an event reports it as APPROVE. The call may run, and calls
-of this tool ask no more in this conversation. A request of the agent for a
-wider mode asks again the next time all the same.
-"""
 APPROVAL_DECISION_WITHDRAWN: ApprovalDecision.ValueType  # 4
 """In events only; in a request it is refused with INVALID_ARGUMENT. The
 question has lost its point through a cancel, a restart, or the denial of

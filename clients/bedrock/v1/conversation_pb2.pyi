@@ -76,7 +76,6 @@ class Conversation(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     APPROVAL_POLICY_FIELD_NUMBER: _builtins.int
-    ALWAYS_APPROVED_TOOLS_FIELD_NUMBER: _builtins.int
     FOLLOW_UP_POLICY_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     ASIDE_USAGE_FIELD_NUMBER: _builtins.int
@@ -85,6 +84,7 @@ class Conversation(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     CLIENT_TOOLS_FIELD_NUMBER: _builtins.int
+    APPROVAL_RULES_FIELD_NUMBER: _builtins.int
     FORKED_FROM_FIELD_NUMBER: _builtins.int
     FORKED_AT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -191,12 +191,6 @@ class Conversation(_message.Message):
         """
 
     @_builtins.property
-    def always_approved_tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of tools whose calls ask no more, `tools/{tool}`, because a person
-        answered APPROVAL_DECISION_APPROVE_ALWAYS. An update can only remove entries.
-        """
-
-    @_builtins.property
     def budget(self) -> _common_pb2.Budget:
         """What the conversation may spend. Unset means: no limit; a negative amount is
         INVALID_ARGUMENT. Set at creation, and can be updated; the new budget holds from
@@ -253,6 +247,13 @@ class Conversation(_message.Message):
         snapshot that a stream of Subscribe begins with.
         """
 
+    @_builtins.property
+    def approval_rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalRule]:
+        """The conversation's own rules about tool calls, the oldest first, without those
+        of the operator. Changed by CreateApprovalRule, DeleteApprovalRule and the
+        answers to questions; ListApprovalRules lists all that hold.
+        """
+
     def __init__(
         self,
         *,
@@ -276,7 +277,6 @@ class Conversation(_message.Message):
         etag: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         approval_policy: _common_pb2.ApprovalPolicy.ValueType = ...,
-        always_approved_tools: _abc.Iterable[_builtins.str] | None = ...,
         follow_up_policy: _common_pb2.FollowUpPolicy.ValueType = ...,
         budget: _common_pb2.Budget | None = ...,
         aside_usage: _common_pb2.Usage | None = ...,
@@ -285,12 +285,13 @@ class Conversation(_message.Message):
         tools: _common_pb2.ToolSelection | None = ...,
         generation: _common_pb2.Generation | None = ...,
         client_tools: _abc.Iterable[_common_pb2.ClientTool] | None = ...,
+        approval_rules: _abc.Iterable[Global___ApprovalRule] | None = ...,
         forked_from: _builtins.str = ...,
         forked_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "generation", b"generation", "instructions", b"instructions", "state", b"state", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["always_approved_tools", b"always_approved_tools", "approval_policy", b"approval_policy", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "client_tools", b"client_tools", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "generation", b"generation", "instructions", b"instructions", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_policy", b"approval_policy", "approval_rules", b"approval_rules", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "client_tools", b"client_tools", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "generation", b"generation", "instructions", b"instructions", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -695,6 +696,7 @@ class PendingApproval(_message.Message):
     TOOL_CALL_FIELD_NUMBER: _builtins.int
     MODE_UPGRADE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    SUGGESTIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name to answer under,
     `conversations/{conversation}/approvals/{approval}`.
@@ -711,6 +713,13 @@ class PendingApproval(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """Since when the question is open."""
 
+    @_builtins.property
+    def suggestions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalRule]:
+        """Rules that would allow calls like this one, the narrowest first: its exact
+        command, what it begins with, its directory, its tool. To be sent back with the
+        answer; with a denial they deny. Empty if no rule can help.
+        """
+
     def __init__(
         self,
         *,
@@ -718,16 +727,161 @@ class PendingApproval(_message.Message):
         tool_call: Global___ToolCall | None = ...,
         mode_upgrade: Global___PendingApproval.ModeUpgrade | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        suggestions: _abc.Iterable[Global___ApprovalRule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "mode_upgrade", b"mode_upgrade", "request", b"request", "tool_call", b"tool_call"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "mode_upgrade", b"mode_upgrade", "name", b"name", "request", b"request", "tool_call", b"tool_call"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "mode_upgrade", b"mode_upgrade", "name", b"name", "request", b"request", "suggestions", b"suggestions", "tool_call", b"tool_call"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["tool_call", "mode_upgrade"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
 Global___PendingApproval: _TypeAlias = PendingApproval  # noqa: Y015
+
+@_typing.final
+class ApprovalRule(_message.Message):
+    """Which tool calls run without a question, which ones always ask, and which never
+    run.
+
+    Whoever made the rules, a denial comes before a question, and a question before a
+    permission. Where no rule decides, the conversation's `approval_policy` does.
+    Rules are a convenience; what a tool can do at all is bounded by the mode.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ApprovalRule._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: ApprovalRule._Action.ValueType  # 0
+        """Refused with INVALID_ARGUMENT, except where a request says otherwise."""
+        ACTION_ALLOW: ApprovalRule._Action.ValueType  # 1
+        """It runs without a question."""
+        ACTION_ASK: ApprovalRule._Action.ValueType  # 2
+        """A person must approve it under every policy."""
+        ACTION_DENY: ApprovalRule._Action.ValueType  # 3
+        """It never runs, and nobody is asked: the agent is told which rule denies it. No
+        call of the same response runs.
+        """
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper):
+        """What becomes of a call."""
+
+    ACTION_UNSPECIFIED: ApprovalRule.Action.ValueType  # 0
+    """Refused with INVALID_ARGUMENT, except where a request says otherwise."""
+    ACTION_ALLOW: ApprovalRule.Action.ValueType  # 1
+    """It runs without a question."""
+    ACTION_ASK: ApprovalRule.Action.ValueType  # 2
+    """A person must approve it under every policy."""
+    ACTION_DENY: ApprovalRule.Action.ValueType  # 3
+    """It never runs, and nobody is asked: the agent is told which rule denies it. No
+    call of the same response runs.
+    """
+
+    class _Origin:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ApprovalRule._Origin.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ORIGIN_UNSPECIFIED: ApprovalRule._Origin.ValueType  # 0
+        """Never sent."""
+        ORIGIN_CONVERSATION: ApprovalRule._Origin.ValueType  # 1
+        """The conversation: made by CreateApprovalRule or with an answer to a question."""
+        ORIGIN_OPERATOR: ApprovalRule._Origin.ValueType  # 2
+        """The operator of the server, in its config file, for all conversations. It can
+        only be changed there.
+        """
+
+    class Origin(_Origin, metaclass=_OriginEnumTypeWrapper):
+        """Where a rule comes from."""
+
+    ORIGIN_UNSPECIFIED: ApprovalRule.Origin.ValueType  # 0
+    """Never sent."""
+    ORIGIN_CONVERSATION: ApprovalRule.Origin.ValueType  # 1
+    """The conversation: made by CreateApprovalRule or with an answer to a question."""
+    ORIGIN_OPERATOR: ApprovalRule.Origin.ValueType  # 2
+    """The operator of the server, in its config file, for all conversations. It can
+    only be changed there.
+    """
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    COMMAND_PREFIX_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    MCP_SERVER_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    CREATOR_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name of the rule, `conversations/{conversation}/approvalRules/{approval_rule}`;
+    of one that the operator of the server has made `approvalRules/{approval_rule}`.
+    Set by the server; empty in a suggestion.
+    """
+    action: Global___ApprovalRule.Action.ValueType
+    """What becomes of the calls that the rule matches. Required; ignored in a request
+    of ResolveApproval, where the decision says it.
+    """
+    tool: _builtins.str
+    """All calls of one tool, `tools/{tool}`."""
+    command: _builtins.str
+    """One shell command: the whole text of a call, or one command in it with exactly
+    these words, however they are quoted. 4096 characters at most.
+    """
+    command_prefix: _builtins.str
+    """Shell commands that begin with these words, however they are quoted. A call is
+    allowed if each command of its pipelines and lists is. Text whose commands
+    cannot be told before it runs (substitutions, assignments, redirections to
+    files, loops, functions) is never allowed by a prefix, and asks where one is
+    denied. Interpreters and wrappers (`bash`, `python`, `env`, `find`, `sudo`,
+    `git -c`, …) cannot be allowed by a prefix. 4096 characters at most.
+    """
+    path: _builtins.str
+    """Reads and writes beneath a directory by the tools that take a path: an absolute
+    path on the server. Symbolic links in it are resolved once, when the rule is
+    made. Shell commands are not matched by paths. 4096 characters at most.
+    """
+    mcp_server: _builtins.str
+    """All calls of the tools of one MCP server, by its name."""
+    creator: _builtins.str
+    """Who made the rule: the principal of the connection. Empty if that is not known,
+    and for rules of the operator.
+    """
+    origin: Global___ApprovalRule.Origin.ValueType
+    """Where the rule comes from."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When the rule was made. Unset if that is not known, and for rules of the operator."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        action: Global___ApprovalRule.Action.ValueType = ...,
+        tool: _builtins.str = ...,
+        command: _builtins.str = ...,
+        command_prefix: _builtins.str = ...,
+        path: _builtins.str = ...,
+        mcp_server: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        creator: _builtins.str = ...,
+        origin: Global___ApprovalRule.Origin.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "command_prefix", b"command_prefix", "create_time", b"create_time", "mcp_server", b"mcp_server", "path", b"path", "subject", b"subject", "tool", b"tool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "command", b"command", "command_prefix", b"command_prefix", "create_time", b"create_time", "creator", b"creator", "mcp_server", b"mcp_server", "name", b"name", "origin", b"origin", "path", b"path", "subject", b"subject", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_subject: _TypeAlias = _typing.Literal["tool", "command", "command_prefix", "path", "mcp_server"]  # noqa: Y015
+    _WhichOneofArgType_subject: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_subject) -> _WhichOneofReturnType_subject | None: ...
+
+Global___ApprovalRule: _TypeAlias = ApprovalRule  # noqa: Y015
 
 @_typing.final
 class Message(_message.Message):

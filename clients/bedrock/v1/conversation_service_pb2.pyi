@@ -225,12 +225,11 @@ class UpdateConversationRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """The fields to set, out of `slug`, `title`, `model`, `labels`,
-        `approval_policy`, `always_approved_tools`, `follow_up_policy`, `budget` and
-        `client_tools` and `generation`, each of which is replaced as a whole; a single
-        label as `labels.KEY` (in backticks if the key has a dot), which is removed if it
-        is not among the new values; a single amount as
-        `budget.run_tokens`. `*` alone means all of them, so that what is not set is
-        cleared. If empty, all of them that are set. Another field is
+        `approval_policy`, `follow_up_policy`, `budget`, `client_tools` and `generation`,
+        each of which is replaced as a whole; a single label as `labels.KEY` (in backticks
+        if the key has a dot), which is removed if it is not among the new values; a
+        single amount as `budget.run_tokens`. `*` alone means all of them, so that what is
+        not set is cleared. If empty, all of them that are set. Another field is
         INVALID_ARGUMENT.
         """
 
@@ -764,6 +763,7 @@ class ResolveApprovalRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     DECISION_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The question, `conversations/{conversation}/approvals/{approval}`. Required."""
     decision: _common_pb2.ApprovalDecision.ValueType
@@ -772,16 +772,26 @@ class ResolveApprovalRequest(_message.Message):
     """A note. The agent reads it together with a denial. 1024 characters at most.
     May be empty.
     """
+    @_builtins.property
+    def rule(self) -> _conversation_pb2.ApprovalRule:
+        """A rule to make with the answer, for later calls: with
+        APPROVAL_DECISION_APPROVE one that allows, with APPROVAL_DECISION_DENY one that
+        denies, whatever its `action` says. `suggestions` of the question has some. A
+        request of the agent for a wider mode asks again all the same. If the rule cannot
+        be made, the question stays open.
+        """
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         decision: _common_pb2.ApprovalDecision.ValueType = ...,
         note: _builtins.str = ...,
+        rule: _conversation_pb2.ApprovalRule | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "name", b"name", "note", b"note"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "name", b"name", "note", b"note", "rule", b"rule"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -916,6 +926,209 @@ class GetApprovalResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetApprovalResponse: _TypeAlias = GetApprovalResponse  # noqa: Y015
+
+@_typing.final
+class CreateApprovalRuleRequest(_message.Message):
+    """The request of CreateApprovalRule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    APPROVAL_RULE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """The conversation, `conversations/{conversation}`. Required."""
+    request_id: _builtins.str
+    """A UUID that makes the call idempotent. May be empty."""
+    @_builtins.property
+    def approval_rule(self) -> _conversation_pb2.ApprovalRule:
+        """The rule: its action and its subject. All else is ignored. Required."""
+
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        approval_rule: _conversation_pb2.ApprovalRule | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_rule", b"approval_rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_rule", b"approval_rule", "parent", b"parent", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateApprovalRuleRequest: _TypeAlias = CreateApprovalRuleRequest  # noqa: Y015
+
+@_typing.final
+class CreateApprovalRuleResponse(_message.Message):
+    """The response of CreateApprovalRule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_RULE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approval_rule(self) -> _conversation_pb2.ApprovalRule:
+        """The rule as it is kept."""
+
+    def __init__(
+        self,
+        *,
+        approval_rule: _conversation_pb2.ApprovalRule | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_rule", b"approval_rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_rule", b"approval_rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateApprovalRuleResponse: _TypeAlias = CreateApprovalRuleResponse  # noqa: Y015
+
+@_typing.final
+class DeleteApprovalRuleRequest(_message.Message):
+    """The request of DeleteApprovalRule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The rule, `conversations/{conversation}/approvalRules/{approval_rule}`. Required."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteApprovalRuleRequest: _TypeAlias = DeleteApprovalRuleRequest  # noqa: Y015
+
+@_typing.final
+class DeleteApprovalRuleResponse(_message.Message):
+    """The response of DeleteApprovalRule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteApprovalRuleResponse: _TypeAlias = DeleteApprovalRuleResponse  # noqa: Y015
+
+@_typing.final
+class GetApprovalRuleRequest(_message.Message):
+    """The request of GetApprovalRule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The rule, `conversations/{conversation}/approvalRules/{approval_rule}`, or one of
+    the operator, `approvalRules/{approval_rule}`. Required.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetApprovalRuleRequest: _TypeAlias = GetApprovalRuleRequest  # noqa: Y015
+
+@_typing.final
+class GetApprovalRuleResponse(_message.Message):
+    """The response of GetApprovalRule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_RULE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approval_rule(self) -> _conversation_pb2.ApprovalRule:
+        """The rule."""
+
+    def __init__(
+        self,
+        *,
+        approval_rule: _conversation_pb2.ApprovalRule | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_rule", b"approval_rule"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_rule", b"approval_rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetApprovalRuleResponse: _TypeAlias = GetApprovalRuleResponse  # noqa: Y015
+
+@_typing.final
+class ListApprovalRulesRequest(_message.Message):
+    """The request of ListApprovalRules."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """The conversation, `conversations/{conversation}`. Required."""
+    page_size: _builtins.int
+    """How many rules to return at most. 100 if zero; 1000 at most."""
+    page_token: _builtins.str
+    """The `next_page_token` of the page before. Empty for the first page."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApprovalRulesRequest: _TypeAlias = ListApprovalRulesRequest  # noqa: Y015
+
+@_typing.final
+class ListApprovalRulesResponse(_message.Message):
+    """The response of ListApprovalRules."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_RULES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty on the last page."""
+    @_builtins.property
+    def approval_rules(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.ApprovalRule]:
+        """One page of rules: those of the operator in the order of the settings, then the
+        conversation's own, the oldest first.
+        """
+
+    def __init__(
+        self,
+        *,
+        approval_rules: _abc.Iterable[_conversation_pb2.ApprovalRule] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_rules", b"approval_rules", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApprovalRulesResponse: _TypeAlias = ListApprovalRulesResponse  # noqa: Y015
 
 @_typing.final
 class SetModeRequest(_message.Message):

@@ -184,6 +184,26 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.FromString,
                 _registered_method=True)
+        self.CreateApprovalRule = channel.unary_unary(
+                '/bedrock.v1.ConversationService/CreateApprovalRule',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.CreateApprovalRuleRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.CreateApprovalRuleResponse.FromString,
+                _registered_method=True)
+        self.DeleteApprovalRule = channel.unary_unary(
+                '/bedrock.v1.ConversationService/DeleteApprovalRule',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.DeleteApprovalRuleRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.DeleteApprovalRuleResponse.FromString,
+                _registered_method=True)
+        self.GetApprovalRule = channel.unary_unary(
+                '/bedrock.v1.ConversationService/GetApprovalRule',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRuleRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRuleResponse.FromString,
+                _registered_method=True)
+        self.ListApprovalRules = channel.unary_unary(
+                '/bedrock.v1.ConversationService/ListApprovalRules',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalRulesRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalRulesResponse.FromString,
+                _registered_method=True)
         self.SetMode = channel.unary_unary(
                 '/bedrock.v1.ConversationService/SetMode',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SetModeRequest.SerializeToString,
@@ -562,6 +582,44 @@ class ConversationServiceServicer(object):
     def GetApproval(self, request, context):
         """Reads a question that waits for a person. One that was answered or withdrawn is
         NOT_FOUND: events tell how it ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateApprovalRule(self, request, context):
+        """Makes a rule about the tool calls of a conversation, in any state. It holds for
+        the responses that arrive from now on; questions that are open stay open.
+
+        A rule with the same subject is replaced; one that is the same already is
+        returned, so that the call can be repeated. A conversation has 100 rules at most:
+        a further one is INVALID_ARGUMENT. Sub-agents begin with the rules that the
+        conversation has when they start, and a successor with those of its predecessor.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteApprovalRule(self, request, context):
+        """Revokes a rule of a conversation, for the responses that arrive from now on.
+
+        A rule that does not exist is NOT_FOUND; those of the operator have no name of
+        this kind.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetApprovalRule(self, request, context):
+        """Reads a rule of a conversation, or one of the operator. Any other is NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListApprovalRules(self, request, context):
+        """Lists the rules that hold in a conversation: those of the operator, then its own,
+        the oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -970,6 +1028,26 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.GetApproval,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.SerializeToString,
+            ),
+            'CreateApprovalRule': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateApprovalRule,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.CreateApprovalRuleRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.CreateApprovalRuleResponse.SerializeToString,
+            ),
+            'DeleteApprovalRule': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteApprovalRule,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.DeleteApprovalRuleRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.DeleteApprovalRuleResponse.SerializeToString,
+            ),
+            'GetApprovalRule': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetApprovalRule,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRuleRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRuleResponse.SerializeToString,
+            ),
+            'ListApprovalRules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListApprovalRules,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalRulesRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalRulesResponse.SerializeToString,
             ),
             'SetMode': grpc.unary_unary_rpc_method_handler(
                     servicer.SetMode,
@@ -1503,6 +1581,114 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/GetApproval',
             bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateApprovalRule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/CreateApprovalRule',
+            bedrock_dot_v1_dot_conversation__service__pb2.CreateApprovalRuleRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.CreateApprovalRuleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteApprovalRule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/DeleteApprovalRule',
+            bedrock_dot_v1_dot_conversation__service__pb2.DeleteApprovalRuleRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.DeleteApprovalRuleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetApprovalRule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/GetApprovalRule',
+            bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRuleRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRuleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListApprovalRules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/ListApprovalRules',
+            bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalRulesRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalRulesResponse.FromString,
             options,
             channel_credentials,
             insecure,

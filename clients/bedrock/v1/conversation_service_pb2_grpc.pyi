@@ -263,6 +263,27 @@ class ConversationServiceStub:
     """Reads a question that waits for a person. One that was answered or withdrawn is
     NOT_FOUND: events tell how it ended.
     """
+    CreateApprovalRule: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateApprovalRuleRequest, _conversation_service_pb2.CreateApprovalRuleResponse]
+    """Makes a rule about the tool calls of a conversation, in any state. It holds for
+    the responses that arrive from now on; questions that are open stay open.
+
+    A rule with the same subject is replaced; one that is the same already is
+    returned, so that the call can be repeated. A conversation has 100 rules at most:
+    a further one is INVALID_ARGUMENT. Sub-agents begin with the rules that the
+    conversation has when they start, and a successor with those of its predecessor.
+    """
+    DeleteApprovalRule: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.DeleteApprovalRuleRequest, _conversation_service_pb2.DeleteApprovalRuleResponse]
+    """Revokes a rule of a conversation, for the responses that arrive from now on.
+
+    A rule that does not exist is NOT_FOUND; those of the operator have no name of
+    this kind.
+    """
+    GetApprovalRule: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRuleRequest, _conversation_service_pb2.GetApprovalRuleResponse]
+    """Reads a rule of a conversation, or one of the operator. Any other is NOT_FOUND."""
+    ListApprovalRules: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListApprovalRulesRequest, _conversation_service_pb2.ListApprovalRulesResponse]
+    """Lists the rules that hold in a conversation: those of the operator, then its own,
+    the oldest first.
+    """
     SetMode: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]
     """Changes what tools may do, in any state that is not terminal.
 
@@ -755,6 +776,27 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     GetApproval: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRequest, _conversation_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
     """Reads a question that waits for a person. One that was answered or withdrawn is
     NOT_FOUND: events tell how it ended.
+    """
+    CreateApprovalRule: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateApprovalRuleRequest, _conversation_service_pb2.CreateApprovalRuleResponse]  # type: ignore[assignment]
+    """Makes a rule about the tool calls of a conversation, in any state. It holds for
+    the responses that arrive from now on; questions that are open stay open.
+
+    A rule with the same subject is replaced; one that is the same already is
+    returned, so that the call can be repeated. A conversation has 100 rules at most:
+    a further one is INVALID_ARGUMENT. Sub-agents begin with the rules that the
+    conversation has when they start, and a successor with those of its predecessor.
+    """
+    DeleteApprovalRule: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.DeleteApprovalRuleRequest, _conversation_service_pb2.DeleteApprovalRuleResponse]  # type: ignore[assignment]
+    """Revokes a rule of a conversation, for the responses that arrive from now on.
+
+    A rule that does not exist is NOT_FOUND; those of the operator have no name of
+    this kind.
+    """
+    GetApprovalRule: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRuleRequest, _conversation_service_pb2.GetApprovalRuleResponse]  # type: ignore[assignment]
+    """Reads a rule of a conversation, or one of the operator. Any other is NOT_FOUND."""
+    ListApprovalRules: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListApprovalRulesRequest, _conversation_service_pb2.ListApprovalRulesResponse]  # type: ignore[assignment]
+    """Lists the rules that hold in a conversation: those of the operator, then its own,
+    the oldest first.
     """
     SetMode: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.SetModeRequest, _conversation_service_pb2.SetModeResponse]  # type: ignore[assignment]
     """Changes what tools may do, in any state that is not terminal.
@@ -1323,6 +1365,51 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.GetApprovalResponse, _abc.Awaitable[_conversation_service_pb2.GetApprovalResponse]]:
         """Reads a question that waits for a person. One that was answered or withdrawn is
         NOT_FOUND: events tell how it ended.
+        """
+
+    @_abc_1.abstractmethod
+    def CreateApprovalRule(
+        self,
+        request: _conversation_service_pb2.CreateApprovalRuleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.CreateApprovalRuleResponse, _abc.Awaitable[_conversation_service_pb2.CreateApprovalRuleResponse]]:
+        """Makes a rule about the tool calls of a conversation, in any state. It holds for
+        the responses that arrive from now on; questions that are open stay open.
+
+        A rule with the same subject is replaced; one that is the same already is
+        returned, so that the call can be repeated. A conversation has 100 rules at most:
+        a further one is INVALID_ARGUMENT. Sub-agents begin with the rules that the
+        conversation has when they start, and a successor with those of its predecessor.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteApprovalRule(
+        self,
+        request: _conversation_service_pb2.DeleteApprovalRuleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.DeleteApprovalRuleResponse, _abc.Awaitable[_conversation_service_pb2.DeleteApprovalRuleResponse]]:
+        """Revokes a rule of a conversation, for the responses that arrive from now on.
+
+        A rule that does not exist is NOT_FOUND; those of the operator have no name of
+        this kind.
+        """
+
+    @_abc_1.abstractmethod
+    def GetApprovalRule(
+        self,
+        request: _conversation_service_pb2.GetApprovalRuleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.GetApprovalRuleResponse, _abc.Awaitable[_conversation_service_pb2.GetApprovalRuleResponse]]:
+        """Reads a rule of a conversation, or one of the operator. Any other is NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ListApprovalRules(
+        self,
+        request: _conversation_service_pb2.ListApprovalRulesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.ListApprovalRulesResponse, _abc.Awaitable[_conversation_service_pb2.ListApprovalRulesResponse]]:
+        """Lists the rules that hold in a conversation: those of the operator, then its own,
+        the oldest first.
         """
 
     @_abc_1.abstractmethod

@@ -158,24 +158,6 @@ def test_writes_wait_for_an_answer_under_ask_writes(world: World, approve: bool)
     assert world.box.tools["bash"].started == int(approve)
 
 
-def test_approve_always_is_kept_and_asks_no_more(world: World) -> None:
-    talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
-    talk.send("go")
-    talk.exchange().call(BASH)
-    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
-    assert talk.ask(ResolveApprovalCommand("t1", True, always=True)).always_approved == ("bash",)
-    talk.tool().finish.put(ToolOutput("ok"))
-    talk.exchange().call(ToolUse("t9", "bash", "{}"))
-    talk.tool().finish.put(ToolOutput("again"))
-    talk.exchange().say("done")
-    talk.rest(Idle)
-    assert len(talk.found(ApprovalRequested)) == 1
-    record = talk.ask(UpdateConversationCommand(always_approved=()))
-    assert record.always_approved == ()
-    with pytest.raises(InvalidFieldError):
-        talk.ask(UpdateConversationCommand(always_approved=("bash",)))
-
-
 def test_of_two_racing_answers_exactly_one_counts(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
     talk.send("go")

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.adapters.store.rows import CHANGING, FIXED, digest_of
 from actors.adapters.store.sqlite.store import open_store
+from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import Text
 from actors.core.states import Idle
 from actors.maintenance.verify import findings
@@ -89,3 +91,35 @@ def test_a_command_that_an_earlier_version_has_accepted_is_still_known(earlier: 
     full = earlier("full")
     successor = full.ask(ContinueConversationCommand(include_summary=True, request_id="next", body_hash="n"))
     assert successor.id == full.record.continued_by
+
+
+def test_tools_that_asked_no_more_have_rules_and_what_was_intact_still_is(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    with closing(sqlite3.connect(directory / "bedrock.db", isolation_level=None)) as database:
+        database.executescript(DUMP.read_text(encoding="utf-8"))
+        names = [name for _, name, *_ in database.execute("PRAGMA table_info(conversations)")]
+        covered = [name.replace("approval_rules", "always_approved") for name in (*FIXED, *CHANGING[:-1], "slug")]
+        assert set(covered) == set(names) - {"digest", "log_hash"}
+        for slug, tools in (("asked", '["bash","patch"]'), ("full", '["bash"]'), ("spent", "[")):
+            database.execute("UPDATE conversations SET always_approved = ? WHERE slug = ?", (tools, slug))
+            query = f"SELECT {', '.join(covered)} FROM conversations WHERE slug = ?"
+            if slug != "full":  # whose digest is wrong now
+                values = ["" if value is None else value for value in database.execute(query, (slug,)).fetchone()]
+                database.execute("UPDATE conversations SET digest = ? WHERE slug = ?", (digest_of(values), slug))
+    (directory / "bedrock.db").chmod(0o600)
+
+    with closing(open_store(directory)) as store:
+        found = {slug: store.load(store.find_slug(slug) or "") for slug in ("asked", "full", "cancelled")}
+        rules = {slug: record.approval_rules for slug, record in found.items() if record is not None}
+        assert rules == {
+            "asked": (
+                ApprovalRule("tool-1", Action.ALLOW, tool="bash"),
+                ApprovalRule("tool-2", Action.ALLOW, tool="patch"),
+            ),
+            "full": (ApprovalRule("tool-1", Action.ALLOW, tool="bash"),),
+            "cancelled": (),
+        }
+        said = {slug: [str(each) for each in findings(store, record)] for slug, record in found.items() if record}
+        assert said["asked"] == said["cancelled"] == []
+        assert said["full"]

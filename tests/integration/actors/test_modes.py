@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.tools.request_mode_upgrade import GRANTED, NOT_NEEDED, ModeUpgradeTool
+from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import MessageType, Text, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.context import ApprovalPolicy, Mode
 from actors.core.errors import Reason, Rejected
@@ -426,7 +427,7 @@ def test_it_asks_under_every_policy_and_after_an_always_too(cell: World, policy:
         call = ToolUse(f"u{number}", UPGRADE.name, UPGRADE.input)
         talk.exchange().call(call)
         asked(talk)
-        talk.ask(ResolveApprovalCommand(call.id, True, always=True))
+        talk.ask(ResolveApprovalCommand(call.id, True, ApprovalRule("", Action.ALLOW, tool=UPGRADE.name)))
         if not number:
             talk.until(lambda: talk.record.mode is UNRESTRICTED)
             talk.ask(SetModeCommand(RESTRICTED))

@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite import listing as sqlite_listing
 from actors.adapters.store.sqlite.store import open_store
+from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import MessageType, Text
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
@@ -61,6 +62,16 @@ COMMANDS: dict[str, tuple[Message, type]] = {
     "SubmitToolResult": (
         v1.SubmitToolResultRequest(name=f"{NAME}/toolCalls/call-1", output="x"),
         requests.SubmitToolResultCommand,
+    ),
+    "CreateApprovalRule": (
+        v1.CreateApprovalRuleRequest(
+            parent=NAME, approval_rule=v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ASK, tool="tools/patch")
+        ),
+        requests.CreateApprovalRuleCommand,
+    ),
+    "DeleteApprovalRule": (
+        v1.DeleteApprovalRuleRequest(name=f"{NAME}/approvalRules/r1"),
+        requests.DeleteApprovalRuleCommand,
     ),
     "SetMode": (v1.SetModeRequest(name=NAME, mode=v1.MODE_RESTRICTED), requests.SetModeCommand),
     "TriggerContinuation": (v1.TriggerContinuationRequest(name=NAME), requests.TriggerContinuationCommand),
@@ -274,6 +285,7 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
         "SetMode": requests.SetModeResult(author.record, ("b-1",)),
         "SubmitToolResult": requests.SubmitToolResultResult(author.says("Found.").message),
         "SpawnSubAgents": requests.SpawnSubAgentsResult(author.says("Look.").message, "c1:1", ("c1-a1",), 0),
+        "CreateApprovalRule": ApprovalRule("r1", Action.ASK, tool="patch"),
         "WithdrawMessage": requests.WithdrawMessageResult(
             QueueChanged(QueuedInput("m1", "no", (), 1), "steer", Fate.WITHDRAWN), 7
         ),
@@ -283,6 +295,8 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
     renamed.CopyFrom(request)
     if method == "UpdateConversation":
         renamed.conversation.name = name  # type: ignore[attr-defined]
+    elif method == "CreateApprovalRule":
+        renamed.parent = name  # type: ignore[attr-defined]
     else:
         renamed.name = request.name.replace(NAME, name)  # type: ignore[attr-defined]
     answer = ask(harness, method, renamed)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import (
     Image,
     Message,
@@ -161,6 +162,13 @@ def loaded(store: Store, conversation_id: str) -> ConversationRecord:
     return record
 
 
+RULES = (
+    ApprovalRule("r1", Action.ALLOW, tool="bash", created_at=4, creator="somebody"),
+    ApprovalRule("r2", Action.DENY, command_prefix="git push", words=("git", "push")),
+    ApprovalRule("r3", Action.ASK, path="/wörk"),
+)
+
+
 def test_every_field_of_a_record_comes_back(store: Store) -> None:
     store.commit(CommitBuilder("parent").create(), CommitBuilder("before", slug="").create())
     draft = CommitBuilder(
@@ -173,7 +181,7 @@ def test_every_field_of_a_record_comes_back(store: Store) -> None:
         labels={"team": "x", "ü": ""},
         system_prompt="You are.",
         approval_policy=ApprovalPolicy.ASK_ALL,
-        always_approved=("bash", "patch"),
+        approval_rules=RULES,
         follow_up_policy=FollowUpPolicy.COMPLETED_ONLY,
         budget=Budget(1, 2, 3),
         continued_from="before",

@@ -54,7 +54,15 @@ class ToolHarness:
             return respond(sink, cancel)
 
         self.models.answer = answer
-        request = LlmRequest("r1", 1, lambda: self.models, lambda model: build(), lambda content: content, self.cancel)
+        request = LlmRequest(
+            "r1",
+            1,
+            lambda: self.models,
+            lambda model: build(),
+            lambda content: content,
+            lambda content: (),
+            self.cancel,
+        )
         runner = LlmRunner(request, self.inbox, self.services.clock, self.pace, self.ended.release)
         runner.launch(self.services.threads)
         assert self.ended.acquire(timeout=PATIENCE)

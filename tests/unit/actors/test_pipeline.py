@@ -12,6 +12,7 @@ from actors.adapters.store.memory import MemoryStore
 from actors.conversation.commands import creation, settings
 from actors.conversation.pipeline import ConversationPipeline, LoadedConversation, taken_over
 from actors.conversation.unit_of_work import OutcomeBatch
+from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import Delivery, Text, ToolSuccess, ToolUse, Usage
 from actors.core.context import ConvContext, Mode
 from actors.core.effects import ExecuteTool, RequestLlm
@@ -35,6 +36,9 @@ from actors.ports import Commit, FencedError, ModelInfo, StoreUnavailableError
 
 if TYPE_CHECKING:
     from actors.runtime.services import Services
+
+
+RULE = ApprovalRule("r1", Action.ALLOW, tool="bash")
 
 
 class Failing:
@@ -251,12 +255,12 @@ def test_the_context_is_journalled_with_the_first_step_that_sees_it(
     settings.update(machine._services, unit, UpdateConversationCommand(labels={}), 4)
     machine.commit(unit)
     unit = machine.begin()
-    unit.change(SettingsChanged(4, ("always_approved",)), 4, (), always_approved=("bash",))
+    unit.change(SettingsChanged(4, ("approval_rules",)), 4, (), approval_rules=(RULE,))
     unit.set_context(machine._services.context_of(unit.record))
     machine.commit(unit)
     run(machine, message("again", 5))
     assert contexts(store)[3:] == [None, None, machine.context, None]
-    assert machine.context.always_approved == ("bash",)
+    assert machine.context.approval_rules == (RULE,)
 
 
 def test_a_change_of_mode_is_seen_by_the_steps_that_follow(machine: LoadedConversation, store: Failing) -> None:

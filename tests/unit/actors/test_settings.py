@@ -11,13 +11,12 @@ import pytest
 from actors.conversation.commands import creation, settings
 from actors.conversation.commands.system_prompt import system_prompt
 from actors.conversation.pipeline import LoadedConversation
-from actors.core.content import SystemKind, ToolUse
+from actors.core.content import SystemKind
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
-from actors.core.states import QUIET, TERMINAL, ApprovalKind, AwaitingToolApproval, ContextExhausted, Idle, Ledger
+from actors.core.states import QUIET, TERMINAL, ContextExhausted, Idle, Ledger
 from actors.messages.commands import ContinueConversationCommand, CreateConversationCommand, UpdateConversationCommand
-from actors.messages.refusals import InvalidFieldError
 from actors.ports import ConversationRecord, SandboxReport
 from tests.machine.columns import Column, parent_columns
 
@@ -239,34 +238,6 @@ def test_the_model_changes_only_while_no_run_is_in_progress(services: Services, 
         6,
     )
     assert unchanged.record.title == "T"
-
-
-def test_approvals_can_be_taken_back_but_not_given_by_an_update(services: Services) -> None:
-    record = msgspec.structs.replace(born(services), always_approved=("bash", "look"))
-    unit = unit_of(services, record)
-    settings.update(services, unit, UpdateConversationCommand(always_approved=("look",)), 6)
-    assert unit.context.always_approved == ("look",)
-    with pytest.raises(InvalidFieldError):
-        settings.update(
-            services, unit_of(services, record), UpdateConversationCommand(always_approved=("bash", "patch")), 6
-        )
-
-
-def test_approving_always_adds_the_tool_of_an_open_question_only(services: Services) -> None:
-    calls = (ToolUse("t1", "bash", "{}"), ToolUse("t2", "look", "{}"))
-    asking = AwaitingToolApproval(Ledger(), calls, ("t1",), ApprovalKind.TOOL, "r1", 5)
-    record = msgspec.structs.replace(born(services), state=asking)
-    unit = unit_of(services, record)
-    settings.approve_always(services, unit, "t2", 6)
-    settings.approve_always(services, unit, "nobody", 6)
-    assert unit.empty
-    settings.approve_always(services, unit, "t1", 6)
-    settings.approve_always(services, unit, "t1", 6)
-    assert unit.record.always_approved == unit.context.always_approved == ("bash",)
-    assert len(unit.entries) == 1
-    idle = unit_of(services, msgspec.structs.replace(record, state=Idle()))
-    settings.approve_always(services, idle, "t1", 6)
-    assert idle.empty
 
 
 def test_the_archive_flag_is_set_and_cleared(services: Services) -> None:

@@ -150,9 +150,13 @@ def result(
     return v1.ContentBlock(tool_result=v1.ToolResult(tool_use_id=call_id, outcome=outcome, output=said))
 
 
-def question(tool: str, given: dict[str, Any] | None = None) -> Approval:
+def question(tool: str, given: dict[str, Any] | None = None, *suggestions: v1.ApprovalRule) -> Approval:
     """The question whether a tool may run with an input."""
-    asked = v1.PendingApproval(name=f"{NAME}/approvals/t1", tool_call=v1.ToolCall(tool_use_id="t1", tool=tool))
+    asked = v1.PendingApproval(
+        name=f"{NAME}/approvals/t1",
+        tool_call=v1.ToolCall(tool_use_id="t1", tool=tool),
+        suggestions=suggestions,
+    )
     asked.tool_call.input.update(given or {})
     return Approval.from_proto(asked)
 
@@ -184,6 +188,12 @@ def says(said: str, *, chunks: int = 2) -> Answer:
     return lambda run: [state("llm_requesting", run), *text(said, chunks=chunks), state("idle"), stopped(run)]
 
 
+def allows(**subject: str) -> v1.ApprovalRule:
+    """A rule as a question suggests it."""
+    origin = v1.ApprovalRule.ORIGIN_CONVERSATION
+    return v1.ApprovalRule(**{"action": v1.ApprovalRule.ACTION_ALLOW, "origin": origin, **subject})  # type: ignore[arg-type]
+
+
 def uses_tool(
     command: str, printed: str, said: str, *, ask: bool = False, mode: v1.Mode.ValueType = v1.MODE_UNSPECIFIED
 ) -> Answer:
@@ -209,8 +219,13 @@ def uses_tool(
         start: list[Step] = [state("llm_requesting", run), delta("Let me look.", 0), agent]
         if not ask:
             return [*start, *going]
-        approval = v1.PendingApproval(name=f"{NAME}/approvals/t1", tool_call=agent.message_added.content[1].tool_call)
+        approval = v1.PendingApproval(
+            name=f"{NAME}/approvals/t1",
+            tool_call=agent.message_added.content[1].tool_call,
+            suggestions=[allows(command=command), allows(command_prefix=command.split(maxsplit=1)[0])],
+        )
         if mode:
+            approval = v1.PendingApproval(name=f"{NAME}/approvals/t1")
             approval.mode_upgrade.CopyFrom(
                 v1.PendingApproval.ModeUpgrade(tool_use_id="t1", reason="to write", mode=mode)
             )
@@ -279,6 +294,7 @@ class FakeBedrock:
         self.oldest_revision = 0
         self._feed: list[v1.Event] = []
         self.queued: list[v1.QueuedMessage] = []
+        self.operator_rules: list[v1.ApprovalRule] = []
         """What ListQueue answers, the oldest first."""
         self.cycles: list[v1.RequestCycle] = []
         """What ListRequestCycles answers instead of what the feed tells."""
@@ -551,6 +567,28 @@ class FakeBedrock:
         result = v1.ToolResult(tool_use_id=request.name.rpartition("/")[2], output=request.output or request.error)
         message = v1.Message(role=v1.ROLE_TOOL, content=[v1.ContentBlock(tool_result=result)])
         return v1.SubmitToolResultResponse(message=message)
+
+    def CreateApprovalRule(self, request: v1.CreateApprovalRuleRequest) -> v1.CreateApprovalRuleResponse:
+        rule = v1.ApprovalRule(
+            name=f"{NAME}/approvalRules/r{len(self.conversation.approval_rules) + 1}",
+            origin=v1.ApprovalRule.ORIGIN_CONVERSATION,
+            creator="default",
+        )
+        rule.MergeFrom(request.approval_rule)
+        self.conversation.approval_rules.append(rule)
+        return v1.CreateApprovalRuleResponse(approval_rule=rule)
+
+    def DeleteApprovalRule(self, request: v1.DeleteApprovalRuleRequest) -> v1.DeleteApprovalRuleResponse:
+        kept = [rule for rule in self.conversation.approval_rules if rule.name != request.name]
+        if len(kept) == len(self.conversation.approval_rules):
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "there is no such approval rule")
+        del self.conversation.approval_rules[:]
+        self.conversation.approval_rules.extend(kept)
+        return v1.DeleteApprovalRuleResponse()
+
+    def ListApprovalRules(self, request: v1.ListApprovalRulesRequest) -> v1.ListApprovalRulesResponse:
+        page, more = _page([*self.operator_rules, *self.conversation.approval_rules], request.page_token)
+        return v1.ListApprovalRulesResponse(approval_rules=page, next_page_token=more)
 
     def ListMessages(self, request: v1.ListMessagesRequest) -> v1.ListMessagesResponse:
         messages = [event.message_added for event in self._feed if event.HasField("message_added")]

@@ -87,12 +87,16 @@ def test_an_approval_is_answered_in_the_loop(address: str, fake: FakeBedrock) ->
         sent = conversation.send("Remove x")
         async for event in sent:
             if event.approval:
-                await conversation.approve(event.approval, always=True)
+                await conversation.approve(event.approval, rule=event.approval.suggestions[0])
         assert await sent.answer() == "Done."
 
     run(address, story)
     assert fake.asked(v1.ResolveApprovalRequest) == [
-        v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", decision=v1.APPROVAL_DECISION_APPROVE_ALWAYS)
+        v1.ResolveApprovalRequest(
+            name=f"{NAME}/approvals/t1",
+            decision=v1.APPROVAL_DECISION_APPROVE,
+            rule=v1.ApprovalRule(command="rm x"),
+        )
     ]
 
 

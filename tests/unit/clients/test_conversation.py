@@ -172,7 +172,7 @@ def test_a_steer_ends_with_the_run_it_goes_into(client: Client, fake: FakeBedroc
             break
     steer = conversation.send("By the way", delivery="steer")
     assert steer.name == first.name
-    conversation.approve("t1", always=True)
+    conversation.approve("t1")
     assert steer.wait() is not None
 
 
@@ -481,11 +481,11 @@ def test_a_name_that_does_not_exist_is_refused_before_the_call(client: Client, f
 
 
 def test_updating_names_only_what_changes(client: Client, fake: FakeBedrock) -> None:
-    updated = client.conversation("c1").update(title="New", always_approved_tools=[])
+    updated = client.conversation("c1").update(title="New", labels={})
     assert updated.title == "New"
     request = fake.asked(v1.UpdateConversationRequest)[0]
     assert isinstance(request, v1.UpdateConversationRequest)
-    assert list(request.update_mask.paths) == ["title", "always_approved_tools"]
+    assert list(request.update_mask.paths) == ["title", "labels"]
 
 
 def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> None:

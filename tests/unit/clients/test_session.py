@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -122,18 +122,19 @@ def test_while_the_agent_works_enter_steers_and_tab_queues(address: str, fake: F
 
 
 @pytest.mark.parametrize(
-    ("reply", "decision", "note"),
+    ("reply", "answer"),
     [
-        ("y", v1.APPROVAL_DECISION_APPROVE, ""),
-        ("YES", v1.APPROVAL_DECISION_APPROVE, ""),
-        ("a", v1.APPROVAL_DECISION_APPROVE_ALWAYS, ""),
-        ("n", v1.APPROVAL_DECISION_DENY, ""),
-        ("no, use git rm", v1.APPROVAL_DECISION_DENY, "use git rm"),
+        ("y", {"decision": v1.APPROVAL_DECISION_APPROVE}),
+        ("YES", {"decision": v1.APPROVAL_DECISION_APPROVE}),
+        ("e", {"decision": v1.APPROVAL_DECISION_APPROVE, "rule": v1.ApprovalRule(command="rm x")}),
+        ("B", {"decision": v1.APPROVAL_DECISION_APPROVE, "rule": v1.ApprovalRule(command_prefix="rm")}),
+        ("n", {"decision": v1.APPROVAL_DECISION_DENY}),
+        ("no, use git rm", {"decision": v1.APPROVAL_DECISION_DENY, "note": "use git rm"}),
+        ("never", {"decision": v1.APPROVAL_DECISION_DENY, "rule": v1.ApprovalRule(command="rm x")}),
+        ("never b", {"decision": v1.APPROVAL_DECISION_DENY, "rule": v1.ApprovalRule(command_prefix="rm")}),
     ],
 )
-def test_a_question_is_answered(
-    address: str, fake: FakeBedrock, reply: str, decision: v1.ApprovalDecision.ValueType, note: str
-) -> None:
+def test_a_question_is_answered(address: str, fake: FakeBedrock, reply: str, answer: dict[str, Any]) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True))
 
     async def story(chat: Chat) -> None:
@@ -144,7 +145,7 @@ def test_a_question_is_answered(
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
 
     play(address, story)
-    expected = v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", decision=decision, note=note)
+    expected = v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", **answer)
     assert fake.asked(v1.ResolveApprovalRequest) == [expected]
     assert len(sent(fake)) == 1
 

@@ -6,12 +6,24 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from bedrock import Client, v1
+from bedrock import Approval, Client, v1
 from bedrock.cli.chat.prompt import prompt_text
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.style import Paint
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, Step, call, question, says, state, stored, uses_tool
+from tests.unit.clients.fake_server import (
+    NAME,
+    FakeBedrock,
+    Gate,
+    Step,
+    allows,
+    call,
+    question,
+    says,
+    state,
+    stored,
+    uses_tool,
+)
 from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -32,7 +44,7 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
     fake.answers.append(uses_tool("rm x", "gone", "Done, x is gone.", ask=True))
     terminal.keys("Remove x\r")
     terminal.shows("bash wants to run in")
-    terminal.shows("[y]es  [n]o  [a]lways")
+    terminal.shows("[y]es  [n]o  always: this [e]xact command, [b]eginning with rm")
     terminal.keys("y\r")
     terminal.shows("Done, x is gone.")
     terminal.shows("idle · context")
@@ -61,11 +73,24 @@ def test_a_key_grants_the_workspace_mode_in_place_of_the_unrestricted_one(
 
 
 @pytest.mark.parametrize(
-    ("tool", "replies"),
-    [("bash", "[y]es  [n]o  [a]lways "), ("request_mode_upgrade", "[y]es  [n]o ")],
+    ("asked", "replies"),
+    [
+        (
+            question("bash", None, allows(command="git push -f"), allows(command_prefix="git push")),
+            "[y]es  [n]o  always: this [e]xact command, [b]eginning with git push ",
+        ),
+        (
+            question("patch", None, allows(path="/work"), allows(tool="tools/patch")),
+            "[y]es  [n]o  always: [d]irectory /work, [t]ool patch ",
+        ),
+        (
+            question("mcp__jira__add", None, allows(tool="tools/mcp__jira__add"), allows(mcp_server="jira")),
+            "[y]es  [n]o  always: [t]ool mcp__jira__add, [s]erver jira ",
+        ),
+        (question("request_mode_upgrade"), "[y]es  [n]o "),
+    ],
 )
-def test_always_is_offered_only_where_it_means_more_than_yes(tool: str, replies: str) -> None:
-    asked = question(tool)
+def test_always_is_offered_only_where_it_means_more_than_yes(asked: Approval, replies: str) -> None:
     session = SimpleNamespace(
         transcript=SimpleNamespace(unfinished=lambda room: []),
         question=asked,

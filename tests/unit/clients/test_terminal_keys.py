@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: What no single sequence stands for, or what is no key that a person presses.
-NO_KEYS = {Keys.SIGINT, Keys.CPRResponse, Keys.Vt100MouseEvent, Keys.WindowsMouseEvent, Keys.ControlInsert}
-NO_KEYS |= {Keys.ShiftInsert, Keys.ScrollUp, Keys.ScrollDown, Keys.Ignore}
+NO_KEYS = {
+    *(Keys.SIGINT, Keys.CPRResponse, Keys.Vt100MouseEvent, Keys.WindowsMouseEvent, Keys.ControlInsert),
+    *(Keys.ShiftInsert, Keys.ScrollUp, Keys.ScrollDown, Keys.Ignore),
+}
 
 #: How many keys are pressed before somebody looks.
 TOGETHER = 10
@@ -157,17 +159,19 @@ def decisions(fake: FakeBedrock) -> list[tuple[str, str]]:
 
 
 def test_one_key_answers_and_a_text_that_begins_with_it_is_a_text(terminal: Terminal, fake: FakeBedrock) -> None:
-    for keys in ("y", "n", "a", "no, keep it\r"):
+    for keys in ("y", "n", "b", "no, keep it\r"):
         fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
         sends(terminal, fake, f"Remove x, then {keys.strip()}")
         terminal.until(lambda screen: any(row.startswith("[y]es") for row in screen))
-        if keys == "a":
-            terminal.keys("and why?\r")
+        if keys == "b":
+            terminal.keys("but why?\r")
             terminal.shows("that was a message")
         terminal.keys(keys)
         terminal.wait(lambda: not fake.conversation.state.busy, "an answer")
         terminal.until(lambda screen: any(row.startswith("idle") for row in screen))
-    assert decisions(fake) == [("APPROVE", ""), ("DENY", ""), ("APPROVE_ALWAYS", ""), ("DENY", "keep it")]
+    assert decisions(fake) == [("APPROVE", ""), ("DENY", ""), ("APPROVE", ""), ("DENY", "keep it")]
+    rules = [request.rule for request in fake.asked(v1.ResolveApprovalRequest)]
+    assert [rule.command_prefix for rule in rules] == ["", "", "rm", ""]
 
 
 def two_questions(run: str) -> list[Step]:

@@ -31,6 +31,8 @@ ENUMS: dict[str, Any] = {
     "ReasoningEffort": v1.ReasoningEffort,
     "RequestPhase": v1.ConversationState.LlmRequesting.Phase,
     "Role": v1.Role,
+    "RuleAction": v1.ApprovalRule.Action,
+    "RuleOrigin": v1.ApprovalRule.Origin,
     "SandboxTier": v1.GetServerInfoResponse.Sandbox.Tier,
     "StateKind": v1.StateKind,
     "StopReason": v1.StopReason,

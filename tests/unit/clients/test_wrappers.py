@@ -59,8 +59,12 @@ ENVELOPES = {
         f"{call}ConversationResponse"
         for call in "Create Get Update Archive Unarchive Delete Continue Fork Verify".split()
     ),
-    *(f"Get{what}Response" for what in "Model Tool Message RequestCycle Approval Attachment".split()),
-    *(f"List{what}Response" for what in "Conversations Messages RequestCycles Queue Approvals Models Tools".split()),
+    *(f"Get{what}Response" for what in "Model Tool Message RequestCycle Approval Attachment ApprovalRule".split()),
+    *(
+        f"List{what}Response"
+        for what in "Conversations Messages RequestCycles Queue Approvals Models Tools ApprovalRules".split()
+    ),
+    *("CreateApprovalRuleResponse", "DeleteApprovalRuleResponse"),
     "WaitRequestCycleResponse",
     *"SendMessageResponse SpawnSubAgentsResponse ResolveApprovalResponse WithdrawMessageResponse".split(),
     "SubmitToolResultResponse",
@@ -410,12 +414,9 @@ def test_images_of_another_type_are_refused(images: Any) -> None:
         client.conversation("c").send("Hi", images=images)
 
 
-def test_a_string_is_no_list_of_tasks_or_tools() -> None:
-    with Client(address="127.0.0.1:1") as client:
-        with pytest.raises(TypeError, match="tasks: must be a list"):
-            client.conversation("c").spawn("look around")
-        with pytest.raises(TypeError, match="always_approved_tools: must be a list"):
-            client.conversation("c").update(always_approved_tools="bash")
+def test_a_string_is_no_list_of_tasks() -> None:
+    with Client(address="127.0.0.1:1") as client, pytest.raises(TypeError, match="tasks: must be a list"):
+        client.conversation("c").spawn("look around")
 
 
 def test_the_same_is_refused_with_asyncio() -> None:

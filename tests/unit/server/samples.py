@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import (
     Image,
     Message,
@@ -145,7 +146,7 @@ def record(state: State | None = None, **fields: object) -> ConversationRecord:
     made = record_of(
         "c", slug="calm-cove", state=state or STATES["idle"], state_updated_at=1_500, created_at=1_000,
         updated_at=2_000, title="A title", labels={"team": "a"}, approval_policy=ApprovalPolicy.ASK_WRITES,
-        always_approved=("bash",), follow_up_policy=FollowUpPolicy.COMPLETED_ONLY, budget=Budget(run_tokens=5),
-        last_seq=42,
+        approval_rules=(ApprovalRule("r1", Action.ALLOW, tool="bash"),),
+        follow_up_policy=FollowUpPolicy.COMPLETED_ONLY, budget=Budget(run_tokens=5), last_seq=42,
     )  # fmt: skip
     return replace(made, **fields)

@@ -39,6 +39,13 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.CancelConversationRequest: {"name": NAME},
     v1.ResolveApprovalRequest: {"name": f"{NAME}/approvals/call-1", "decision": v1.APPROVAL_DECISION_APPROVE},
     v1.SubmitToolResultRequest: {"name": f"{NAME}/toolCalls/call-1"},
+    v1.CreateApprovalRuleRequest: {
+        "parent": NAME,
+        "approval_rule": v1.ApprovalRule(action=v1.ApprovalRule.ACTION_DENY, command_prefix="git push"),
+    },
+    v1.DeleteApprovalRuleRequest: {"name": f"{NAME}/approvalRules/r1"},
+    v1.GetApprovalRuleRequest: {"name": f"{NAME}/approvalRules/r1"},
+    v1.ListApprovalRulesRequest: {"parent": NAME},
     v1.SetModeRequest: {"name": NAME, "mode": v1.MODE_RESTRICTED},
     v1.TriggerContinuationRequest: {"name": NAME},
     v1.ContinueConversationRequest: {"name": NAME},
@@ -81,6 +88,16 @@ BAD_NAMES = (
 BAD_FILTERS = ("x" * (limits.MAX_FILTER_BYTES + 1), "é" * limits.MAX_FILTER_BYTES, 'title = "a\0"')
 BAD_ORDERS = ("state", "title down", "title desc desc", "t" * 99)
 BAD_CYCLES = ("", NAME, f"{NAME}/requestCycles/", f"{NAME}/messages/m")
+BAD_RULES = (
+    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW),
+    v1.ApprovalRule(action=9, command="make"),  # type: ignore[arg-type]
+    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, command=" "),
+    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, command="a\0"),
+    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, command_prefix="x" * (limits.MAX_RULE_CHARS + 1)),
+    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, path="src"),
+    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, tool="bash"),
+    v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ALLOW, mcp_server="Jira"),
+)
 BAD_TOKENS = ("x" * (limits.MAX_PAGE_TOKEN_CHARS + 1),)
 
 BAD_GENERATIONS = (
@@ -142,6 +159,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "name": ("", NAME, f"{NAME}/approvals/", f"{NAME}/messages/x"),
         "decision": (v1.APPROVAL_DECISION_UNSPECIFIED, v1.APPROVAL_DECISION_WITHDRAWN, 99),
         "note": ("x" * 1_025, "a\0"),
+        "rule": (*BAD_RULES, v1.ApprovalRule()),
     },
     v1.SubmitToolResultRequest: {
         "name": ("", NAME, f"{NAME}/toolCalls/", f"{NAME}/messages/x"),
@@ -150,6 +168,14 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "images": ([v1.Image()] * 21,),
         "request_id": ("x",),
     },
+    v1.CreateApprovalRuleRequest: {
+        "parent": BAD_NAMES,
+        "approval_rule": (*BAD_RULES, v1.ApprovalRule(command="make")),
+        "request_id": ("x",),
+    },
+    v1.DeleteApprovalRuleRequest: {"name": ("", NAME, f"{NAME}/approvalRules/", "approvalRules/1")},
+    v1.GetApprovalRuleRequest: {"name": ("", NAME, f"{NAME}/approvalRules/", "approvalRules/")},
+    v1.ListApprovalRulesRequest: {"parent": BAD_NAMES, "page_size": (-1,), "page_token": BAD_TOKENS},
     v1.SetModeRequest: {"name": BAD_NAMES, "mode": (v1.MODE_UNSPECIFIED, 9)},
     v1.TriggerContinuationRequest: {"name": BAD_NAMES},
     v1.ContinueConversationRequest: {"name": BAD_NAMES, "request_id": ("x",)},
@@ -419,7 +445,6 @@ def test_other_fields_cannot_be_updated(path: str) -> None:
         ("model", ""),
         ("labels", TOO_MANY),
         ("approval_policy", 99),
-        ("always_approved_tools", ["bash"]),
         ("follow_up_policy", 99),
         ("budget", v1.Budget(run_tokens=-1)),
         ("generation", v1.Generation(temperature=3)),
@@ -441,7 +466,6 @@ def test_every_field_that_can_be_updated_passes_with_a_good_value() -> None:
             "model",
             "labels",
             "approval_policy",
-            "always_approved_tools",
             "follow_up_policy",
             "budget",
             slug="a-b",
@@ -449,7 +473,6 @@ def test_every_field_that_can_be_updated_passes_with_a_good_value() -> None:
             model="models/a/b",
             labels={"k": "v"},
             approval_policy=v1.APPROVAL_POLICY_AUTO,
-            always_approved_tools=["tools/bash"],
             follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS,
             budget=v1.Budget(),
         )

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from bedrock import v1
 from google.protobuf.field_mask_pb2 import FieldMask
+from msgspec.structs import replace
 
+from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import Fate, QueueChanged
 from actors.core.profile import Generation, ReasoningEffort
@@ -15,10 +17,13 @@ from actors.core.summary import StateSummary
 from actors.messages.commands import (
     CancelConversationResult,
     CreateConversationCommand,
+    ResolveApprovalCommand,
     SendMessageResult,
     UpdateConversationCommand,
 )
 from server.wire import commands
+from server.wire.approval_rules import approval_rule
+from server.wire.values import timestamp
 from tests.unit.server.samples import FACTS, MESSAGE, QUEUED
 
 UUID = "123E4567-e89b-12d3-a456-426614174000"
@@ -58,19 +63,19 @@ def test_create_leaves_defaults_to_the_server() -> None:
 def test_an_update_sets_only_what_is_in_the_mask() -> None:
     full = v1.Conversation(
         name="conversations/c", slug="s", title="t", model="models/m", labels={"k": "v"}, etag="e",
-        approval_policy=v1.APPROVAL_POLICY_ASK_ALL, always_approved_tools=["tools/bash"],
+        approval_policy=v1.APPROVAL_POLICY_ASK_ALL,
         follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS, budget=v1.Budget(run_tokens=3), generation=GENERATION,
     )  # fmt: skip
     title = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=["title"])))
     assert title == UpdateConversationCommand(etag="e", title="t")
     paths = [
-        "slug", "title", "model", "labels", "approval_policy", "always_approved_tools", "follow_up_policy", "budget",
+        "slug", "title", "model", "labels", "approval_policy", "follow_up_policy", "budget",
         "generation",
     ]  # fmt: skip
     every = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=paths)))
     assert every == UpdateConversationCommand(
         etag="e", slug="s", title="t", model="m", labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL,
-        always_approved=("bash",), follow_up_policy=FollowUpPolicy.ALWAYS, budget=Budget(3),
+        follow_up_policy=FollowUpPolicy.ALWAYS, budget=Budget(3),
         generation=MEANT,
     )  # fmt: skip
 
@@ -97,16 +102,44 @@ def test_a_run_is_named_by_its_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decision", "approve", "always"),
+    ("decision", "approve"), [(v1.APPROVAL_DECISION_APPROVE, True), (v1.APPROVAL_DECISION_DENY, False)]
+)
+def test_decisions(decision: v1.ApprovalDecision.ValueType, approve: bool) -> None:
+    made = commands.resolve(v1.ResolveApprovalRequest(decision=decision, note="n"), "call-1", "somebody")
+    assert made == ResolveApprovalCommand("call-1", approve, None, "n", "somebody")
+
+
+def test_a_rule_comes_with_a_decision() -> None:
+    request = v1.ResolveApprovalRequest(decision=v1.APPROVAL_DECISION_APPROVE, rule=v1.ApprovalRule(command="make"))
+    assert commands.resolve(request, "call-1", "p").rule == ApprovalRule("", Action.ALLOW, command="make")
+
+
+@pytest.mark.parametrize(
+    ("subject", "meant"),
     [
-        (v1.APPROVAL_DECISION_APPROVE, True, False),
-        (v1.APPROVAL_DECISION_APPROVE_ALWAYS, True, True),
-        (v1.APPROVAL_DECISION_DENY, False, False),
+        ({"tool": "tools/bash"}, {"tool": "bash"}),
+        ({"command": "git push"}, {"command": "git push"}),
+        ({"command_prefix": "git push"}, {"command_prefix": "git push"}),
+        ({"path": "/work"}, {"path": "/work"}),
+        ({"mcp_server": "jira"}, {"mcp_server": "jira"}),
     ],
 )
-def test_decisions(decision: v1.ApprovalDecision.ValueType, approve: bool, always: bool) -> None:
-    made = commands.resolve(v1.ResolveApprovalRequest(decision=decision, note="n"), "call-1")
-    assert (made.tool_use_id, made.approve, made.always, made.note) == ("call-1", approve, always, "n")
+def test_rules_there_and_back(subject: dict[str, Any], meant: dict[str, Any]) -> None:
+    wanted = v1.ApprovalRule(action=v1.ApprovalRule.ACTION_DENY, **subject)
+    rule = commands.make_rule(v1.CreateApprovalRuleRequest(approval_rule=wanted), "somebody").rule
+    assert rule == ApprovalRule("", Action.DENY, **meant)
+    shown = approval_rule("c", replace(rule, id="r3", creator="somebody", created_at=4_000))
+    wanted.MergeFrom(
+        v1.ApprovalRule(
+            name="conversations/c/approvalRules/r3",
+            creator="somebody",
+            create_time=timestamp(4_000),
+            origin=v1.ApprovalRule.ORIGIN_CONVERSATION,
+        )
+    )
+    assert shown == wanted
+    assert approval_rule("c", replace(rule, id="2", origin=Origin.OPERATOR)).name == "approvalRules/2"
+    assert approval_rule("c", rule).name == ""
 
 
 def test_the_same_body_under_another_id_or_name_is_the_same() -> None:

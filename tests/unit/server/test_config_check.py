@@ -95,3 +95,15 @@ def test_mcp_servers_are_named_and_their_mistakes_found(home: Path) -> None:
     wrong = check("--config", str(file))
     assert wrong.exit_code == 2
     assert f"{file}: mcp_servers.files.environment.KEY: NONE is not set" in wrong.output
+
+
+def test_approval_rules_are_told_and_their_mistakes_found(home: Path) -> None:
+    file = home / "bedrock.toml"
+    file.write_text('[[approval_rules]]\naction = "deny"\ncommand_prefix = "git push"\n')
+    file.chmod(0o600)
+    done = check("--config", str(file))
+    assert (done.exit_code, "approval rule 1: deny commands that begin with 'git push'" in done.output) == (0, True)
+    file.write_text('[[approval_rules]]\naction = "allow"\ncommand_prefix = "sudo make"\n')
+    wrong = check("--config", str(file))
+    assert wrong.exit_code == 2
+    assert f"{file}: approval_rules[1].command_prefix: must not begin with sudo" in wrong.output

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from bedrock import v1
 
+from actors.core.approval.approval_rules import Action, Origin
 from actors.core.content import Delivery, MessageType, SystemKind, ToolOutcome
 from actors.core.context import ApprovalPolicy, FollowUpPolicy, Mode, ToolGroup
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import Decision, Fate, StopReason
 from actors.core.states import Phase, State
-from server.wire import enums
+from server.wire import approval_rules, enums
 
 if TYPE_CHECKING:
     from enum import EnumMeta
@@ -31,12 +32,9 @@ TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
     (enums.TOOL_OUTCOME, v1.ToolOutcome, ToolOutcome, {"TOOL_OUTCOME_UNSPECIFIED"}),
     (enums.TOOL_GROUP, v1.ToolGroup, ToolGroup, {"TOOL_GROUP_UNSPECIFIED"}),
     (enums.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
-    (
-        enums.DECISION,
-        v1.ApprovalDecision,
-        Decision,
-        {"APPROVAL_DECISION_UNSPECIFIED", "APPROVAL_DECISION_APPROVE_ALWAYS"},
-    ),
+    (enums.DECISION, v1.ApprovalDecision, Decision, {"APPROVAL_DECISION_UNSPECIFIED"}),
+    (approval_rules.ACTION, v1.ApprovalRule.Action, Action, {"ACTION_UNSPECIFIED"}),
+    (approval_rules.ORIGIN, v1.ApprovalRule.Origin, Origin, {"ORIGIN_UNSPECIFIED"}),
 ]
 
 

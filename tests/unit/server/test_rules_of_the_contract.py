@@ -154,6 +154,7 @@ WITHIN = {
     "conversation.tools",
     "conversation.generation",
     "generation",
+    "rule",
 }
 """Fields whose rule is within their message, or in that of the field before the dot."""
 

@@ -158,7 +158,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
     assert (answer.parent, answer.continued_from) == ("conversations/p", "conversations/before")
     assert answer.forked_from == "conversations/trunk"
     assert answer.forked_at == "conversations/trunk/requestCycles/trunk:3"
-    assert list(answer.always_approved_tools) == ["tools/bash"]
+    assert [rule.tool for rule in answer.approval_rules] == ["tools/bash"]
     assert answer.revision == 42
     assert answer.labels == {"team": "a"}
 

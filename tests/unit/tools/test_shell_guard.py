@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actors.adapters.tools.bash.shell_guard import PIECE_BYTES, _pieces, check_command
+from actors.adapters.tools.bash.shell_guard import check_command
+from actors.adapters.tools.bash.shell_tree import PIECE_BYTES, _pieces
 from actors.adapters.tools.refusal import ToolRefusedError
 
 REFUSED_ADD = ["-A", "--all", ".", "*", "-vA", "./", "-- .", "'*'", "-v ."]

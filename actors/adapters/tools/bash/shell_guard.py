@@ -1,8 +1,7 @@
 """Refuse a few commands that destroy work and are almost never intended: a guard rail, not a security boundary.
 
 The text is parsed, so such a command is found anywhere in it. Text that cannot be parsed is left to bash, whose error
-message is more helpful to the model; the other parts are checked. Neither variables nor scripts in files are followed.
-The parser takes unbounded time and memory for some long texts, so those are checked in pieces.
+message is more helpful to the model; the other parts are checked.
 """
 
 from __future__ import annotations
@@ -11,31 +10,19 @@ import os
 import posixpath
 import re
 import time
-from typing import TYPE_CHECKING
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
-
-from actors.adapters.tools.bash.shell_words import plain, script, unquoted, unwrapped
+from actors.adapters.tools.bash.shell_tree import IntricateTextError, commands
+from actors.adapters.tools.bash.shell_words import plain, script, unwrapped
 from actors.adapters.tools.refusal import ToolRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PARSE_SECONDS = 0.5
 """Maximum CPU seconds for one call."""
 
-PIECE_BYTES = 2048
-"""Maximum bytes that are parsed at once, which takes 0.1 s and 40 MiB in the worst case."""
-
 MAX_DEPTH = 4
 """Maximum nesting of shells in shells that is checked."""
 
-_LANGUAGE = Language(tree_sitter_bash.language())
 _SUSPICIOUS = re.compile(r"r\W*m|g\W*i\W*t")
 """A quick test for text worth parsing; quotes may separate the letters."""
-
-_HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")
 
 GIT_VALUED = frozenset("-C -c --git-dir --work-tree --namespace --super-prefix --config-env".split())
 """Options of git itself whose value is the next word."""
@@ -45,13 +32,20 @@ EVERYTHING = frozenset([".", "*", "./"])
 
 def check_command(command: str, cwd: str) -> None:
     """Raise ToolRefusedError for a destructive command; the text says what to do instead."""
-    _check(command, cwd, MAX_DEPTH, time.thread_time() + PARSE_SECONDS)
+    try:
+        _check(command, cwd, MAX_DEPTH, time.thread_time() + PARSE_SECONDS)
+    except IntricateTextError:
+        raise ToolRefusedError(
+            "command_too_intricate",
+            "This text is too intricate to be checked before it runs. Write it to a script file in pieces, or "
+            "split it into several calls. Nothing was run.",
+        ) from None
 
 
 def _check(text: str, cwd: str, depth: int, until: float) -> None:
     if depth == 0 or not _SUSPICIOUS.search(text):
         return
-    for words in filter(None, map(unwrapped, _commands(text, until))):
+    for words in filter(None, map(unwrapped, commands(text, until, _SUSPICIOUS.search))):
         _check_git_add(words)
         _check_git_push(words)
         _check_rm(words, cwd)
@@ -60,93 +54,7 @@ def _check(text: str, cwd: str, depth: int, until: float) -> None:
             _check(inner, cwd, depth - 1, until)
 
 
-# --- parsing ----------------------------------------------------------------------------------------------------------
-
-
-def _commands(text: str, until: float) -> Iterator[list[str]]:
-    """Yield the words of every simple command in the text, at any depth. Raises ToolRefusedError after a time limit."""
-    for source in filter(_suspicious, _pieces(text)):
-        if time.thread_time() > until:
-            raise ToolRefusedError(
-                "command_too_intricate",
-                "This text is too intricate to be checked before it runs. Write it to a script file in pieces, or "
-                "split it into several calls. Nothing was run.",
-            )
-        nodes: list[tuple[Node, list[Node]]] = [(Parser(_LANGUAGE).parse(source).root_node, [])]
-        while nodes:
-            node, behind = nodes.pop()
-            if node.type == "command":
-                words = _words(node) + behind
-                yield [unquoted(source[word.start_byte : word.end_byte].decode(errors="replace")) for word in words]
-            nodes.extend(_below(node, behind))
-
-
-def _suspicious(piece: bytes) -> bool:
-    return _SUSPICIOUS.search(piece.decode(errors="replace")) is not None
-
-
-def _pieces(text: str) -> Iterator[bytes]:
-    """Yield the text; a long one in pieces of whole lines, without here-documents."""
-    source = text.encode()
-    if len(source) <= PIECE_BYTES:
-        yield source
-        return
-    piece = b""
-    for line in _without_heredocs(text.replace("\\\n", " ").splitlines()):
-        rest = line.encode()
-        if len(piece) + len(rest) >= PIECE_BYTES:
-            yield piece
-            piece = b""
-        while len(rest) >= PIECE_BYTES:
-            cut = rest.rfind(b" ", 0, PIECE_BYTES) + 1 or PIECE_BYTES
-            yield rest[:cut]
-            rest = rest[cut:]
-        piece += rest + b"\n"
-    yield piece
-
-
-def _without_heredocs(lines: list[str]) -> Iterator[str]:
-    last = {line.strip(): number for number, line in enumerate(lines)}
-    closings: list[str] = []
-    for number, line in enumerate(lines):
-        if closings:
-            if line.strip() == closings[0]:
-                del closings[0]
-            continue
-        begun: list[str] = _HEREDOC.findall(line)
-        closings = [closing for closing in begun if last.get(closing, 0) > number]
-        yield _HEREDOC.sub("", line) if closings else line
-
-
-def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Return the children of a node, each with the words that follow it.
-
-    The grammar treats an argument after a redirection as part of the redirection.
-    """
-    children = node.named_children
-    if node.type == "redirected_statement":
-        behind = behind + [word for child in children for word in _words_of_redirection(child)]
-        passed_to = 0
-    elif node.type in {"list", "pipeline", "negated_command"}:
-        passed_to = len(children) - 1
-    else:
-        behind, passed_to = [], 0
-    return ((child, behind if position == passed_to else []) for position, child in enumerate(children))
-
-
-def _words(command: Node) -> list[Node]:
-    name = command.child_by_field_name("name")
-    return [*([name] if name is not None else []), *command.children_by_field_name("argument")]
-
-
-def _words_of_redirection(node: Node) -> list[Node]:
-    if node.type not in {"file_redirect", "heredoc_redirect", "herestring_redirect"}:
-        return []
-    return node.children_by_field_name("destination")[1:] + node.children_by_field_name("argument")
-
-
-# --- refused commands
-# --------------------------------------------------------------------------------------------------
+# --- refused commands -------------------------------------------------------------------------------------------------
 
 
 def _check_git_add(words: list[str]) -> None:

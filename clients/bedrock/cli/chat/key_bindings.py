@@ -11,7 +11,7 @@ from prompt_toolkit.key_binding.defaults import load_key_bindings
 from prompt_toolkit.keys import Keys
 
 from bedrock.cli.chat.slash_commands import message_of
-from bedrock.cli.display.approval_prompt import offers_workspace
+from bedrock.cli.display.approval_prompt import RULE_KEYS, parse_reply
 
 if TYPE_CHECKING:
     from prompt_toolkit.buffer import Buffer
@@ -116,17 +116,17 @@ def _bind_answers(keys: KeyBindings, prompt: ChatPrompt) -> None:
     """Bind the keys that answer an open question, while nothing is typed."""
     session = prompt.session
 
-    @Condition
-    def is_asked() -> bool:
-        return session.question is not None and not prompt.typed.text
+    def answers(key: str) -> Condition:
+        def is_reply() -> bool:
+            asked = session.question
+            return asked is not None and not prompt.typed.text and parse_reply(key, asked) is not None
 
-    @Condition
-    def offers_another_mode() -> bool:
-        return is_asked() and offers_workspace(session.question)
+        return Condition(is_reply)
 
-    for key in "ynaYNAwW":
+    for key in "".join(("ynw", *RULE_KEYS.values())):
 
-        @keys.add(key, filter=offers_another_mode if key in "wW" else is_asked)
+        @keys.add(key, filter=answers(key))
+        @keys.add(key.upper(), filter=answers(key))
         def _answer(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text(event.data)
             prompt.answer_soon(event.data)

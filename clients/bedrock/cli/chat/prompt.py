@@ -16,7 +16,7 @@ from prompt_toolkit.styles import Style
 
 from bedrock.cli.chat.input_history import ChatCompleter
 from bedrock.cli.chat.prompt_renderer import PromptRenderer
-from bedrock.cli.display.approval_prompt import Asked, Offer, offers_workspace, parse_reply, question_title
+from bedrock.cli.display.approval_prompt import Asked, Offer, parse_reply, question_title, replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.output import print_line
 
@@ -120,7 +120,7 @@ class ChatPrompt:
     def enter(self, text: str) -> None:
         """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
         self._stop_answering()
-        self.typed.reset(append_to_history=not (self._shown and parse_reply(text)))
+        self.typed.reset(append_to_history=not (self._shown and parse_reply(text, self._shown)))
         self.session.enter(text, self._shown)
 
     def answer_soon(self, letter: str) -> None:
@@ -189,7 +189,4 @@ def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
     above = paint.text(*(part for line in lines for part in (line, "\n")))
     if asked is None:
         return above + paint.bold(USER_MARK)
-    once = isinstance(asked, Offer) or asked.tool == "request_mode_upgrade"  # asked each time
-    always = "" if once else " [a]lways "
-    narrower = " [w]orkspace only " if offers_workspace(asked) else ""
-    return above + paint.careful(f"[y]es  [n]o {always}{narrower}") + paint.bold(USER_MARK)
+    return above + replies(asked, paint) + paint.bold(USER_MARK)

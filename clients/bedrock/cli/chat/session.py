@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bedrock.cli.chat.conversation_follower import ConversationFollower
 from bedrock.cli.chat.slash_commands import message_of, run_command
-from bedrock.cli.display.approval_prompt import Asked, Offer, offers_workspace, parse_reply
+from bedrock.cli.display.approval_prompt import Asked, Offer, parse_reply
 from bedrock.cli.display.labels import UNRECORDED
 from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
@@ -254,12 +254,12 @@ class ChatSession:
         self.write(line)
 
     async def _do(self, text: str, asked: Asked | None) -> None:
-        message, reply = message_of(text), parse_reply(text)
+        message, reply = message_of(text), parse_reply(text, asked)
         if message is None:
             await run_command(self, text)
-        elif isinstance(asked, Offer) and reply and not (reply.always or reply.workspace):
+        elif isinstance(asked, Offer) and reply:
             await self._answer_offer(asked, reply)
-        elif isinstance(asked, Approval) and reply and (offers_workspace(asked) or not reply.workspace):
+        elif isinstance(asked, Approval) and reply:
             await self._answer(asked, reply, text)
         else:
             await self.send(message, "steer")  # a steer starts a run if idle, so there is no race with the end of one
@@ -272,9 +272,9 @@ class ChatSession:
             late = one_line(text.strip(), 20)
             self.say(self.paint.careful(f"· “{late}” comes too late: the question is not open any more"))
         elif reply.approve:
-            await self.attempt(self.conversation.approve(asked, always=reply.always))
+            await self.attempt(self.conversation.approve(asked, rule=reply.rule))
         elif not reply.workspace or await self.attempt(self.conversation.set_mode("workspace")) is not None:
-            await self.attempt(self.conversation.deny(asked, reply.note))
+            await self.attempt(self.conversation.deny(asked, reply.note, rule=reply.rule))
 
     async def _answer_offer(self, asked: Offer, reply: Reply) -> None:
         """Perform the offered action if the answer is yes."""

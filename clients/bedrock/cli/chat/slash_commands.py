@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bedrock._shared.requests import image
-from bedrock.cli.display.approval_prompt import Offer
+from bedrock.cli.display.approval_prompt import Offer, rule_id, rule_title
 from bedrock.cli.display.queue_rows import queue_lines
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
@@ -31,7 +31,12 @@ _KEYS = (
     ("Ctrl-C again, Ctrl-D", "exit"),
     ("Ctrl-O", "show all that the latest tool printed"),
     ("Ctrl-Z", "suspend; `fg` in the shell comes back"),
-    ("y, n, a", "answer a question: yes, no, always; “no, because …” and Enter tells the agent why"),
+    ("y, n", "answer a question; “no, because …” and Enter tells the agent why"),
+    (
+        "e, b, d, t, s",
+        "answer yes, and always: to the exact command, what begins so, the directory, the tool, the server",
+    ),
+    ("never, never b", "answer no, and always, with Enter: this exact command, or with one of these letters"),
     ("w", "answer a request for the unrestricted mode: the workspace mode instead"),
 )
 
@@ -126,6 +131,29 @@ async def _withdraw(chat: ChatActions, message: str) -> None:
         await chat.attempt(chat.conversation.withdraw(chat.view.queue[-1]))
     else:
         chat.say(chat.paint.dim("· nothing waits"))
+
+
+async def _approvals(chat: ChatActions, rule: str) -> None:
+    """List the approval rules; revoke the one that is named."""
+    if rule:
+        if await chat.attempt(_revoked(chat, rule)):
+            chat.say(chat.paint.dim(f"· revoked: {one_line(rule, 60)}"))
+        return
+    for line in await chat.attempt(_rule_lines(chat)) or ():
+        chat.say(chat.paint.dim(line))
+
+
+async def _revoked(chat: ChatActions, rule: str) -> bool:
+    await chat.conversation.delete_approval_rule(rule)
+    return True
+
+
+async def _rule_lines(chat: ChatActions) -> list[str]:
+    """Return the policy, and a line for each rule."""
+    policy = (await chat.conversation.get()).approval_policy
+    rules = [rule async for rule in chat.conversation.approval_rules()]
+    lines = [f"{rule_id(rule)}  {rule.action} {one_line(for_terminal(rule_title(rule)), 100)}" for rule in rules]
+    return [f"· the policy is {policy}" + ("; there are no rules" if not lines else ""), *lines]
 
 
 async def _mode(chat: ChatActions, mode: str) -> None:
@@ -241,6 +269,7 @@ COMMANDS = (
     Command("withdraw", "[MESSAGE]", "take back the message that was queued last, or one by its id", _withdraw),
     Command("output", "[NUMBER]", "show all that the latest tool printed; 2: the one before it", _output),
     Command("image", "PATH", "attach an image file to your next message", _image),
+    Command("approvals", "[RULE]", "list the approval rules; with the id of one, revoke it", _approvals),
     Command(
         "mode", "[MODE]", "restricted, workspace or unrestricted: what the tools may do; without one, show it", _mode
     ),

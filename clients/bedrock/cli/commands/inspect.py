@@ -14,6 +14,7 @@ import click
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display import sub_agent_list as sub_agents
+from bedrock.cli.display.approval_prompt import rule_id, rule_title
 from bedrock.cli.display.labels import in_words
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.display.transcript import Transcript
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from bedrock import Client, Conversation
     from bedrock.conversations import ConversationInfo
     from bedrock.messages import Usage
-    from bedrock.states import ConversationState
+    from bedrock.states import ApprovalRule, ConversationState
 
 #: Width of the labels.
 _LABEL = 12
@@ -301,6 +302,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("told", _instructions(conversation)),
         ("jobs", _jobs(conversation)),
         ("approval", conversation.approval_policy),
+        *(("rule", _rule(rule)) for rule in conversation.approval_rules),
         ("context", f"{usage.used_tokens:,} of {usage.usable_window_tokens:,} tokens{share}"),
         ("used", _used(conversation.total_usage)),
         ("side queries", _used(conversation.aside_usage)),
@@ -324,6 +326,13 @@ def _instructions(conversation: ConversationInfo) -> str:
     if told is None:
         return ""
     return one_line(told.text, 200) + (" (instead of the server's prompt)" if told.replace else "")
+
+
+def _rule(rule: ApprovalRule) -> str:
+    """Return a rule with who made it, and when."""
+    made = "" if rule.create_time is None else f", {rule.create_time:%Y-%m-%d %H:%M} UTC"
+    by = f" (by {rule.creator}{made})" if rule.creator else ""
+    return f"{rule_id(rule)}: {rule.action} {one_line(rule_title(rule), 200)}{by}"
 
 
 def _jobs(conversation: ConversationInfo) -> str:

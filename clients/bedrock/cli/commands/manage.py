@@ -11,6 +11,7 @@ from bedrock import Generation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME, complete_model, generation, generation_options
 from bedrock.cli.connect import connect
+from bedrock.cli.display.approval_prompt import RULE_KINDS
 from bedrock.cli.display.labels import UNRECORDED, counted, in_words
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
@@ -21,21 +22,29 @@ if TYPE_CHECKING:
 
     from bedrock import Conversation
     from bedrock.conversations import ConversationInfo
-    from bedrock.states import Approval
+    from bedrock.states import Approval, ApprovalRule
     from bedrock.types import Mode, ReasoningEffort
+
+
+KIND = click.Choice(list(RULE_KINDS))
 
 
 @click.command()
 @NAME
 @click.argument("call", required=False)
-@click.option("--always", is_flag=True, help="Do not ask again for this tool in this conversation.")
+@click.option("--always", type=KIND, help="Also allow later calls like this one.")
 @click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
 @click.pass_context
-def approve(ctx: click.Context, name: str, call: str | None, always: bool, everything: bool) -> None:
-    """Approve a tool call that waits for approval. CALL is needed if several wait."""
+def approve(ctx: click.Context, name: str, call: str | None, always: str | None, everything: bool) -> None:
+    """Approve a tool call that waits for approval. CALL is needed if several wait.
+
+    --always makes a rule for later calls of the conversation: `exact` for this command, `prefix` for commands that
+    begin like it, `path` for its directory, `tool` or `server` for all calls of the tool or of its MCP server.
+    `bedrock rules` lists the rules.
+    """
     conversation = connect(ctx).conversation(name)
     for approval in _waiting(conversation, call, everything):
-        conversation.approve(approval, always=always)
+        conversation.approve(approval, rule=_suggested(approval, always))
         print_text(f"approved {approval.tool} ({approval.tool_use_id})")
 
 
@@ -43,12 +52,13 @@ def approve(ctx: click.Context, name: str, call: str | None, always: bool, every
 @NAME
 @click.argument("call", required=False)
 @click.option("--note", default="", help="Why; the agent reads it.")
+@click.option("--always", type=KIND, help="Also deny later calls like this one, as for `bedrock approve`.")
 @click.pass_context
-def deny(ctx: click.Context, name: str, call: str | None, note: str) -> None:
+def deny(ctx: click.Context, name: str, call: str | None, note: str, always: str | None) -> None:
     """Deny a tool call that waits for approval. No call of the same response runs, and the agent is informed."""
     conversation = connect(ctx).conversation(name)
     (approval,) = _waiting(conversation, call, everything=False)
-    conversation.deny(approval, note)
+    conversation.deny(approval, note, rule=_suggested(approval, always))
     print_text(f"denied {approval.tool} ({approval.tool_use_id})")
 
 
@@ -272,6 +282,19 @@ def _still_running(jobs: Sequence[str], conversation: Conversation) -> None:
     if jobs:
         ends = f"`bedrock cancel --kill-jobs {conversation.name.removeprefix('conversations/')}` ends them"
         print_text(f"still running in the background: {', '.join(jobs)} ({ends})")
+
+
+def _suggested(approval: Approval, kind: str | None) -> ApprovalRule | None:
+    """Return the first rule of this kind that an approval suggests; None without a kind. Raises CommandError."""
+    if kind is None:
+        return None
+    for rule in approval.suggestions:
+        if rule.kind == RULE_KINDS[kind]:
+            return rule
+    kinds = {each: short for short, each in RULE_KINDS.items()}
+    offered = ", ".join(dict.fromkeys(kinds[rule.kind] for rule in approval.suggestions if rule.kind in kinds))
+    hint = f"It can be: {offered}." if offered else "No rule can decide calls like this one."
+    raise exits.CommandError(f"there is no rule of the kind {kind} for {approval.tool}", hint, exits.USAGE)
 
 
 def _waiting(conversation: Conversation, call: str | None, everything: bool) -> list[Approval]:

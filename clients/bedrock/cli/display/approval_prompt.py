@@ -11,7 +11,7 @@ from bedrock.cli.display.tool_calls import headline, telling
 from bedrock.cli.text.diff import changed_line
 from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.cli.text.style import Paint, one_line
-from bedrock.states import Approval
+from bedrock.states import Approval, ApprovalRule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,15 +31,16 @@ class Reply:
     """A user's reply to a question."""
 
     approve: bool
-    always: bool = False
-    """Whether to approve all later calls of the same tool, too."""
+    rule: ApprovalRule | None = None
+    """The rule that decides later calls likewise; None: this call only."""
     note: str = ""
     """The reason of a denial; "" if none was given."""
     workspace: bool = False
     """Whether to grant the workspace mode instead of the unrestricted one that was asked for."""
 
 
-_APPROVE = re.compile(r"(?P<once>y|yes)|a|always", re.IGNORECASE)
+_APPROVE = re.compile(r"y|yes", re.IGNORECASE)
+_NEVER = re.compile(r"never(?:\s+(?P<key>\w))?", re.IGNORECASE)
 _WORKSPACE = re.compile(r"w|workspace", re.IGNORECASE)
 WORKSPACE_INSTEAD = "not that much; the mode is workspace now: go on with what it lets you do"
 """What the agent is told then."""
@@ -47,6 +48,26 @@ _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
 #: The prefix of each line of the tool call.
 INDENT = SafeText("    ")
+#: The key that approves a call together with a rule of this kind.
+RULE_KEYS = {"command": "e", "command_prefix": "b", "path": "d", "tool": "t", "mcp_server": "s"}
+#: The kinds of rules as options name them.
+RULE_KINDS = {"exact": "command", "prefix": "command_prefix", "path": "path", "tool": "tool", "server": "mcp_server"}
+_ALWAYS = {
+    "command": "this [e]xact command",
+    "command_prefix": "[b]eginning with {}",
+    "path": "[d]irectory {}",
+    "tool": "[t]ool {}",
+    "mcp_server": "[s]erver {}",
+}
+_KINDS = {
+    "command": "the command",
+    "command_prefix": "commands that begin with",
+    "path": "files beneath",
+    "tool": "the tool",
+    "mcp_server": "the MCP server",
+}
+#: Maximum columns of the subject of a rule among the replies to a question.
+RULE_COLUMNS = 30
 #: Maximum columns of a question's title.
 TITLE_COLUMNS = 60
 
@@ -84,15 +105,51 @@ def call_title(tool: str, given: dict[str, Any]) -> SafeText:
     return one_line(literal(tool) + " " + literal(headline(given, literal)), TITLE_COLUMNS)
 
 
-def parse_reply(text: str) -> Reply | None:
-    """Parse the reply to an approval request from typed text; None if the text is an ordinary message."""
-    if found := _APPROVE.fullmatch(text.strip()):
-        return Reply(approve=True, always=not found["once"])
-    if _WORKSPACE.fullmatch(text.strip()):
+def parse_reply(text: str, asked: Asked | None) -> Reply | None:
+    """Parse the reply to a question from typed text; None if the text is an ordinary message."""
+    text, rules = text.strip(), rules_by_key(asked)
+    if _APPROVE.fullmatch(text):
+        return Reply(approve=True)
+    if rule := rules.get(text.lower()):
+        return Reply(approve=True, rule=rule)
+    if _WORKSPACE.fullmatch(text) and offers_workspace(asked):
         return Reply(approve=False, note=WORKSPACE_INSTEAD, workspace=True)
-    if found := _DENY.fullmatch(text.strip()):
+    if found := _DENY.fullmatch(text):
         return Reply(approve=False, note=found["note"] or "")
+    if rules and (found := _NEVER.fullmatch(text)):
+        rule = rules.get(found["key"].lower()) if found["key"] else next(iter(rules.values()))
+        return None if rule is None else Reply(approve=False, rule=rule)
     return None
+
+
+def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
+    """Return the rules that a question offers, by the key that chooses each; of several of one kind the first."""
+    rules: dict[str, ApprovalRule] = {}
+    for rule in asked.suggestions if isinstance(asked, Approval) else ():
+        if rule.kind in RULE_KEYS:
+            rules.setdefault(RULE_KEYS[rule.kind], rule)
+    return rules
+
+
+def replies(asked: Asked, paint: Paint) -> SafeText:
+    """Return the keys that answer a question, as a line."""
+    rules = rules_by_key(asked)
+    always = ", ".join(
+        _ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules.values()
+    )
+    always = f" always: {always} " if always else ""
+    narrower = " [w]orkspace only " if offers_workspace(asked) else ""
+    return paint.careful(f"[y]es  [n]o {always}{narrower}")
+
+
+def rule_id(rule: ApprovalRule) -> str:
+    """Return the id of a rule as commands take it; of a rule of the operator "(server)": it cannot be revoked."""
+    return rule.name.rpartition("/")[2] if rule.origin == "conversation" else "(server)"
+
+
+def rule_title(rule: ApprovalRule) -> str:
+    """Return what a rule is about, as in a list of rules."""
+    return f"{_KINDS.get(rule.kind, rule.kind)} {rule.subject}"
 
 
 def _indented(text: str) -> list[SafeText]:

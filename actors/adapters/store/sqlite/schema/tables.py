@@ -60,7 +60,7 @@ class Conversation(Model):
     title = _text("")
     labels = _text("{}")
     approval_policy = _text("auto")
-    always_approved = _text("[]")
+    approval_rules = _text("[]")
     follow_up_policy = _text("always")
     budget = _text("{}")
     continued_from = _text("")

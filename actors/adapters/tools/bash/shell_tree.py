@@ -1,0 +1,110 @@
+"""Find the simple commands in a shell text with a parser that recovers from what it cannot read.
+
+What it finds may be less or other than what bash runs. It takes unbounded time and memory for some long texts, so those
+are parsed in pieces. Neither variables nor scripts in files are followed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from actors.adapters.tools.bash.shell_words import unquoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PIECE_BYTES = 2048
+"""Maximum bytes that are parsed at once, which takes 0.1 s and 40 MiB in the worst case."""
+
+_LANGUAGE = Language(tree_sitter_bash.language())
+
+_HEREDOC = re.compile(r"<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)['\"]?")
+
+
+class IntricateTextError(Exception):
+    """The text takes too long to parse."""
+
+
+def commands(text: str, until: float, wanted: Callable[[str], object] = bool) -> Iterator[list[str]]:
+    """Yield the words of every simple command in the text, at any depth, quoted as `shell_words.unquoted` says.
+
+    Pieces of the text for which `wanted` is false are left out. Raises IntricateTextError when the CPU time of this
+    thread (`time.thread_time`) passes `until`.
+    """
+    for source in _pieces(text):
+        if not wanted(source.decode(errors="replace")):
+            continue
+        if time.thread_time() > until:
+            raise IntricateTextError
+        nodes: list[tuple[Node, list[Node]]] = [(Parser(_LANGUAGE).parse(source).root_node, [])]
+        while nodes:
+            node, behind = nodes.pop()
+            if node.type == "command":
+                words = _words(node) + behind
+                yield [unquoted(source[word.start_byte : word.end_byte].decode(errors="replace")) for word in words]
+            nodes.extend(_below(node, behind))
+
+
+def _pieces(text: str) -> Iterator[bytes]:
+    """Yield the text; a long one in pieces of whole lines, without here-documents."""
+    source = text.encode()
+    if len(source) <= PIECE_BYTES:
+        yield source
+        return
+    piece = b""
+    for line in _without_heredocs(text.replace("\\\n", " ").splitlines()):
+        rest = line.encode()
+        if len(piece) + len(rest) >= PIECE_BYTES:
+            yield piece
+            piece = b""
+        while len(rest) >= PIECE_BYTES:
+            cut = rest.rfind(b" ", 0, PIECE_BYTES) + 1 or PIECE_BYTES
+            yield rest[:cut]
+            rest = rest[cut:]
+        piece += rest + b"\n"
+    yield piece
+
+
+def _without_heredocs(lines: list[str]) -> Iterator[str]:
+    last = {line.strip(): number for number, line in enumerate(lines)}
+    closings: list[str] = []
+    for number, line in enumerate(lines):
+        if closings:
+            if line.strip() == closings[0]:
+                del closings[0]
+            continue
+        begun: list[str] = _HEREDOC.findall(line)
+        closings = [closing for closing in begun if last.get(closing, 0) > number]
+        yield _HEREDOC.sub("", line) if closings else line
+
+
+def _below(node: Node, behind: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
+    """Return the children of a node, each with the words that follow it.
+
+    The grammar treats an argument after a redirection as part of the redirection.
+    """
+    children = node.named_children
+    if node.type == "redirected_statement":
+        behind = behind + [word for child in children for word in _words_of_redirection(child)]
+        passed_to = 0
+    elif node.type in {"list", "pipeline", "negated_command"}:
+        passed_to = len(children) - 1
+    else:
+        behind, passed_to = [], 0
+    return ((child, behind if position == passed_to else []) for position, child in enumerate(children))
+
+
+def _words(command: Node) -> list[Node]:
+    name = command.child_by_field_name("name")
+    return [*([name] if name is not None else []), *command.children_by_field_name("argument")]
+
+
+def _words_of_redirection(node: Node) -> list[Node]:
+    if node.type not in {"file_redirect", "heredoc_redirect", "herestring_redirect"}:
+        return []
+    return node.children_by_field_name("destination")[1:] + node.children_by_field_name("argument")

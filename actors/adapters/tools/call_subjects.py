@@ -1,0 +1,110 @@
+"""What tool calls are about, for approval rules: the commands and paths in their arguments. Nothing is run.
+
+Links are followed when a call is read, not when it runs: approval rules are a convenience, the mode is the boundary.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from actors.adapters.tools import spawn_sub_agent
+from actors.adapters.tools.bash import shell_reading
+from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject
+from actors.ports import InvalidApprovalRuleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TREE_TOOLS = frozenset(["search", "keyword_search"])
+"""Tools that read everything beneath a directory."""
+
+
+def subject_of(name: str, arguments: Mapping[str, Any], working_dir: str) -> CallSubject:
+    """Return what a call of one of our tools is about; its arguments fit the tool's schema. Reads links."""
+    if name == "bash":
+        return shell_subject(arguments.get("cmd", ""))
+    if name in TREE_TOOLS:
+        tree = _repository(working_dir) if name == "keyword_search" else arguments.get("path", ".")
+        return CallSubject(trees=(real_path(tree, working_dir),))
+    if name == spawn_sub_agent.SPEC.name:
+        return CallSubject(
+            also_reads=tuple(
+                real_path(path, real_path(task.get("cwd", ""), working_dir))
+                for task in arguments["tasks"]
+                for path in task.get("read_first", ())
+            )
+        )
+    if "path" in arguments:
+        return CallSubject(paths=(real_path(arguments["path"], working_dir),))
+    return CallSubject()
+
+
+def shell_subject(text: str) -> CallSubject:
+    """Return what a shell command is about; "" is none."""
+    if not text.strip():
+        return CallSubject()
+    try:
+        commands = shell_reading.read(text)
+    except shell_reading.OpaqueTextError:
+        return CallSubject(text, inner=shell_reading.find(text), opaque=True)
+    inner = shell_reading.find(text) if any(command.runs_others for command in commands) else ()
+    return CallSubject(text, commands, inner)
+
+
+def real_path(path: str, working_dir: str) -> str:
+    """Return the absolute path without links; parts that do not exist stay as they are."""
+    try:
+        return os.path.realpath(os.path.join(working_dir, path))
+    except (OSError, ValueError):
+        return posixpath.normpath(posixpath.join(working_dir, path))
+
+
+def prepared_rule(rule: ApprovalRule) -> ApprovalRule:
+    """Return a rule with the words of its command, and its directory without links.
+
+    Raises InvalidApprovalRuleError for a command that is not one simple command where it must be, a directory that is
+    not absolute, and permission for whatever begins with an interpreter or wrapper.
+    """
+    if rule.path:
+        if not rule.path.startswith("/"):
+            raise InvalidApprovalRuleError("path", "must be an absolute directory")
+        return replace(rule, path=real_path(rule.path, "/"))
+    if rule.command:
+        subject = shell_subject(rule.command)
+        if not subject.text:
+            raise InvalidApprovalRuleError("command", "must not be empty")
+        known = len(subject.commands) == 1 and not (subject.opaque or subject.commands[0].open)
+        return replace(rule, command=subject.text, words=subject.commands[0].words if known else ())
+    return _prepared_prefix(rule) if rule.command_prefix else rule
+
+
+def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
+    try:
+        (command,) = shell_reading.read(rule.command_prefix.strip())
+    except (shell_reading.OpaqueTextError, ValueError):
+        raise InvalidApprovalRuleError(
+            "command_prefix", "must be the first words of one simple command, without variables, patterns and operators"
+        ) from None
+    if command.open:
+        raise InvalidApprovalRuleError("command_prefix", "must hold no variables and no patterns")
+    if rule.action is Action.ALLOW and command.runs_others:
+        raise InvalidApprovalRuleError(
+            "command_prefix",
+            f"must not begin with {command.words[0]}, which runs whatever its arguments say: allow the exact command",
+        )
+    return replace(rule, command_prefix=rule.command_prefix.strip(), words=command.words)
+
+
+def _repository(working_dir: str) -> str:
+    """Return the directory of the git repository around the working directory, or the working directory."""
+    directory = working_dir
+    while not os.path.lexists(os.path.join(directory, ".git")):
+        parent = os.path.dirname(directory)
+        if parent == directory:
+            return working_dir
+        directory = parent
+    return directory

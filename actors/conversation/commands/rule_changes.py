@@ -1,0 +1,76 @@
+"""Make and revoke the approval rules of a conversation. Actor's thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
+from actors.core.notifications import ConversationUpdated
+from actors.messages.log_entries import ApprovalRulesChanged
+from actors.messages.refusals import InvalidFieldError, UnknownApprovalRuleError
+from actors.ports import InvalidApprovalRuleError
+
+if TYPE_CHECKING:
+    from actors.conversation.unit_of_work import UnitOfWork
+    from actors.runtime.services import Services
+
+MAX_RULES = 100
+"""Maximum rules of a conversation: they are part of its row."""
+
+
+def make(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int) -> ApprovalRule:
+    """Add a rule, in place of one with the same subject; return it, or the one that is the same already.
+
+    Raises InvalidFieldError, whose field is one of the rule.
+    """
+    try:
+        prepared = services.toolbox.prepared_rule(wanted)
+    except InvalidApprovalRuleError as invalid:
+        raise InvalidFieldError(invalid.field, str(invalid)) from None
+    rules = unit.record.approval_rules
+    replaced = [rule for rule in rules if rule.subject == prepared.subject]
+    for rule in replaced:
+        if rule.action is prepared.action:
+            return rule
+    kept = tuple(rule for rule in rules if rule not in replaced)
+    if len(kept) >= MAX_RULES:
+        raise InvalidFieldError("", f"a conversation has at most {MAX_RULES} approval rules: delete one first")
+    made = replace(prepared, id=_new_id(unit, kept), created_at=at, creator=principal, origin=Origin.CONVERSATION)
+    entry = ApprovalRulesChanged(at, principal, made, tuple(rule.id for rule in replaced))
+    _change(services, unit, entry, (*kept, made))
+    return made
+
+
+def make_with_answer(
+    services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int, *, approve: bool
+) -> None:
+    """Add the rule that comes with the answer to a question. Raises InvalidFieldError."""
+    action = Action.ALLOW if approve else Action.DENY
+    try:
+        make(services, unit, replace(wanted, action=action), principal, at)
+    except InvalidFieldError as refusal:
+        raise InvalidFieldError(".".join(filter(None, ("rule", refusal.field))), str(refusal)) from None
+
+
+def revoke(services: Services, unit: UnitOfWork, rule_id: str, principal: str, at: int) -> None:
+    """Remove a rule. Raises UnknownApprovalRuleError."""
+    rules = unit.record.approval_rules
+    kept = tuple(rule for rule in rules if rule.id != rule_id)
+    if len(kept) == len(rules):
+        raise UnknownApprovalRuleError("there is no such approval rule")
+    _change(services, unit, ApprovalRulesChanged(at, principal, revoked=(rule_id,)), kept)
+
+
+def _change(services: Services, unit: UnitOfWork, entry: ApprovalRulesChanged, rules: tuple[ApprovalRule, ...]) -> None:
+    unit.change(entry, entry.at, (ConversationUpdated(("approval_rules",)),), approval_rules=rules)
+    unit.set_context(services.context_of(unit.record))
+
+
+def _new_id(unit: UnitOfWork, rules: tuple[ApprovalRule, ...]) -> str:
+    """Return an id that no rule has: the number of the log row, unless an inherited rule has that."""
+    number, taken = unit.record.step + 1, {rule.id for rule in rules}
+    while f"r{number}" in taken:
+        number += 1
+    return f"r{number}"

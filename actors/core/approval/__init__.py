@@ -1,0 +1,1 @@
+"""Approval rules, and how tool calls are held against them."""

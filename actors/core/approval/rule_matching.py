@@ -1,0 +1,177 @@
+"""Hold tool calls against approval rules: what a rule names, what it might name, and which rules would allow a call.
+
+A denial is read widely, an allowance narrowly: what cannot be seen through might be what a rule denies, and is never
+what a rule allows.
+"""
+
+from __future__ import annotations
+
+import shlex
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from actors.core.approval.approval_rules import Action, ApprovalRule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.core.approval.approval_rules import CallSubject, ShellCommand
+    from actors.core.content import ToolUse
+
+MCP_PREFIX = "mcp__"
+"""The names of MCP tools begin with this and the name of their server: mcp__server__tool."""
+
+TWO_WORDS = frozenset(
+    "apt brew bundle cargo docker dotnet gh git go gradle helm kubectl make mvn npm pip pnpm podman poetry rake "
+    "systemctl terraform uv yarn".split()
+)
+"""Programs whose first argument says what they do: a prefix is suggested with both words."""
+
+
+class Match(IntEnum):
+    """Whether a call is what a rule names."""
+
+    NO = 0
+    MAYBE = 1
+    """It cannot be seen before it runs."""
+    YES = 2
+
+
+def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> Match:
+    """Return whether the call is, or might be, what the rule names; the reading for denials and questions.
+
+    Without a subject nothing is known of the call's commands and paths.
+    """
+    if rule.tool:
+        return _certainly(call.name == rule.tool)
+    if rule.mcp_server:
+        return _certainly(server_of(call.name) == rule.mcp_server)
+    if subject is None:
+        return Match.MAYBE
+    if rule.path:
+        return _match_path(rule.path, subject)
+    if rule.command and rule.command == subject.text:
+        return Match.YES
+    commands = (*subject.commands, *subject.inner)
+    found = max((_match_command(rule, command) for command in commands), default=Match.NO)
+    return max(found, Match.MAYBE) if subject.opaque else found
+
+
+def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject | None) -> bool:
+    """Return whether these rules, which allow, name everything that the call does."""
+    rules = tuple(rules)
+    if any(rule.tool == call.name or (rule.mcp_server and rule.mcp_server == server_of(call.name)) for rule in rules):
+        return True
+    if subject is None:
+        return False
+    if any(rule.command and rule.command == subject.text for rule in rules):
+        return True
+    paths = (*subject.paths, *subject.trees)
+    if subject.opaque or not (subject.commands or paths):
+        return False
+    return all(any(_covers_command(rule, command) for rule in rules) for command in subject.commands) and all(
+        any(rule.path and _beneath(path, rule.path) for rule in rules) for path in paths
+    )
+
+
+def server_of(tool: str) -> str:
+    """Return the name of the MCP server that has this tool, or ""."""
+    return tool.removeprefix(MCP_PREFIX).partition("__")[0] if tool.startswith(MCP_PREFIX) else ""
+
+
+def suggestions(call: ToolUse, subject: CallSubject | None, working_dir: str) -> tuple[ApprovalRule, ...]:
+    """Return the rules by which a person may allow calls like this one, the narrowest first; without ids."""
+    if subject is None:
+        return ()
+    if subject.text:
+        return (_allow(command=subject.text, words=_only_words(subject)), *_prefixes(subject))
+    tool = _allow(tool=call.name)
+    if server := server_of(call.name):
+        return tool, _allow(mcp_server=server)
+    directories = dict.fromkeys((*(_directory(path, working_dir) for path in subject.paths), *subject.trees))
+    return (*(_allow(path=directory) for directory in directories), tool)
+
+
+def describe(rule: ApprovalRule) -> str:
+    """Return what the rule is about, for people and models."""
+    if rule.tool:
+        return f"the tool {rule.tool}"
+    if rule.mcp_server:
+        return f"the MCP server {rule.mcp_server}"
+    if rule.path:
+        return f"files beneath {rule.path}"
+    return f"the command {rule.command!r}" if rule.command else f"commands that begin with {rule.command_prefix!r}"
+
+
+def _certainly(matches: bool) -> Match:
+    return Match.YES if matches else Match.NO
+
+
+def _match_path(directory: str, subject: CallSubject) -> Match:
+    """Return whether the call reads or writes, or might read, something beneath this directory."""
+    if any(_beneath(path, directory) for path in (*subject.paths, *subject.trees, *subject.also_reads)):
+        return Match.YES
+    return Match.MAYBE if any(_beneath(directory, tree) for tree in subject.trees) else Match.NO
+
+
+def _beneath(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _match_command(rule: ApprovalRule, command: ShellCommand) -> Match:
+    """Return whether a command is, or might be, the one of a rule; the directory of a program does not matter."""
+    if not (rule.command or rule.command_prefix):
+        return Match.NO
+    wanted, words = _named(rule.words), _named(command.words)
+    if wanted and words[: len(wanted)] == wanted and (rule.command_prefix or len(words) == len(wanted)):
+        return Match.MAYBE if rule.command and command.open else Match.YES
+    unseen = command.open and wanted[: len(words)] == words
+    return Match.MAYBE if unseen or command.runs_others else Match.NO
+
+
+def _named(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words, the first one without directories."""
+    return (words[0].rpartition("/")[2], *words[1:]) if words else ()
+
+
+def _covers_command(rule: ApprovalRule, command: ShellCommand) -> bool:
+    if not rule.words:
+        return False
+    if rule.command_prefix:
+        return command.words[: len(rule.words)] == rule.words and not command.runs_others
+    return bool(rule.command) and command.words == rule.words and not command.open
+
+
+def _only_words(subject: CallSubject) -> tuple[str, ...]:
+    """Return the words of the only command, if they are all that the call does."""
+    if subject.opaque or len(subject.commands) != 1 or subject.commands[0].open:
+        return ()
+    return subject.commands[0].words
+
+
+def _prefixes(subject: CallSubject) -> tuple[ApprovalRule, ...]:
+    """Return one rule for the beginning of each command, if a prefix says what the command does."""
+    if subject.opaque:
+        return ()
+    beginnings = dict.fromkeys(
+        command.words[: 2 if command.words[0] in TWO_WORDS else 1]
+        for command in subject.commands
+        if not command.runs_others
+    )
+    return tuple(_allow(command_prefix=shlex.join(words), words=words) for words in beginnings)
+
+
+def _directory(path: str, working_dir: str) -> str:
+    return working_dir if _beneath(path, working_dir) else path.rpartition("/")[0] or "/"
+
+
+def _allow(
+    *,
+    tool: str = "",
+    command: str = "",
+    command_prefix: str = "",
+    path: str = "",
+    mcp_server: str = "",
+    words: tuple[str, ...] = (),
+) -> ApprovalRule:
+    return ApprovalRule("", Action.ALLOW, tool, command, command_prefix, path, mcp_server, words)

@@ -1,0 +1,204 @@
+"""Approval rules through real actors: made with an answer or by themselves, kept, revoked, and taken over."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from actors.adapters.store.sqlite.store import open_store
+from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
+from actors.core.content import ToolUse
+from actors.core.context import ApprovalPolicy
+from actors.core.notifications import ApprovalRequested, ApprovalResolved, ConversationUpdated, Decision
+from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle
+from actors.messages.commands import (
+    ContinueConversationCommand,
+    CreateApprovalRuleCommand,
+    DeleteApprovalRuleCommand,
+    ForkConversationCommand,
+    ResolveApprovalCommand,
+    TriggerContinuationCommand,
+)
+from actors.messages.refusals import InvalidFieldError, UnknownApprovalRuleError
+from actors.ports import ToolOutput
+from tests.integration.actors.conftest import Talk
+from tests.integration.actors.family import child, tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+World = Any
+ALLOW, ASK, DENY = Action
+PATIENCE = 10.0
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World], tmp_path: Path) -> Iterator[World]:
+    store = open_store(tmp_path / "data")
+    made = make_world(store)
+    yield made
+    made.close()
+    store.close()
+
+
+def bash(call_id: str, command: str) -> ToolUse:
+    return ToolUse(call_id, "bash", json.dumps({"cmd": command}))
+
+
+def make(talk: Talk, action: Action, **subject: str) -> ApprovalRule:
+    rule = talk.ask(CreateApprovalRuleCommand(replace(ApprovalRule("", action), **subject), "ann"))
+    assert isinstance(rule, ApprovalRule)
+    return rule
+
+
+def asked(talk: Talk, *calls: ToolUse) -> tuple[ApprovalRequested, ...]:
+    """The questions that an answer with these calls raises."""
+    before = talk.record.last_seq
+    talk.exchange().call(*calls)
+    talk.until(lambda: isinstance(talk.state, AwaitingToolApproval))
+    return tuple(talk.found(ApprovalRequested, before))
+
+
+def ended(talk: Talk) -> None:
+    talk.until(lambda: isinstance(talk.state, Idle))
+
+
+def runs(talk: Talk) -> None:
+    talk.tool().finish.put(ToolOutput("done"))
+
+
+def test_an_answer_with_a_rule_decides_the_next_calls_too(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
+    talk.send("go")
+    (question,) = asked(talk, bash("t1", "make test"))
+    exactly, prefix = question.suggestions
+    assert (exactly.command, prefix.command_prefix) == ("make test", "make test")
+
+    record = talk.ask(ResolveApprovalCommand("t1", True, prefix, principal="ann"))
+    (rule,) = record.approval_rules
+    assert (rule.command_prefix, rule.action, rule.creator, rule.origin) == (
+        "make test",
+        ALLOW,
+        "ann",
+        Origin.CONVERSATION,
+    )
+    assert rule.id
+    assert rule.created_at > 0
+    runs(talk)
+    talk.exchange().call(bash("t2", "make test && make 'test' all"))
+    runs(talk)
+    (question,) = asked(talk, bash("t3", "make test; git push"))
+    talk.ask(ResolveApprovalCommand("t3", False, replace(question.suggestions[2], action=ALLOW), "not yet", "bob"))
+    talk.exchange().call(bash("t4", "git push origin"))
+    talk.exchange().say("I see")
+    talk.rest(Idle)
+
+    assert [(rule.command_prefix, rule.action, rule.creator) for rule in talk.record.approval_rules] == [
+        ("make test", ALLOW, "ann"),
+        ("git push", DENY, "bob"),
+    ]
+    assert [note.decision for note in talk.found(ApprovalResolved)] == [Decision.APPROVE, Decision.DENY]
+    assert any("Denied by user: not yet" in text for text in talk.texts())
+    assert any(
+        "a rule of this conversation denies commands that begin with 'git push'" in text for text in talk.texts()
+    )
+    assert talk.found(ConversationUpdated)[-1].fields == ("approval_rules",)
+
+
+def test_an_answer_whose_rule_cannot_be_made_leaves_the_question_open(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
+    talk.send("go")
+    asked(talk, bash("t1", "bash x"))
+    with pytest.raises(InvalidFieldError) as refusal:
+        talk.ask(ResolveApprovalCommand("t1", True, ApprovalRule("", ALLOW, command_prefix="bash")))
+
+    assert refusal.value.field == "rule.command_prefix"
+    assert isinstance(talk.state, AwaitingToolApproval)
+    assert talk.record.approval_rules == ()
+
+
+def test_rules_are_made_once_replaced_and_revoked(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
+    command = CreateApprovalRuleCommand(ApprovalRule("", ALLOW, command_prefix=" make "), "ann", "id", "h")
+    first = talk.ask(command)
+    assert talk.ask(command) == first == make(talk, ALLOW, command_prefix="make")
+    instead = make(talk, DENY, command_prefix="make")
+    other = make(talk, ASK, tool="look")
+    assert talk.record.approval_rules == (instead, other)
+    assert len({first.id, instead.id, other.id}) == 3
+
+    talk.ask(DeleteApprovalRuleCommand(instead.id, "bob"))
+    assert talk.record.approval_rules == (other,)
+    with pytest.raises(UnknownApprovalRuleError):
+        talk.ask(DeleteApprovalRuleCommand(instead.id, "bob"))
+    talk.check()
+
+
+@pytest.mark.parametrize(
+    ("field", "subject"),
+    [
+        *(
+            ("command_prefix", prefix)
+            for prefix in ("bash", "env make", "git -c a=b", "make $x", "a | b", "find .", "*")
+        ),
+        *(("command_prefix", prefix) for prefix in ("sudo", "command ls", "python3.11", "xargs", "A=1 make", "'a")),
+        ("path", "src"),
+        ("command", " "),
+    ],
+)
+def test_what_no_rule_can_allow_is_refused_by_name(world: World, field: str, subject: str) -> None:
+    talk = world.create()
+    with pytest.raises(InvalidFieldError) as refusal:
+        make(talk, ALLOW, **{field: subject})
+    assert refusal.value.field == field
+
+
+def test_a_conversation_has_a_bounded_number_of_rules(world: World) -> None:
+    talk = world.create()
+    for number in range(100):
+        make(talk, DENY, command=f"make {number}")
+    with pytest.raises(InvalidFieldError, match="at most 100"):
+        make(talk, DENY, command="make more")
+    make(talk, ASK, command="make 7")
+
+
+def test_forks_and_successors_keep_the_rules_and_go_their_own_ways(world: World) -> None:
+    talk = world.create(approval_policy=ApprovalPolicy.ASK_WRITES)
+    rule = make(talk, DENY, command_prefix="git push")
+    talk.send("hello")
+    talk.exchange().say("hi")
+    talk.rest(Idle)
+    fork = Talk(world, world.supervisor.create(ForkConversationCommand("tester", talk.id)).result(PATIENCE).id)
+    talk.ask(TriggerContinuationCommand())
+    talk.exchange().say("nothing")
+    talk.rest(ContextExhausted)
+    successor = Talk(world, talk.ask(ContinueConversationCommand()).id)
+
+    for heir in (fork, successor):
+        assert heir.record.approval_rules == (rule,)
+        heir.send("push")
+        heir.exchange().call(bash("t9", "git push"))
+        heir.exchange().say("no")
+        ended(heir)
+        more = make(heir, ALLOW, tool="look")
+        heir.ask(DeleteApprovalRuleCommand(rule.id, "ann"))
+        assert heir.record.approval_rules == (more,)
+    assert talk.record.approval_rules == (rule,)
+
+
+def test_sub_agents_keep_to_the_rules_of_parent_and_operator_and_ask_nobody(family: World) -> None:
+    object.__setattr__(
+        family.services, "approval_rules", (ApprovalRule("1", DENY, tool="look", origin=Origin.OPERATOR),)
+    )
+    talk = family.create()
+    rule = make(talk, ASK, tool="linger")
+    talk.send(tasks("submit 42"))
+    talk.rest(Idle)
+
+    assert child(talk, 1).record.approval_rules == (rule,)
+    context = family.services.context_of(child(talk, 1).record)
+    assert [(rule.tool, rule.action) for rule in context.approval_rules] == [("look", DENY), ("linger", ASK)]

@@ -1,0 +1,218 @@
+"""What approval rules say of a shell text, against what bash does with it: no rule allows what another one denies.
+
+Each text is run by a real bash whose PATH has nothing but programs that note how they were called, and the usual
+wrappers and shells, in a directory of its own. What was called is held against the verdict that was made before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from actors.adapters.tools import call_subjects
+from actors.core.approval.approval_rules import Action, ApprovalRule
+from actors.core.content import ToolUse
+from actors.core.context import ApprovalPolicy
+from actors.core.steps.approvals import Verdict, judge
+from tests.machine.columns import PARENT
+from tests.property.profiles import profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAMS = ("git", "rm", "make", "ls", "x")
+"""Programs that note their arguments and do nothing else."""
+WRAPPERS = ("bash", "sh", "env", "nice", "nohup", "timeout", "xargs", "find", "awk", "sed", "python3")
+SECONDS = 20
+
+NOTE = """#!/bin/sh
+printf '%s\\0' "${{0##*/}}" "$@" '' >> {trace}
+"""
+
+BASIC = (
+    *("git push", "git push origin", "git log", "git -c a=b push", "git status", "rm -rf d", "rm", "/bin/rm d"),
+    *("make all", "make", "ls -l", "echo git push", "cd .", "printf %s rm", "true", "x", "git", "push"),
+)
+HARMLESS = ("make all", "make", "ls -l", "echo git push", "cd .", "x y", "git log", "make rm")
+PREFIXES = (
+    "A=1 ", "PATH=. ", "env ", "env -i PATH=$PATH ", "command ", "builtin ", "exec ", "exec -a ls ", "nohup ",
+    "time ", "time -p ", "! ", "eval ", "xargs ", "timeout 5 ", "nice ", "coproc ", "- ", "\\", "bash -c ", "~/",
+    ">f ", "2>&1 ", "</dev/null ", "if ", "then ", "{ ", "function f ", "alias ", "trap ", "source ", ". ", "set ",
+    "export ", "declare ", "let ", "test -v ", "hash -p ", "enable -f ", "echo ", "make ", "ls ", "make \\\n", "#",
+)  # fmt: skip
+FRAMES = (
+    "{ {0}; }", "( {0} )", "$({0})", "`{0}`", "echo $({0})", 'echo "$({0})"', "echo `{0}`", "ls <({0})", "{0} >f",
+    "if true; then {0}; fi", "for i in 1; do {0}; done", "case a in a) {0};; esac", "f() { {0}; }; f", "{0} <<E\nE",
+    "cat <<E\n$({0})\nE", "[[ -n $({0}) ]]", "echo $((a[$({0})]))", "test -v 'a[$({0})]'", "printf -v 'a[$({0})]' x",
+    "bash -c '{0}'", 'sh -c "{0}"', "eval '{0}'", 'eval "{0}"', "echo '{0}' | bash", "bash <<< '{0}'", "{0} #",
+    "# {0}", ": ${a:=$({0})}", 'echo "${a:-$({0})}"', "trap '{0}' EXIT", "ls # \\\n{0}", "ls\n{0}", "echo '\n'{0}",
+    "!{0}", "while {0}; do break; done", "until {0}; do break; done", "{0} 2>/dev/null", "{0} >&2", "{0} &>/dev/null",
+    "{0}\\\n", "a=({0})", "a='{0}'; $a", "shopt -s expand_aliases\nalias ls='{0}'\nls", "ls() { {0}; }; ls",
+    "((1)) && {0}", "echo {a,`{0}`}", "{git,push}", "g\\it {0}", "find . -maxdepth 0 -exec {0} ;",
+    'awk \'BEGIN { system("{0}") }\'', "echo ${x#$({0})}", "select i in a; do {0}; break; done </dev/null",
+    "read a <<< '{0}'; $a", "cd . && {0}",
+)  # fmt: skip
+JOINTS = (
+    "; ", " && ", " || ", " | ", " |& ", " & ", "\n", ";\n", "|\n", "&&", "|", "&", " &> /dev/null ", "\r\n", " ;; ",
+)  # fmt: skip
+NOISE = (
+    "'", '"', "\\", "$", "`", "&", "|", ";", "<", ">", "(", ")", "{", "}", "#", "*", "?", "~", "!", "=", "\n", "\t",
+    " ", "\r", "[", "]", "-", "a", "$'", '$"', "\\\n", "<<", "''", '""', "${", "$(", "\x0b", "\xa0", "é",
+)  # fmt: skip
+
+
+def allow(prefix: str) -> ApprovalRule:
+    return call_subjects.prepared_rule(ApprovalRule(prefix, Action.ALLOW, command_prefix=prefix))
+
+
+ALLOWING = tuple(map(allow, ("make", "ls", "git", "echo", "cd", "printf", "x")))
+EXACT = call_subjects.prepared_rule(ApprovalRule("e", Action.ALLOW, command="make all"))
+DENYING = (
+    call_subjects.prepared_rule(ApprovalRule("d1", Action.DENY, command_prefix="git push")),
+    call_subjects.prepared_rule(ApprovalRule("d2", Action.DENY, command_prefix="rm")),
+)
+ASK_ALL = replace(PARENT, approval_policy=ApprovalPolicy.ASK_ALL)
+
+
+@st.composite
+def words(draw: st.DrawFn, text: str, *, plainly: bool = False) -> str:
+    """The same words, as people and programs may write them; `plainly`: with the quotes that everybody knows."""
+    return "".join(_written(letter, draw(st.integers(0, 30)), plainly) for letter in text)
+
+
+def _written(letter: str, way: int, plainly: bool) -> str:
+    known = {
+        0: f"'{letter}'",
+        1: f'"{letter}"',
+        2: f"\\{letter}",
+        3: f"''{letter}",
+        4: f'""{letter}',
+        5: f"\\\n{letter}",
+    }
+    odd = (f"$'\\x{ord(letter):02x}'", f"[{letter}]", f"{{{letter},}}", f'$"{letter}"', f"${{q:-{letter}}}")
+    if way in known:
+        return known[way]
+    return odd[way - len(known)] if not plainly and letter != " " and way < len(known) + len(odd) else letter
+
+
+def lists() -> st.SearchStrategy[str]:
+    """Texts whose commands can mostly be told, and what one or two characters make of them."""
+    part = st.sampled_from(HARMLESS * 3 + BASIC).flatmap(lambda text: words(text, plainly=True))
+    joined = st.tuples(part, st.lists(st.tuples(st.sampled_from(JOINTS), part).map("".join), max_size=2)).map(
+        lambda pair: pair[0] + "".join(pair[1])
+    )
+    noisy = st.builds(_with_noise, joined, st.integers(0, 200), st.sampled_from(NOISE))
+    return st.one_of(joined, noisy, st.builds(_with_noise, noisy, st.integers(0, 200), st.sampled_from(NOISE)))
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Texts that run some of the programs in some way, and texts that are close to them and wrong."""
+    simple = st.sampled_from(BASIC).flatmap(lambda text: st.one_of(st.just(text), words(text)))
+    prefixed = st.tuples(st.sampled_from(PREFIXES), simple).map("".join)
+    part = st.recursive(
+        st.one_of(simple, simple, prefixed),
+        lambda inner: st.one_of(
+            st.tuples(st.sampled_from(FRAMES), inner).map(lambda pair: pair[0].replace("{0}", pair[1])),
+            st.tuples(inner, st.sampled_from(JOINTS), inner).map("".join),
+            st.tuples(st.sampled_from(PREFIXES), inner).map("".join),
+        ),
+        max_leaves=4,
+    )
+    return st.one_of(part, part, st.builds(_with_noise, part, st.integers(0, 200), st.sampled_from(NOISE)))
+
+
+def _with_noise(text: str, place: int, noise: str) -> str:
+    place %= len(text) + 1
+    return text[:place] + noise + text[place:]
+
+
+class Bash:
+    """Runs texts and says which programs they called."""
+
+    def __init__(self, directory: Path) -> None:
+        self.programs, self.cwd, self.trace = directory / "bin", directory / "cwd", directory / "trace"
+        self.programs.mkdir()
+        for name in PROGRAMS:
+            program = self.programs / name
+            program.write_text(NOTE.format(trace=self.trace))
+            program.chmod(0o700)
+        for name in WRAPPERS:
+            if found := shutil.which(name):
+                (self.programs / name).symlink_to(found)
+
+    def calls(self, text: str) -> list[tuple[str, ...]]:
+        """Run a text until it and all that it started have ended; return the calls in their order."""
+        shutil.rmtree(self.cwd, ignore_errors=True)
+        self.cwd.mkdir()
+        self.trace.write_bytes(b"")
+        ended, held = os.pipe()
+        try:
+            running = subprocess.Popen(
+                ["/bin/bash", "-c", text],
+                cwd=self.cwd,
+                env={"PATH": str(self.programs), "HOME": str(self.programs), "LC_ALL": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(held,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(held)
+        try:
+            select.select([ended], [], [], SECONDS)  # readable when nothing is left that has the other end
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+            os.close(ended)
+        records = self.trace.read_bytes().decode(errors="replace").split("\0\0")
+        return [tuple(record.lstrip("\0").split("\0")) for record in records if record.strip("\0")]
+
+
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> Bash:
+    return Bash(tmp_path_factory.mktemp("bash"))
+
+
+def verdict(text: str, *rules: ApprovalRule, policy: ApprovalPolicy = ApprovalPolicy.ASK_ALL) -> Verdict:
+    """What becomes of a bash call with this text."""
+    context = replace(ASK_ALL, approval_policy=policy, approval_rules=rules)
+    return judge(context, ToolUse("t", "bash", "{}"), call_subjects.shell_subject(text)).verdict
+
+
+def denied(call: tuple[str, ...]) -> bool:
+    return call[0] == "rm" or call[:2] == ("git", "push")
+
+
+@example("make;git push")
+@example("g''it pu\\\nsh")
+@example('git "push"')
+@example("echo $'\\x67'it; git $'push'")
+@given(st.one_of(lists(), texts()))
+@profile(500)
+def test_no_rule_allows_what_another_denies(bash: Bash, text: str) -> None:
+    if "\0" in text:
+        return
+    without_questions = verdict(text, *DENYING, policy=ApprovalPolicy.AUTO)
+    allowed = verdict(text, *ALLOWING, *DENYING)
+    exactly = verdict(text, EXACT)
+    if Verdict.RUN not in (without_questions, allowed, exactly):
+        return
+    calls = bash.calls(text)
+
+    assert not any(map(denied, calls)), (text, calls)
+    if allowed is Verdict.RUN:
+        assert {call[0] for call in calls} <= {"make", "ls", "git", "x"}, (text, calls)
+    if exactly is Verdict.RUN:
+        assert set(calls) <= {("make", "all")}, (text, calls)

@@ -1,0 +1,228 @@
+"""Approval rules (A1 to A5): a denial before a question before a permission, whatever is not seen is asked for."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject, Origin, ShellCommand
+from actors.core.approval.rule_matching import suggestions
+from actors.core.content import Text, ToolError, ToolOutcome, ToolSuccess, ToolUse
+from actors.core.context import ApprovalPolicy, ConvContext, ToolGroup, ToolTraits
+from actors.core.effects import ExecuteTool, RequestLlm
+from actors.core.events import ApprovalResponse, LlmResponse
+from actors.core.notifications import ApprovalRequested
+from actors.core.states import AwaitingToolApproval, LlmRequesting, ToolExecuting
+from actors.core.steps.approvals import judge
+from tests.machine.columns import PARENT, SUB_AGENT
+from tests.machine.talk import Talk, messages
+
+TOOLS = (
+    ToolTraits("read_file", ToolGroup.READ, retry_safe=True),
+    ToolTraits("patch", ToolGroup.WRITE, writes=True),
+    ToolTraits("bash", ToolGroup.BASH, writes=True),
+    ToolTraits("mcp__jira__comment", ToolGroup.OTHER, writes=True),
+    ToolTraits("deploy", ToolGroup.OTHER, writes=True, client=True, timeout_ms=1_000),
+    ToolTraits("request_mode_upgrade", ToolGroup.OTHER, always_asks=True),
+)
+BASH, READ, PATCH, JIRA, DEPLOY, UPGRADE = (
+    ToolUse(f"t-{name}", name, "{}")
+    for name in ("bash", "read_file", "patch", "mcp__jira__comment", "deploy", "request_mode_upgrade")
+)
+ALLOW, ASK, DENY = Action
+MAKE = CallSubject("make", (ShellCommand(("make",)),))
+MAKE_PUSH = CallSubject("make && git push", (ShellCommand(("make",)), ShellCommand(("git", "push"))))
+PUSH_SOMETHING = CallSubject("git $x", (ShellCommand(("git",), open=True),))
+PIPED_TO_SHELL = CallSubject("make | sh", (ShellCommand(("make",)), ShellCommand(("sh",), runs_others=True)))
+UNSEEN = CallSubject("$x", opaque=True)
+
+
+def under(policy: ApprovalPolicy, *rules: ApprovalRule, of: ConvContext = PARENT) -> ConvContext:
+    return replace(of, tools=TOOLS, approval_policy=policy, approval_rules=rules)
+
+
+def rule(action: Action, *, operator: bool = False, **subject: str) -> ApprovalRule:
+    words = tuple((subject.get("command_prefix") or subject.get("command") or "").split())
+    origin = Origin.OPERATOR if operator else Origin.CONVERSATION
+    return replace(ApprovalRule("r1", action, words=words, origin=origin), **subject)
+
+
+def prefix(action: Action, text: str, *, operator: bool = False) -> ApprovalRule:
+    return rule(action, command_prefix=text, operator=operator)
+
+
+@pytest.mark.parametrize(
+    ("rules", "call", "subject", "verdict"),
+    [
+        ((), BASH, MAKE, "ask"),
+        ((prefix(ALLOW, "make"),), BASH, MAKE, "run"),
+        ((prefix(ALLOW, "make"),), BASH, MAKE_PUSH, "ask"),
+        ((prefix(ALLOW, "make"), prefix(ALLOW, "git")), BASH, MAKE_PUSH, "run"),
+        ((prefix(ALLOW, "make"), prefix(ALLOW, "sh")), BASH, PIPED_TO_SHELL, "ask"),
+        ((prefix(ALLOW, "git"),), BASH, PUSH_SOMETHING, "run"),
+        ((prefix(ALLOW, "git push"),), BASH, PUSH_SOMETHING, "ask"),
+        ((prefix(ALLOW, "mak"),), BASH, MAKE, "ask"),
+        ((rule(ALLOW, command="make"),), BASH, MAKE, "run"),
+        ((rule(ALLOW, command="make"),), BASH, MAKE_PUSH, "ask"),
+        ((rule(ALLOW, command="$x"),), BASH, UNSEEN, "run"),
+        ((prefix(ALLOW, "make"),), BASH, CallSubject("make; $x", (ShellCommand(("make",)),), opaque=True), "ask"),
+        ((rule(ALLOW, tool="bash"),), BASH, UNSEEN, "run"),
+        ((rule(ALLOW, tool="bash"),), BASH, None, "run"),
+        ((prefix(ALLOW, "make"),), BASH, None, "ask"),
+        ((rule(ALLOW, tool="bash"), prefix(ASK, "git push")), BASH, MAKE_PUSH, "ask"),
+        ((rule(ALLOW, tool="bash"), prefix(ASK, "git push")), BASH, UNSEEN, "ask"),
+        ((rule(ALLOW, tool="bash"), prefix(ASK, "git push")), BASH, MAKE, "run"),
+        ((prefix(DENY, "git push"), rule(ALLOW, tool="bash")), BASH, MAKE_PUSH, "deny"),
+        ((prefix(DENY, "git push"), rule(ALLOW, tool="bash")), BASH, PUSH_SOMETHING, "ask"),
+        ((prefix(DENY, "git push"), rule(ALLOW, tool="bash")), BASH, PIPED_TO_SHELL, "ask"),
+        ((prefix(DENY, "git push"), rule(ALLOW, tool="bash")), BASH, None, "ask"),
+        ((prefix(ASK, "make"), prefix(DENY, "make", operator=True)), BASH, MAKE, "deny"),
+        ((rule(ALLOW, path="/src"),), PATCH, CallSubject(paths=("/src/a",)), "run"),
+        ((rule(ALLOW, path="/src"),), PATCH, CallSubject(paths=("/srcs/a",)), "ask"),
+        ((rule(ALLOW, path="/"),), PATCH, CallSubject(paths=("/srcs/a",)), "run"),
+        ((rule(ALLOW, path="/src"),), PATCH, CallSubject(also_reads=("/src/a",)), "ask"),
+        ((rule(DENY, path="/src"), rule(ALLOW, tool="patch")), PATCH, CallSubject(also_reads=("/src/a",)), "deny"),
+        ((rule(DENY, path="/w/keys"),), READ, CallSubject(trees=("/w",)), "ask"),
+        ((rule(DENY, path="/w"),), READ, CallSubject(trees=("/w/keys",)), "deny"),
+        ((rule(ALLOW, mcp_server="jira"),), JIRA, CallSubject(), "run"),
+        ((rule(ALLOW, mcp_server="jir"),), JIRA, CallSubject(), "ask"),
+        ((rule(DENY, mcp_server="jira"), rule(ALLOW, tool="mcp__jira__comment")), JIRA, CallSubject(), "deny"),
+        ((rule(ALLOW, tool="deploy"),), DEPLOY, CallSubject(), "run"),
+        ((rule(DENY, tool="deploy"),), DEPLOY, CallSubject(), "deny"),
+        ((prefix(DENY, "make"),), DEPLOY, CallSubject(), "ask"),
+        ((rule(ALLOW, tool="request_mode_upgrade"),), UPGRADE, CallSubject(), "ask"),
+        ((rule(DENY, tool="request_mode_upgrade"),), UPGRADE, CallSubject(), "deny"),
+        ((rule(DENY, tool="deploy"),), replace(DEPLOY, bad_input="wrong"), CallSubject(), "run"),
+    ],
+)
+def test_a_denial_comes_before_a_question_and_that_before_a_permission(
+    rules: tuple[ApprovalRule, ...], call: ToolUse, subject: CallSubject | None, verdict: str
+) -> None:
+    assert judge(under(ApprovalPolicy.ASK_WRITES, *rules), call, subject).verdict == verdict
+
+
+def test_the_operators_denial_is_the_one_that_is_named() -> None:
+    rules = (rule(DENY, tool="bash"), rule(DENY, tool="bash", operator=True))
+
+    assert judge(under(ApprovalPolicy.AUTO, *rules), BASH, MAKE).rule == rules[1]
+
+
+def test_a_denied_call_gets_an_error_no_other_runs_and_nobody_is_asked() -> None:
+    talk = Talk(under(ApprovalPolicy.ASK_ALL, prefix(DENY, "git push", operator=True)))
+    talk.say("go")
+    respond(talk, (PATCH, BASH), (CallSubject(paths=("/a",)), MAKE_PUSH))
+
+    assert (talk.acts(ExecuteTool), talk.notes(ApprovalRequested)) == ([], [])
+    assert len(talk.acts(RequestLlm)) == 1
+    skipped, refused = results(talk)
+    assert isinstance(refused, ToolError)
+    assert refused.outcome is ToolOutcome.DENIED
+    assert "a rule of the server denies commands that begin with 'git push'" in refused.output
+    assert isinstance(skipped, ToolError)
+    assert skipped.outcome is not ToolOutcome.DENIED
+
+
+def test_a_question_says_which_rules_would_answer_it() -> None:
+    talk = Talk(under(ApprovalPolicy.ASK_WRITES))
+    talk.say("go")
+    respond(talk, (BASH, UPGRADE), (MAKE, CallSubject()))
+
+    asked, upgrade = talk.notes(ApprovalRequested)
+    assert [(each.command, each.command_prefix) for each in asked.suggestions] == [("make", ""), ("", "make")]
+    assert upgrade.suggestions == ()
+    assert isinstance(talk.state, AwaitingToolApproval)
+    assert [each.tool_use_id for each in talk.state.suggestions] == [BASH.id]
+
+
+def test_a_sub_agent_runs_what_a_rule_allows_and_gets_an_error_where_it_would_have_to_ask() -> None:
+    rules = (prefix(ALLOW, "make"), prefix(ASK, "git push"))
+    talk = Talk(under(ApprovalPolicy.ASK_WRITES, *rules, of=SUB_AGENT))
+    talk.start()
+    other = replace(BASH, id="t-other")
+    respond(talk, (BASH, other), (MAKE, MAKE_PUSH))
+
+    assert [effect.tool_use_id for effect in talk.acts(ExecuteTool)] == [BASH.id]
+    assert isinstance(talk.state, ToolExecuting)
+    assert talk.state.refused_ids == (other.id,)
+    talk.result(ToolSuccess(BASH.id, "made"))
+    assert talk.acts(ExecuteTool) == []
+    assert isinstance(talk.state, LlmRequesting)
+    assert isinstance(results(talk)[-1], ToolError)
+
+
+def test_a_sub_agent_cannot_do_what_a_rule_denies() -> None:
+    talk = Talk(under(ApprovalPolicy.AUTO, rule(DENY, tool="bash", operator=True), of=SUB_AGENT))
+    talk.start()
+    respond(talk, (BASH,), (MAKE,))
+
+    assert talk.acts(ExecuteTool) == []
+    assert isinstance(talk.state, LlmRequesting)
+
+
+def test_two_calls_with_one_id_are_judged_each_by_what_it_is_about() -> None:
+    talk = Talk(under(ApprovalPolicy.AUTO, prefix(DENY, "git push")))
+    talk.say("go")
+    respond(talk, (BASH, BASH), (MAKE_PUSH, MAKE))
+
+    assert talk.acts(ExecuteTool) == []
+
+
+def test_a_rule_made_while_a_question_is_open_leaves_it_open() -> None:
+    talk = Talk(under(ApprovalPolicy.ASK_WRITES))
+    talk.say("go")
+    respond(talk, (BASH,), (MAKE,))
+    talk.context = under(ApprovalPolicy.ASK_WRITES, rule(DENY, tool="bash"))
+    talk.tell(ApprovalResponse(talk.at(), BASH.id, approve=True))
+
+    assert [effect.tool_use_id for effect in talk.acts(ExecuteTool)] == [BASH.id]
+
+
+@pytest.mark.parametrize(
+    ("call", "subject", "suggested"),
+    [
+        (BASH, MAKE_PUSH, ["command=make && git push", "command_prefix=make", "command_prefix=git push"]),
+        (BASH, PIPED_TO_SHELL, ["command=make | sh", "command_prefix=make"]),
+        (BASH, UNSEEN, ["command=$x"]),
+        (BASH, None, []),
+        (PATCH, CallSubject(paths=("/work/src/a.py",)), ["path=/work", "tool=patch"]),
+        (PATCH, CallSubject(paths=("/etc/hosts",)), ["path=/etc", "tool=patch"]),
+        (JIRA, CallSubject(), ["tool=mcp__jira__comment", "mcp_server=jira"]),
+        (DEPLOY, CallSubject(), ["tool=deploy"]),
+    ],
+)
+def test_suggestions_are_the_narrowest_first(call: ToolUse, subject: CallSubject | None, suggested: list[str]) -> None:
+    found = suggestions(call, subject, "/work")
+
+    assert [
+        next(f"{name}={getattr(one, name)}" for name in SUBJECTS if getattr(one, name)) for one in found
+    ] == suggested
+    assert all(one.action is ALLOW and not one.id for one in found)
+
+
+SUBJECTS = ("tool", "command", "command_prefix", "path", "mcp_server")
+
+
+def results(talk: Talk) -> list[object]:
+    """The results of calls that the last event stored."""
+    return [
+        block
+        for message in messages(talk.last)
+        for block in message.content
+        if isinstance(block, (ToolError, ToolSuccess))
+    ]
+
+
+def respond(talk: Talk, calls: tuple[ToolUse, ...], subjects: tuple[CallSubject, ...]) -> None:
+    state = talk.state
+    assert isinstance(state, LlmRequesting)
+    talk.tell(
+        LlmResponse(
+            talk.at(),
+            state.request_id,
+            state.attempt,
+            (Text("so"), *calls),
+            end_turn=False,
+            usage=None,
+            subjects=subjects,
+        )
+    )
