@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bedrock._sync.conversation import Conversation
     from bedrock._sync.one_shot import ask
     from bedrock._sync.run import Run
-    from bedrock.answers import Answer
+    from bedrock.answers import Answer, ToolAnswer
     from bedrock.catalog import Model, ServerInfo, Tool
     from bedrock.conversations import Budget, ClientTool, ConversationInfo, Generation, Instructions, Task
     from bedrock.errors import (
@@ -92,6 +92,7 @@ __all__ = [
     "SubAgentStatus",
     "Task",
     "Tool",
+    "ToolAnswer",
     "ToolCall",
     "ToolResult",
     "Unauthenticated",
@@ -104,7 +105,7 @@ _HOMES = {
     "bedrock._async.client": ("AsyncClient",),
     "bedrock._async.conversation": ("AsyncConversation",),
     "bedrock._async.run": ("AsyncRun",),
-    "bedrock.answers": ("Answer",),
+    "bedrock.answers": ("Answer", "ToolAnswer"),
     "bedrock.catalog": ("Model", "ServerInfo", "Tool"),
     "bedrock.conversations": ("Budget", "ClientTool", "ConversationInfo", "Generation", "Instructions", "Task"),
     "bedrock._sync.one_shot": ("ask",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from bedrock.errors import NotAwaitingApproval, UnknownOrDecided
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from bedrock.messages import Usage
 
 
-__all__ = ["Answer", "AsyncOnApproval", "OnApproval"]
+__all__ = ["Answer", "AsyncOnApproval", "OnApproval", "ToolAnswer"]
 
 Decide = Callable[[Approval], bool]
 """Returns whether a tool call may run."""
@@ -56,6 +57,16 @@ class Answer(str):
     def to_dict(self) -> dict[str, Any]:
         """Return the text and the attributes as values for JSON; `usage` as `Usage.to_dict` returns it."""
         return {"text": str(self), "run": self.run, "conversation": self.conversation, "usage": self.usage.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """The result of a tool's function that has images; functions return any other value as it is."""
+
+    value: Any = ""
+    """A text, or a value that becomes JSON."""
+    images: Sequence[bytes | str] = ()
+    """The bytes of images for the model to see, or the paths of their files: PNG, JPEG, GIF or WebP."""
 
 
 def checked(decision: object) -> bool:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from bedrock import v1
+from bedrock._async.client_tools import AsyncClientTools
 from bedrock._async.run import AsyncRun, ask, question, send
-from bedrock._async.sending import opened
+from bedrock._async.sending import fitting, opened
 from bedrock._async.subscription import AsyncRunWatch, follow
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
+from bedrock._shared.client_tools.functions import tool_function
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import enum_value, resource_name
-from bedrock._shared.run_progress import RunProgress
+from bedrock._shared.run_progress import RunProgress, waiting_calls
 from bedrock.answers import Answer, AsyncOnApproval, decider
 from bedrock.conversations import (
     Budget,
@@ -29,32 +31,38 @@ from bedrock.errors import NotForkable, NotFound
 from bedrock.messages import Attachment, Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval, ApprovalRule
+from bedrock.streams import AsyncStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
+    from datetime import timedelta
 
     from bedrock._async.transport import AsyncTransport
+    from bedrock._shared.client_tools.functions import ToolFunction
     from bedrock.events import Event
     from bedrock.messages import ToolCall
-    from bedrock.streams import AsyncStream
-    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode, RuleAction
+    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode, RuleAction, ToolGroup
 
 __all__ = ["AsyncConversation"]
 
+FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
+
 
 class AsyncConversation:
-    """One conversation. Holds only its name and caches nothing: its methods call the server.
+    """One conversation. Holds its name and the functions of its tools, and caches nothing: its methods call the server.
 
     `timeout` is the seconds that a call may take before DeadlineExceeded is raised, the client's if None. For iterators
     it limits each page, for streams the whole stream, which has no limit if None.
     """
 
-    def __init__(self, transport: AsyncTransport, name: str) -> None:
+    def __init__(self, transport: AsyncTransport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
+        """Use `AsyncClient.conversation` or `AsyncClient.create`, whose tools `functions` are for."""
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""
         self._transport = transport
         self._stub = transport.conversations
+        self._tools = AsyncClientTools(transport, name, functions)
 
     def __repr__(self) -> str:
         return f"AsyncConversation({self.name!r})"
@@ -102,7 +110,8 @@ class AsyncConversation:
             generation=generation,
             request_id=request_id,
         )
-        return send(self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), timeout)
+        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        return send(self._transport, request, policy, timeout, self._tools)
 
     async def ask(
         self,
@@ -135,9 +144,8 @@ class AsyncConversation:
             AgentBusy, InvalidArgument, …: As for `send`.
         """
         request = requests.send(self.name, text, images=images, generation=generation, request_id=request_id)
-        return await ask(
-            self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout)
-        )
+        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        return await ask(self._transport, request, policy, Deadline(timeout), self._tools)
 
     def question(
         self,
@@ -155,7 +163,7 @@ class AsyncConversation:
         """
         request = requests.send(self.name, text, images=images, generation=generation)
         policy = QuestionPolicy(decider(on_approval), wait_for_others)
-        return question(self._transport, request, policy, Deadline(None))
+        return question(self._transport, request, policy, Deadline(None), self._tools)
 
     async def run(
         self,
@@ -181,7 +189,7 @@ class AsyncConversation:
         policy, deadline = QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout)
         await self._check_own_run(name, deadline)
         progress = RunProgress("", f"{self.name}/{resource_name('requestCycles', name.rpartition('/')[2])}")
-        watch = AsyncRunWatch(self._transport, EventCursor(self.name), progress, policy, deadline)
+        watch = AsyncRunWatch(self._transport, EventCursor(self.name), progress, policy, deadline, tools=self._tools)
         async for _ in watch.events():
             pass
         return progress.outcome()
@@ -423,6 +431,90 @@ class AsyncConversation:
         request = requests.resolve(self.name, approval, "deny", note, rule)
         response = await self._transport.call(self._stub.ResolveApproval, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
+
+    @overload
+    def tool(self, function: FunctionT, /) -> FunctionT: ...
+
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        group: ToolGroup = "other",
+        timeout: timedelta | None = None,
+        read_only: bool = False,
+        requires_approval: bool = False,
+    ) -> Callable[[FunctionT], FunctionT]: ...
+
+    def tool(
+        self,
+        function: FunctionT | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        group: ToolGroup = "other",
+        timeout: timedelta | None = None,
+        read_only: bool = False,
+        requires_approval: bool = False,
+    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
+        """Give the agent a function of this program as a tool, with ``@conversation.tool``.
+
+        Its parameters, which need types, are the tool's input, and its docstring is what the model reads of it. What it
+        returns is the result: a text, a value that becomes JSON, or a `ToolAnswer` with images. What it raises is an
+        error that the agent reads. Runs that this object sends or waits for answer its calls, and so does
+        `serve_tools`; a call waits until another client answers it, or its time is over. The tool is declared to the
+        server with the next message that is sent, which is refused during a run if the conversation does not have it.
+
+        Args:
+            function: The function.
+            name: The name for the model; the function's if None.
+            description: What it does, for the model; the docstring if None.
+            group: The kind of work: "read", "write", "search", "execute", … as of the server's own tools.
+            timeout: How long a call waits for an answer; five minutes if None.
+            read_only: Whether it changes nothing: in restricted mode only such tools are offered.
+            requires_approval: Whether a person must approve every call.
+
+        Raises:
+            TypeError: A parameter has no type, or one that JSON has no counterpart for.
+        """
+
+        def add(wrapped: FunctionT) -> FunctionT:
+            made = tool_function(
+                fitting(wrapped),
+                name=name,
+                description=description,
+                group=group,
+                timeout=timeout,
+                read_only=read_only,
+                requires_approval=requires_approval,
+            )
+            self._tools.add(made)
+            return wrapped
+
+        return add if function is None else add(function)
+
+    async def serve_tools(self, *, timeout: float | None = None) -> None:
+        """Answer calls of the functions that `tool` was given, in all runs, until the conversation is deleted.
+
+        For a program that does not follow the runs itself, because others send the messages. Survives broken
+        connections and restarts of the server.
+
+        Args:
+            timeout: Seconds after which DeadlineExceeded is raised; no limit if None.
+
+        Raises:
+            AgentBusy: The conversation does not have the tools yet, and a run is in progress.
+            NotFound, DeadlineExceeded, Unavailable: As for `events`.
+        """
+        deadline = Deadline(timeout)
+        await self._tools.declare(deadline.shorten(self._transport.timeout))
+        cursor = EventCursor(self.name, None, 1, omit_deltas=True)
+        async with AsyncStream(follow(self._transport, cursor, deadline)) as events:
+            async for event in events:
+                await self._tools.answer(list(waiting_calls(event).values()), deadline)
 
     async def submit_tool_result(
         self,
@@ -693,7 +785,8 @@ class AsyncConversation:
         """
         request = requests.spawn(self.name, tasks, request_id)
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
-        return AsyncRun(self._transport, self.name, sending, QuestionPolicy(decider(on_approval), wait_for_others))
+        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        return AsyncRun(self._transport, self.name, sending, policy, self._tools)
 
     async def sub_agents(self, *, timeout: float | None = None) -> AsyncIterator[ConversationInfo]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
     from bedrock import v1
+    from bedrock._async.client_tools import AsyncClientTools
     from bedrock._async.transport import AsyncTransport
     from bedrock.answers import Answer, AsyncDecide
     from bedrock.events import Event, Stop
@@ -33,6 +34,9 @@ class AsyncRun(AsyncSending):
     An approval request, ``event.approval``, is yielded first. If it is still open when the next event is read,
     `on_approval` decides it; without `on_approval` it is denied. The agent reads the denial, and a later event shows
     it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` it stays open for other clients.
+
+    A call of a tool that `AsyncConversation.tool` has a function for is yielded first, too, and answered when the next
+    event is read.
     """
 
     def __init__(
@@ -41,11 +45,13 @@ class AsyncRun(AsyncSending):
         conversation: str,
         sending: Awaitable[Sent],
         policy: QuestionPolicy[AsyncDecide],
+        tools: AsyncClientTools | None = None,
     ) -> None:
         super().__init__(self._events(), sending)
         self._transport = transport
         self._conversation = conversation
         self._policy = policy
+        self._tools = tools
         self._cursor: EventCursor | None = None
         self._deadline = Deadline(None)
 
@@ -114,7 +120,9 @@ class AsyncRun(AsyncSending):
             self._cursor = EventCursor(self._conversation, self._revision)
         if self._progress.stop:
             return
-        watch = AsyncRunWatch(self._transport, self._cursor, self._progress, self._policy, self._deadline)
+        watch = AsyncRunWatch(
+            self._transport, self._cursor, self._progress, self._policy, self._deadline, tools=self._tools
+        )
         async for event in watch.events():
             yield event
 
@@ -125,6 +133,7 @@ async def question(
     request: v1.SendMessageRequest,
     policy: QuestionPolicy[AsyncDecide],
     deadline: Deadline,
+    tools: AsyncClientTools | None = None,
 ) -> AsyncGenerator[AsyncRun]:
     """Send a message, and cancel its run if the block, or the sending, is interrupted or takes too long.
 
@@ -133,7 +142,7 @@ async def question(
     run: AsyncRun | None = None
     timeout = deadline.shorten(transport.timeout)
     try:
-        run = send(transport, request, policy, timeout)
+        run = send(transport, request, policy, timeout, tools)
         async with run:
             yield run
     except BedrockError as error:
@@ -152,9 +161,10 @@ async def ask(
     request: v1.SendMessageRequest,
     policy: QuestionPolicy[AsyncDecide],
     deadline: Deadline,
+    tools: AsyncClientTools | None = None,
 ) -> Answer:
     """Send a message and wait for the answer; see `AsyncConversation.ask`."""
-    async with question(transport, request, policy, deadline) as run:
+    async with question(transport, request, policy, deadline, tools) as run:
         return await run.answer(timeout=deadline.left())
 
 
@@ -173,7 +183,15 @@ def send(
     request: v1.SendMessageRequest,
     policy: QuestionPolicy[AsyncDecide],
     timeout: float | None,
+    tools: AsyncClientTools | None = None,
 ) -> AsyncRun:
-    """Send a message."""
-    sending = transport.call(transport.conversations.SendMessage, request, timeout)
-    return AsyncRun(transport, request.name, sending, policy)
+    """Send a message, after declaring the tools that were added."""
+    return AsyncRun(transport, request.name, _sent(transport, request, timeout, tools), policy, tools)
+
+
+async def _sent(
+    transport: AsyncTransport, request: v1.SendMessageRequest, timeout: float | None, tools: AsyncClientTools | None
+) -> v1.SendMessageResponse:
+    if tools is not None:
+        await tools.declare(timeout)
+    return await transport.call(transport.conversations.SendMessage, request, timeout)

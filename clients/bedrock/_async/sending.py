@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -17,7 +18,7 @@ from bedrock.messages import Message
 from bedrock.streams import AsyncStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Generator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
     from bedrock.types import Disposition
 
@@ -76,3 +77,16 @@ def opened(items: AsyncGenerator[T]) -> AsyncStream[T]:
 async def decided(decision: bool | Awaitable[bool]) -> bool:
     """Return a decision, after awaiting it if the function that decides is asynchronous."""
     return checked(await decision if inspect.isawaitable(decision) else decision)
+
+
+async def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Return what a tool's function returns; one that is not asynchronous runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(**arguments)
+    value = await asyncio.to_thread(function, **arguments)
+    return await value if inspect.isawaitable(value) else value
+
+
+def fitting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool's function, asynchronous or not."""
+    return function

@@ -6,10 +6,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
+from bedrock._async.retries import insist, pause
 from bedrock._async.sending import decided
 from bedrock._shared import requests
 from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_denied, question_of_others
-from bedrock._shared.reconnection import Backoff, Reconnection
+from bedrock._shared.reconnection import Reconnection
 from bedrock.answers import ANSWERED, AsyncDecide
 from bedrock.errors import BedrockError, NotFound, Unavailable
 from bedrock.events import Event
@@ -19,6 +20,7 @@ from bedrock.streams import AsyncStream
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from bedrock._async.client_tools import AsyncClientTools
     from bedrock._async.transport import AsyncTransport
     from bedrock._shared.cursor import EventCursor
     from bedrock._shared.deadline import Deadline
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class AsyncRunWatch:
-    """Follows one run to its end, and decides its approvals."""
+    """Follows one run to its end, decides its approvals and answers calls of clients' tools."""
 
     def __init__(
         self,
@@ -38,6 +40,8 @@ class AsyncRunWatch:
         progress: RunProgress,
         policy: QuestionPolicy[AsyncDecide],
         deadline: Deadline,
+        *,
+        tools: AsyncClientTools | None = None,
     ) -> None:
         """Begin at the position of the cursor.
 
@@ -47,15 +51,17 @@ class AsyncRunWatch:
             progress: The known state of the run, which the events update.
             policy: Decides its approvals.
             deadline: When to raise DeadlineExceeded.
+            tools: Answers calls of clients' tools.
         """
         self._transport = transport
         self._cursor = cursor
         self._progress = progress
         self._policy = policy
         self._deadline = deadline
+        self._tools = tools
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Yield events to the end of the run. An approval is decided when the event after it is read.
+        """Yield events to the end of the run. An approval is decided, and a call answered, when the next event is read.
 
         Raises:
             ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
@@ -92,7 +98,9 @@ class AsyncRunWatch:
         self._progress.lost(snapshot)
 
     async def _settle(self) -> None:
-        """Decide the open approvals."""
+        """Answer the calls that wait for a function here, and decide the open approvals."""
+        if self._tools is not None:
+            await self._tools.answer(self._progress.waiting_calls(), self._deadline)
         for approval in self._progress.questions():
             if self._policy.wait_for_others:
                 return
@@ -126,17 +134,7 @@ class AsyncRunWatch:
         return any(each.name == approval.name for each in response.conversation.state.awaiting_approval.pending)
 
     async def _insist(self, method: Callable[..., Any], request: Any) -> Any:
-        """Make an idempotent call; repeat it for as long as a broken stream is tried again."""
-        backoff = Backoff(self._transport.reconnect_for)
-        while True:
-            try:
-                timeout = self._deadline.shorten(self._transport.timeout)
-                return await self._transport.call(method, request, timeout)
-            except Unavailable as error:
-                delay = backoff.next(error.retry_after or 0.0)
-                if delay is None:
-                    raise
-                await pause(self._transport, error, self._deadline.shorten(delay))
+        return await insist(self._transport, method, request, self._deadline)
 
 
 async def follow(
@@ -168,10 +166,3 @@ async def follow(
             error = failure
         if delay := reconnection.delay_after(error):
             await pause(transport, error, deadline.shorten(delay))
-
-
-async def pause(transport: AsyncTransport, error: BedrockError, delay: float) -> None:
-    """Report the interruption to `on_disconnect`, and wait."""
-    if transport.on_disconnect is not None:
-        transport.on_disconnect(error, delay)
-    await transport.pause(delay)

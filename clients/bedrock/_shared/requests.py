@@ -16,7 +16,7 @@ from bedrock.conversations import Budget, ClientTool, Generation, Instructions, 
 from bedrock.states import Approval, ApprovalRule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bedrock.messages import ToolCall
     from bedrock.request_cycles import RequestCycle
@@ -309,15 +309,21 @@ def _tool_messages(tools: Sequence[ClientTool]) -> list[v1.ClientTool]:
     return [tool.proto for tool in tools]
 
 
+def declare(conversation: str, tools: Iterable[v1.ClientTool]) -> v1.UpdateConversationRequest:
+    """Make the request that sets the tools of clients."""
+    wanted = v1.Conversation(name=conversation, client_tools=tools)
+    return v1.UpdateConversationRequest(conversation=wanted, update_mask=FieldMask(paths=["client_tools"]))
+
+
 def tool_result(
     conversation: str,
     call: ToolCall | str,
-    output: str,
+    output: str = "",
     *,
-    json: Mapping[str, Any] | None,
-    images: ImageSource | Sequence[ImageSource],
-    error: str,
-    request_id: str | None,
+    json: Mapping[str, Any] | None = None,
+    images: ImageSource | Sequence[ImageSource] = (),
+    error: str = "",
+    request_id: str | None = None,
 ) -> v1.SubmitToolResultRequest:
     """Make the request that answers a call of a client's tool."""
     call_id = call if isinstance(call, str) else call.tool_use_id

@@ -9,7 +9,7 @@ from bedrock import v1
 from bedrock.answers import Answer
 from bedrock.errors import RunFailed, RunInterrupted
 from bedrock.events import Event, Snapshot, Stop
-from bedrock.messages import Message, Usage
+from bedrock.messages import Message, ToolCall, Usage
 from bedrock.states import Approval
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ class RunProgress:
     """The token usage of each message of the agent, by the name of the message."""
     _questions: dict[str, Approval] = field(default_factory=dict)
     """The approvals that were asked and not decided, by name."""
+    _calls: dict[str, ToolCall] = field(default_factory=dict)
+    """The calls that wait for the answer of a client, by id."""
     _shown: set[str] = field(default_factory=set)
     """The names of the approvals that were shown as events."""
 
@@ -44,6 +46,10 @@ class RunProgress:
     def settled(self, approval: Approval) -> None:
         """Record that an approval is decided."""
         self._questions.pop(approval.name, None)
+
+    def waiting_calls(self) -> list[ToolCall]:
+        """Return the calls that, as far as is known, wait for the answer of a client."""
+        return list(self._calls.values())
 
     def observe(self, event: Event) -> None:
         """Record an event that follows the message."""
@@ -57,6 +63,8 @@ class RunProgress:
                 self.stop = Stop("withdrawn")
         if event.kind == "approval_changed":
             self._ask(event)
+        if event.client_tool_call_changed:
+            self._calls = waiting_calls(event)
         if event.kind == "message_added" and message is not None and message.request_cycle == self.run:
             self._listen(message)
         if self.run and event.kind == "run_stopped" and event.run == self.run:
@@ -65,6 +73,7 @@ class RunProgress:
     def observe_gap(self, snapshot: Snapshot) -> None:
         """Take the open approvals from a snapshot, because their events are no longer available."""
         self._questions = {asked.name: asked for asked in snapshot.pending_approvals}
+        self._calls = {each.call.tool_use_id: each.call for each in snapshot.pending_client_tool_calls}
         if self.run:  # it may have been given by the slug of the conversation
             self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
 
@@ -138,6 +147,13 @@ class RunProgress:
                 self._said[block.message] = f"{before}\n\n{block.assistant}" if before else block.assistant
             if block and block.tool_call_groups:
                 self._said.clear()
+
+
+def waiting_calls(event: Event) -> dict[str, ToolCall]:
+    """Return the calls that wait for the answer of a client after an event that tells of them, by id."""
+    changed = event.client_tool_call_changed
+    told = (changed,) if changed else event.snapshot.pending_client_tool_calls if event.snapshot else ()
+    return {each.call.tool_use_id: each.call for each in told if each.status == "pending"}
 
 
 def _root(cycle: RequestCycle) -> str:

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
+from bedrock._shared.client_tools.functions import tool_function
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
+from bedrock._shared.wrapper import check_list
 from bedrock._sync.conversation import Conversation
 from bedrock._sync.run import ask
+from bedrock._sync.sending import fitting
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
 from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
@@ -127,7 +130,7 @@ class Client(Closing):
         budget: Budget | None = None,
         instructions: str | Instructions | None = None,
         tools: Sequence[str] | None = None,
-        client_tools: Sequence[ClientTool] = (),
+        client_tools: Sequence[ClientTool | Callable[..., Any]] = (),
         generation: Generation | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
@@ -147,7 +150,8 @@ class Client(Closing):
             instructions: What to tell the agent beside the server's own prompt, or, as `Instructions`, instead of it.
                 Cannot be changed later.
             tools: The tools to offer the agent, of those that `tools` lists; all if None. Cannot be changed later.
-            client_tools: Tools that clients run for the agent; see `Conversation.submit_tool_result`.
+            client_tools: Tools that clients run for the agent: functions, which become tools as by
+                `Conversation.tool`, and declarations.
             generation: How the model is to answer.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
@@ -156,6 +160,9 @@ class Client(Closing):
             InvalidArgument: Also WorkingDirectoryInvalid and ModelUnavailable.
             SlugTaken, ModeUnavailable, PermissionDenied, Unavailable: As their names say.
         """
+        check_list("client_tools", client_tools)
+        functions = [tool_function(fitting(each)) for each in client_tools if not isinstance(each, ClientTool)]
+        declared = [each for each in client_tools if isinstance(each, ClientTool)]
         request = requests.create(
             working_directory,
             model=model,
@@ -168,12 +175,12 @@ class Client(Closing):
             budget=budget,
             instructions=instructions,
             tools=tools,
-            client_tools=client_tools,
+            client_tools=[*declared, *(function.declaration for function in functions)],
             generation=generation,
             request_id=request_id,
         )
         response = self.call(self.conversations_stub.CreateConversation, request, timeout)
-        return Conversation(self._transport, response.conversation.name)
+        return Conversation(self._transport, response.conversation.name, functions)
 
     def ask(
         self,

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
+from bedrock._shared.client_tools.functions import tool_function
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import enum_value, resource_name
-from bedrock._shared.run_progress import RunProgress
+from bedrock._shared.run_progress import RunProgress, waiting_calls
+from bedrock._sync.client_tools import ClientTools
 from bedrock._sync.run import Run, ask, question, send
-from bedrock._sync.sending import opened
+from bedrock._sync.sending import fitting, opened
 from bedrock._sync.subscription import RunWatch, follow
 from bedrock.answers import Answer, OnApproval, decider
 from bedrock.conversations import (
@@ -30,32 +32,38 @@ from bedrock.errors import NotForkable, NotFound
 from bedrock.messages import Attachment, Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
 from bedrock.states import Approval, ApprovalRule
+from bedrock.streams import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from datetime import timedelta
 
+    from bedrock._shared.client_tools.functions import ToolFunction
     from bedrock._sync.transport import Transport
     from bedrock.events import Event
     from bedrock.messages import ToolCall
-    from bedrock.streams import Stream
-    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode, RuleAction
+    from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode, RuleAction, ToolGroup
 
 __all__ = ["Conversation"]
 
+FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
+
 
 class Conversation:
-    """One conversation. Holds only its name and caches nothing: its methods call the server.
+    """One conversation. Holds its name and the functions of its tools, and caches nothing: its methods call the server.
 
     `timeout` is the seconds that a call may take before DeadlineExceeded is raised, the client's if None. For iterators
     it limits each page, for streams the whole stream, which has no limit if None.
     """
 
-    def __init__(self, transport: Transport, name: str) -> None:
+    def __init__(self, transport: Transport, name: str, functions: Sequence[ToolFunction] = ()) -> None:
+        """Use `Client.conversation` or `Client.create`, whose tools `functions` are for."""
         self.name = name
         """The resource name, ``conversations/{id or slug}``."""
         self._transport = transport
         self._stub = transport.conversations
+        self._tools = ClientTools(transport, name, functions)
 
     def __repr__(self) -> str:
         return f"Conversation({self.name!r})"
@@ -103,7 +111,8 @@ class Conversation:
             generation=generation,
             request_id=request_id,
         )
-        return send(self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), timeout)
+        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        return send(self._transport, request, policy, timeout, self._tools)
 
     def ask(
         self,
@@ -136,7 +145,8 @@ class Conversation:
             AgentBusy, InvalidArgument, …: As for `send`.
         """
         request = requests.send(self.name, text, images=images, generation=generation, request_id=request_id)
-        return ask(self._transport, request, QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout))
+        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        return ask(self._transport, request, policy, Deadline(timeout), self._tools)
 
     def question(
         self,
@@ -154,7 +164,7 @@ class Conversation:
         """
         request = requests.send(self.name, text, images=images, generation=generation)
         policy = QuestionPolicy(decider(on_approval), wait_for_others)
-        return question(self._transport, request, policy, Deadline(None))
+        return question(self._transport, request, policy, Deadline(None), self._tools)
 
     def run(
         self,
@@ -180,7 +190,7 @@ class Conversation:
         policy, deadline = QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout)
         self._check_own_run(name, deadline)
         progress = RunProgress("", f"{self.name}/{resource_name('requestCycles', name.rpartition('/')[2])}")
-        watch = RunWatch(self._transport, EventCursor(self.name), progress, policy, deadline)
+        watch = RunWatch(self._transport, EventCursor(self.name), progress, policy, deadline, tools=self._tools)
         for _ in watch.events():
             pass
         return progress.outcome()
@@ -422,6 +432,90 @@ class Conversation:
         request = requests.resolve(self.name, approval, "deny", note, rule)
         response = self._transport.call(self._stub.ResolveApproval, request, timeout)
         return ConversationInfo.from_proto(response.conversation)
+
+    @overload
+    def tool(self, function: FunctionT, /) -> FunctionT: ...
+
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        group: ToolGroup = "other",
+        timeout: timedelta | None = None,
+        read_only: bool = False,
+        requires_approval: bool = False,
+    ) -> Callable[[FunctionT], FunctionT]: ...
+
+    def tool(
+        self,
+        function: FunctionT | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        group: ToolGroup = "other",
+        timeout: timedelta | None = None,
+        read_only: bool = False,
+        requires_approval: bool = False,
+    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
+        """Give the agent a function of this program as a tool, with ``@conversation.tool``.
+
+        Its parameters, which need types, are the tool's input, and its docstring is what the model reads of it. What it
+        returns is the result: a text, a value that becomes JSON, or a `ToolAnswer` with images. What it raises is an
+        error that the agent reads. Runs that this object sends or waits for answer its calls, and so does
+        `serve_tools`; a call waits until another client answers it, or its time is over. The tool is declared to the
+        server with the next message that is sent, which is refused during a run if the conversation does not have it.
+
+        Args:
+            function: The function.
+            name: The name for the model; the function's if None.
+            description: What it does, for the model; the docstring if None.
+            group: The kind of work: "read", "write", "search", "execute", … as of the server's own tools.
+            timeout: How long a call waits for an answer; five minutes if None.
+            read_only: Whether it changes nothing: in restricted mode only such tools are offered.
+            requires_approval: Whether a person must approve every call.
+
+        Raises:
+            TypeError: A parameter has no type, or one that JSON has no counterpart for.
+        """
+
+        def add(wrapped: FunctionT) -> FunctionT:
+            made = tool_function(
+                fitting(wrapped),
+                name=name,
+                description=description,
+                group=group,
+                timeout=timeout,
+                read_only=read_only,
+                requires_approval=requires_approval,
+            )
+            self._tools.add(made)
+            return wrapped
+
+        return add if function is None else add(function)
+
+    def serve_tools(self, *, timeout: float | None = None) -> None:
+        """Answer calls of the functions that `tool` was given, in all runs, until the conversation is deleted.
+
+        For a program that does not follow the runs itself, because others send the messages. Survives broken
+        connections and restarts of the server.
+
+        Args:
+            timeout: Seconds after which DeadlineExceeded is raised; no limit if None.
+
+        Raises:
+            AgentBusy: The conversation does not have the tools yet, and a run is in progress.
+            NotFound, DeadlineExceeded, Unavailable: As for `events`.
+        """
+        deadline = Deadline(timeout)
+        self._tools.declare(deadline.shorten(self._transport.timeout))
+        cursor = EventCursor(self.name, None, 1, omit_deltas=True)
+        with Stream(follow(self._transport, cursor, deadline)) as events:
+            for event in events:
+                self._tools.answer(list(waiting_calls(event).values()), deadline)
 
     def submit_tool_result(
         self,
@@ -690,7 +784,8 @@ class Conversation:
         """
         request = requests.spawn(self.name, tasks, request_id)
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
-        return Run(self._transport, self.name, sending, QuestionPolicy(decider(on_approval), wait_for_others))
+        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        return Run(self._transport, self.name, sending, policy, self._tools)
 
     def sub_agents(self, *, timeout: float | None = None) -> Iterator[ConversationInfo]:
         """Iterate over the conversations of the sub-agents, the latest changed first."""

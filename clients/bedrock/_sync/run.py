@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from bedrock import v1
+    from bedrock._sync.client_tools import ClientTools
     from bedrock._sync.transport import Transport
     from bedrock.answers import Answer, Decide
     from bedrock.events import Event, Stop
@@ -34,6 +35,9 @@ class Run(Sending):
     An approval request, ``event.approval``, is yielded first. If it is still open when the next event is read,
     `on_approval` decides it; without `on_approval` it is denied. The agent reads the denial, and a later event shows
     it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` it stays open for other clients.
+
+    A call of a tool that `Conversation.tool` has a function for is yielded first, too, and answered when the next
+    event is read.
     """
 
     def __init__(
@@ -42,11 +46,13 @@ class Run(Sending):
         conversation: str,
         sending: Sent,
         policy: QuestionPolicy[Decide],
+        tools: ClientTools | None = None,
     ) -> None:
         super().__init__(self._events(), sending)
         self._transport = transport
         self._conversation = conversation
         self._policy = policy
+        self._tools = tools
         self._cursor: EventCursor | None = None
         self._deadline = Deadline(None)
 
@@ -115,7 +121,7 @@ class Run(Sending):
             self._cursor = EventCursor(self._conversation, self._revision)
         if self._progress.stop:
             return
-        watch = RunWatch(self._transport, self._cursor, self._progress, self._policy, self._deadline)
+        watch = RunWatch(self._transport, self._cursor, self._progress, self._policy, self._deadline, tools=self._tools)
         yield from watch.events()
 
 
@@ -125,6 +131,7 @@ def question(
     request: v1.SendMessageRequest,
     policy: QuestionPolicy[Decide],
     deadline: Deadline,
+    tools: ClientTools | None = None,
 ) -> Generator[Run]:
     """Send a message, and cancel its run if the block, or the sending, is interrupted or takes too long.
 
@@ -133,7 +140,7 @@ def question(
     run: Run | None = None
     timeout = deadline.shorten(transport.timeout)
     try:
-        run = send(transport, request, policy, timeout)
+        run = send(transport, request, policy, timeout, tools)
         with run:
             yield run
     except BedrockError as error:
@@ -152,9 +159,10 @@ def ask(
     request: v1.SendMessageRequest,
     policy: QuestionPolicy[Decide],
     deadline: Deadline,
+    tools: ClientTools | None = None,
 ) -> Answer:
     """Send a message and wait for the answer; see `Conversation.ask`."""
-    with question(transport, request, policy, deadline) as run:
+    with question(transport, request, policy, deadline, tools) as run:
         return run.answer(timeout=deadline.left())
 
 
@@ -173,7 +181,15 @@ def send(
     request: v1.SendMessageRequest,
     policy: QuestionPolicy[Decide],
     timeout: float | None,
+    tools: ClientTools | None = None,
 ) -> Run:
-    """Send a message."""
-    sending = transport.call(transport.conversations.SendMessage, request, timeout)
-    return Run(transport, request.name, sending, policy)
+    """Send a message, after declaring the tools that were added."""
+    return Run(transport, request.name, _sent(transport, request, timeout, tools), policy, tools)
+
+
+def _sent(
+    transport: Transport, request: v1.SendMessageRequest, timeout: float | None, tools: ClientTools | None
+) -> v1.SendMessageResponse:
+    if tools is not None:
+        tools.declare(timeout)
+    return transport.call(transport.conversations.SendMessage, request, timeout)

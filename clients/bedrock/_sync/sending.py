@@ -5,7 +5,8 @@ Not generated: on an event loop a message is sent when its run is awaited or ite
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, TypeVar
+import inspect
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bedrock import v1
 from bedrock._shared import requests
@@ -16,7 +17,7 @@ from bedrock.messages import Message
 from bedrock.streams import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 T = TypeVar("T")
 
@@ -49,3 +50,15 @@ def opened(items: Generator[T]) -> Stream[T]:
 def decided(decision: bool) -> bool:
     """Return what a function decided."""
     return checked(decision)
+
+
+def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Return what a tool's function returns."""
+    return function(**arguments)
+
+
+def fitting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool's function. Raises TypeError if it is a coroutine function."""
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{function.__name__} is a coroutine function, which only the client for event loops can call")
+    return function

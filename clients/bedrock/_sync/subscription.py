@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_denied, question_of_others
-from bedrock._shared.reconnection import Backoff, Reconnection
+from bedrock._shared.reconnection import Reconnection
+from bedrock._sync.retries import insist, pause
 from bedrock._sync.sending import decided
 from bedrock.answers import ANSWERED, Decide
 from bedrock.errors import BedrockError, NotFound, Unavailable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from bedrock._shared.cursor import EventCursor
     from bedrock._shared.deadline import Deadline
     from bedrock._shared.run_progress import RunProgress
+    from bedrock._sync.client_tools import ClientTools
     from bedrock._sync.transport import Transport
     from bedrock.events import Event, Snapshot
     from bedrock.states import Approval
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RunWatch:
-    """Follows one run to its end, and decides its approvals."""
+    """Follows one run to its end, decides its approvals and answers calls of clients' tools."""
 
     def __init__(
         self,
@@ -39,6 +41,8 @@ class RunWatch:
         progress: RunProgress,
         policy: QuestionPolicy[Decide],
         deadline: Deadline,
+        *,
+        tools: ClientTools | None = None,
     ) -> None:
         """Begin at the position of the cursor.
 
@@ -48,15 +52,17 @@ class RunWatch:
             progress: The known state of the run, which the events update.
             policy: Decides its approvals.
             deadline: When to raise DeadlineExceeded.
+            tools: Answers calls of clients' tools.
         """
         self._transport = transport
         self._cursor = cursor
         self._progress = progress
         self._policy = policy
         self._deadline = deadline
+        self._tools = tools
 
     def events(self) -> Generator[Event]:
-        """Yield events to the end of the run. An approval is decided when the event after it is read.
+        """Yield events to the end of the run. An approval is decided, and a call answered, when the next event is read.
 
         Raises:
             ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
@@ -92,7 +98,9 @@ class RunWatch:
         self._progress.lost(snapshot)
 
     def _settle(self) -> None:
-        """Decide the open approvals."""
+        """Answer the calls that wait for a function here, and decide the open approvals."""
+        if self._tools is not None:
+            self._tools.answer(self._progress.waiting_calls(), self._deadline)
         for approval in self._progress.questions():
             if self._policy.wait_for_others:
                 return
@@ -126,17 +134,7 @@ class RunWatch:
         return any(each.name == approval.name for each in response.conversation.state.awaiting_approval.pending)
 
     def _insist(self, method: Callable[..., Any], request: Any) -> Any:
-        """Make an idempotent call; repeat it for as long as a broken stream is tried again."""
-        backoff = Backoff(self._transport.reconnect_for)
-        while True:
-            try:
-                timeout = self._deadline.shorten(self._transport.timeout)
-                return self._transport.call(method, request, timeout)
-            except Unavailable as error:
-                delay = backoff.next(error.retry_after or 0.0)
-                if delay is None:
-                    raise
-                pause(self._transport, error, self._deadline.shorten(delay))
+        return insist(self._transport, method, request, self._deadline)
 
 
 def follow(
@@ -168,10 +166,3 @@ def follow(
             error = failure
         if delay := reconnection.delay_after(error):
             pause(transport, error, deadline.shorten(delay))
-
-
-def pause(transport: Transport, error: BedrockError, delay: float) -> None:
-    """Report the interruption to `on_disconnect`, and wait."""
-    if transport.on_disconnect is not None:
-        transport.on_disconnect(error, delay)
-    transport.pause(delay)

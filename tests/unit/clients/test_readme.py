@@ -25,4 +25,4 @@ def test_the_examples_run(
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 8

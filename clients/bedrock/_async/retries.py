@@ -1,0 +1,35 @@
+"""Calls that are repeated for as long as a broken stream is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bedrock._shared.reconnection import Backoff
+from bedrock.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bedrock._async.transport import AsyncTransport
+    from bedrock._shared.deadline import Deadline
+    from bedrock.errors import BedrockError
+
+
+async def insist(transport: AsyncTransport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
+    """Make an idempotent call; repeat it for as long as a broken stream is tried again."""
+    backoff = Backoff(transport.reconnect_for)
+    while True:
+        try:
+            return await transport.call(method, request, deadline.shorten(transport.timeout))
+        except Unavailable as error:
+            delay = backoff.next(error.retry_after or 0.0)
+            if delay is None:
+                raise
+            await pause(transport, error, deadline.shorten(delay))
+
+
+async def pause(transport: AsyncTransport, error: BedrockError, delay: float) -> None:
+    """Report the interruption to `on_disconnect`, and wait."""
+    if transport.on_disconnect is not None:
+        transport.on_disconnect(error, delay)
+    await transport.pause(delay)

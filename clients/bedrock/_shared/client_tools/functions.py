@@ -1,0 +1,115 @@
+"""Typed functions as tools of clients: a schema from the parameters, arguments from a call, text from a value."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import msgspec
+
+from bedrock.answers import ToolAnswer
+from bedrock.conversations import ClientTool
+
+if TYPE_CHECKING:
+    from bedrock.messages import ToolCall
+    from bedrock.types import ToolGroup
+
+MINUTES = 5
+"""How long a call waits for an answer, in minutes, if nothing else is said."""
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFunction:
+    """A function that answers the calls of one tool."""
+
+    declaration: ClientTool
+    function: Callable[..., Any]
+    parameters: type[msgspec.Struct]
+    """One field for each parameter; what has a default may be absent."""
+
+    def arguments(self, call: ToolCall) -> dict[str, Any]:
+        """Return the arguments of a call. Raises ValueError, whose text names the parameter that does not fit."""
+        given = json.loads(call.raw_input) if call.raw_input else call.input
+        parsed = msgspec.convert(given, self.parameters)
+        values = {name: getattr(parsed, name) for name in self.parameters.__struct_fields__}
+        return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+
+
+def tool_function(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    group: ToolGroup = "other",
+    timeout: timedelta | None = None,
+    read_only: bool = False,
+    requires_approval: bool = False,
+) -> ToolFunction:
+    """Return a typed function as a tool: its docstring is the description, its parameters are the input.
+
+    Raises:
+        TypeError: A parameter has no type, or one that JSON has no counterpart for.
+    """
+    if not callable(function):
+        raise TypeError(f"client_tools: must be a list of functions or bedrock.ClientTool, not of {function!r}")
+    called = name or str(getattr(function, "__name__", ""))
+    parameters = _parameters(function, called)
+    declaration = ClientTool(
+        called,
+        inspect.getdoc(function) or "" if description is None else description,
+        _schema(parameters, called),
+        group,
+        timedelta(minutes=MINUTES) if timeout is None else timeout,
+        read_only,
+        requires_approval,
+    )
+    return ToolFunction(declaration, function, parameters)
+
+
+def _parameters(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:
+    """Return a struct with the parameters of a function."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{name}: a type of its parameters is not known where it is defined: {error}") from None
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in _NAMED:
+            raise TypeError(f"{name}: {parameter} has no name that a model could give; write each parameter out")
+        if parameter.name not in hints:
+            raise TypeError(f"{name}: the parameter {parameter.name} needs a type, as in {parameter.name}: str")
+        hint = hints[parameter.name]
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint | msgspec.UnsetType, msgspec.UNSET))
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _schema(parameters: type[msgspec.Struct], name: str) -> dict[str, Any]:
+    """Return the JSON Schema of parameters, with what it refers to beneath `$defs`."""
+    try:
+        (schema,), shared = msgspec.json.schema_components([parameters], ref_template="#/$defs/{name}")
+    except TypeError as error:
+        raise TypeError(f"{name}: a parameter has a type that JSON has no counterpart for: {error}") from None
+    own = schema["$ref"].rpartition("/")[2]
+    return {**shared.pop(own), **({"$defs": shared} if shared else {})}
+
+
+def answer_of(value: Any) -> ToolAnswer:
+    """Return what a function returned as an answer with a text. Raises TypeError if JSON has no counterpart for it."""
+    answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
+    if isinstance(answer.value, str):
+        return answer
+    return ToolAnswer("" if answer.value is None else msgspec.json.encode(answer.value).decode(), answer.images)
+
+
+def failure_of(error: Exception) -> str:
+    """Return what the model reads of an exception."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,36 @@
+# Generated from clients/bedrock/_async/retries.py by `make client-sync`; edit that file.
+"""Calls that are repeated for as long as a broken stream is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bedrock._shared.reconnection import Backoff
+from bedrock.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bedrock._shared.deadline import Deadline
+    from bedrock._sync.transport import Transport
+    from bedrock.errors import BedrockError
+
+
+def insist(transport: Transport, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
+    """Make an idempotent call; repeat it for as long as a broken stream is tried again."""
+    backoff = Backoff(transport.reconnect_for)
+    while True:
+        try:
+            return transport.call(method, request, deadline.shorten(transport.timeout))
+        except Unavailable as error:
+            delay = backoff.next(error.retry_after or 0.0)
+            if delay is None:
+                raise
+            pause(transport, error, deadline.shorten(delay))
+
+
+def pause(transport: Transport, error: BedrockError, delay: float) -> None:
+    """Report the interruption to `on_disconnect`, and wait."""
+    if transport.on_disconnect is not None:
+        transport.on_disconnect(error, delay)
+    transport.pause(delay)

@@ -1,0 +1,187 @@
+"""Functions of a program as tools of its agent: with a real server, and a model that calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from bedrock import Conversation, RunInterrupted, ToolAnswer
+from bedrock.testing.plays import calls, says
+
+from tests.e2e.patience import PATIENCE
+from tests.pictures import png
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from bedrock.testing import Bedrock
+
+pytest_plugins = ["bedrock.testing.plugin"]
+
+
+@dataclass
+class Order:
+    number: int
+    state: Literal["open", "shipped"] = "open"
+
+
+def find_order(number: int, verbose: bool = False) -> Order:
+    """Find an order by its number."""
+    if number == 0:
+        raise LookupError("there is no order 0")
+    return Order(number, "shipped" if verbose else "open")
+
+
+@pytest.fixture
+def desk(bedrock: Bedrock, tmp_path: Path) -> Conversation:
+    """A conversation that has the function, in a mode that offers it."""
+    return bedrock.client.create(tmp_path, mode="unrestricted", tools=[], client_tools=[find_order])
+
+
+def results(bedrock: Bedrock) -> list[str]:
+    """What the model got of each call."""
+    return [str(result["content"]) for asked in bedrock.model.requests for result in asked.results]
+
+
+def test_the_model_gets_what_functions_return_and_raise(bedrock: Bedrock, tmp_path: Path) -> None:
+    conversation = bedrock.client.create(tmp_path, mode="unrestricted", tools=[])
+
+    @conversation.tool
+    def look(of: str) -> ToolAnswer:
+        """Show a thing."""
+        return ToolAnswer(f"a picture of {of}", [png()])
+
+    conversation.tool(read_only=True, group="read", name="find")(find_order)
+    bedrock.model.then(calls(("find", {"number": 7}), ("find", {"number": 0}), ("find", {"number": "x"})))
+    bedrock.model.then(calls(("look", {"of": "a cat"})), says("All done."))
+
+    assert conversation.ask("Go.") == "All done."
+
+    first = bedrock.model.requests[0]
+    assert first.tools == ["look", "find"]
+    assert first.body["tools"][1]["description"] == "Find an order by its number."
+    assert first.body["tools"][1]["input_schema"]["required"] == ["number"]
+    found, missing, wrong, seen = results(bedrock)
+    assert '{"number":7,"state":"open"}' in found
+    assert "LookupError: there is no order 0" in missing
+    assert "does not fit its schema" in wrong
+    assert "a picture of a cat" in seen
+    assert "base64" in seen
+    declared = {tool.name: tool for tool in conversation.get().client_tools}
+    assert (declared["find"].read_only, declared["find"].group, declared["look"].read_only) == (True, "read", False)
+
+
+def test_on_an_event_loop_plain_functions_have_threads_and_others_are_awaited(bedrock: Bedrock, tmp_path: Path) -> None:
+    threads: list[threading.Thread] = []
+
+    def plain(number: int) -> int:
+        threads.append(threading.current_thread())
+        return number + 1
+
+    async def awaited(number: int) -> str:
+        threads.append(threading.current_thread())
+        await asyncio.sleep(0)
+        return f"<{number}>"
+
+    async def main() -> str:
+        async with bedrock.async_client() as client:
+            conversation = await client.create(tmp_path, mode="unrestricted", client_tools=[plain])
+            conversation.tool(awaited)
+            return await conversation.ask("Go.")
+
+    bedrock.model.then(calls(("plain", {"number": 1}), ("awaited", {"number": 2})), says("Done."))
+    assert asyncio.run(main()) == "Done."
+    here = threading.current_thread()
+    assert [thread is here for thread in threads] == [False, True]
+    assert ["2" in results(bedrock)[0], "<2>" in results(bedrock)[1]] == [True, True]
+
+
+def test_a_program_serves_tools_for_messages_of_others_also_one_that_waited_already(
+    bedrock: Bedrock, desk: Conversation
+) -> None:
+    bedrock.model.then(calls(("find_order", {"number": 4})), says("Four."))
+    run = bedrock.client.conversation(desk.name).send("Which?")
+    assert bedrock.wait_for_state(desk, "tool_executing").tool_executing
+    with bedrock.server.client() as other:
+        served = other.conversation(desk.name)
+        served.tool(find_order)
+        serving = threading.Thread(target=served.serve_tools)
+        serving.start()
+        assert run.answer() == "Four."
+        desk.delete(force=True)
+        serving.join(PATIENCE)
+        assert not serving.is_alive(), "it ends with the conversation"
+    assert '"number":4' in results(bedrock)[0]
+
+
+def test_two_loops_of_one_program_call_a_function_once(bedrock: Bedrock, tmp_path: Path) -> None:
+    called: list[int] = []
+
+    def count(number: int) -> None:
+        called.append(number)
+
+    conversation = bedrock.client.create(tmp_path, mode="unrestricted", client_tools=[count])
+    serving = threading.Thread(target=conversation.serve_tools)
+    serving.start()
+    bedrock.model.then(*(calls(("count", {"number": number})) for number in range(5)), says("Done."))
+    assert conversation.ask("Go.") == "Done."
+    conversation.delete(force=True)
+    serving.join(PATIENCE)
+    assert called == [0, 1, 2, 3, 4]
+
+
+def test_a_result_that_comes_after_a_cancel_changes_nothing(bedrock: Bedrock, tmp_path: Path) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        entered.set()
+        assert leave.wait(PATIENCE)
+        return "too late"
+
+    conversation = bedrock.client.create(tmp_path, mode="unrestricted", client_tools=[slow])
+    bedrock.model.then(calls(("slow", {})))
+    ended: list[BaseException] = []
+    asking = threading.Thread(target=ended_with(conversation, ended))
+    asking.start()
+    assert entered.wait(PATIENCE)
+    bedrock.client.conversation(conversation.name).cancel()
+    leave.set()
+    asking.join(PATIENCE)
+    assert isinstance(ended[0], RunInterrupted)
+    assert not any("too late" in message.text for message in conversation.messages())
+
+
+def ended_with(conversation: Conversation, ended: list[BaseException]) -> Callable[[], Any]:
+    def ask() -> None:
+        try:
+            conversation.ask("Go.")
+        except RunInterrupted as error:
+            ended.append(error)
+
+    return ask
+
+
+def test_a_server_that_is_killed_meanwhile_withdraws_the_call_and_the_program_goes_on(
+    bedrock: Bedrock, tmp_path: Path
+) -> None:
+    answers = iter([True, False])
+
+    def check() -> str:
+        if next(answers):
+            bedrock.server.kill()
+            bedrock.server.start()
+        return "checked"
+
+    conversation = bedrock.client.create(tmp_path, mode="unrestricted", client_tools=[check])
+    bedrock.model.then(calls(("check", {})))
+    with pytest.raises(RunInterrupted):
+        conversation.ask("Go.")
+    bedrock.model.then(calls(("check", {})), says("Done."))
+    assert conversation.ask("Again.") == "Done."
+    assert "checked" in results(bedrock)[-1]
+    withdrawn = [text for asked in bedrock.model.requests[1].messages for text in bedrock.model.requests[1].said(asked)]
+    assert "Interrupted by server restart" in withdrawn
