@@ -18,6 +18,7 @@ PARTS = (
     "core",
     "store",
     "deletion",
+    "listing",
     "turns",
     "history",
     "pieces",

@@ -719,7 +719,9 @@ class GetServerInfoResponse(_message.Message):
         max_sub_agent_turns: _builtins.int
         """Turns that a task may ask for at most."""
         max_streams: _builtins.int
-        """Streams that may be open on the server at the same time."""
+        """Streams that may be open on the server at the same time, calls of
+        WaitRequestCycle included.
+        """
         @_builtins.property
         def default_sub_agent_timeout(self) -> _duration_pb2.Duration:
             """Time of a sub-agent for which the task names none."""

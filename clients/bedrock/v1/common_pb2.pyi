@@ -170,7 +170,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """
     REFUSAL_REASON_TOO_MANY_STREAMS: _RefusalReason.ValueType  # 22
     """RESOURCE_EXHAUSTED. Too many streams are open on the server; see
-    Limits.max_streams. Unary calls are not affected.
+    Limits.max_streams. Of the other calls only WaitRequestCycle is affected.
 
     Close one, or try again later.
     """
@@ -410,7 +410,7 @@ Take a fresh snapshot by subscribing without `after_revision`.
 """
 REFUSAL_REASON_TOO_MANY_STREAMS: RefusalReason.ValueType  # 22
 """RESOURCE_EXHAUSTED. Too many streams are open on the server; see
-Limits.max_streams. Unary calls are not affected.
+Limits.max_streams. Of the other calls only WaitRequestCycle is affected.
 
 Close one, or try again later.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -311,7 +312,9 @@ def test_a_run_that_has_ended_is_not_waited_for(harness: GrpcHarness, author: Au
     assert cycle.stop_reason == v1.STOP_REASON_COMPLETED
 
 
-def test_an_end_that_is_published_late_or_not_at_all_is_not_missed(harness: GrpcHarness, author: Author) -> None:
+def test_an_end_that_is_published_late_or_not_at_all_is_not_missed(
+    harness: GrpcHarness, author: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live_through(author, 2)
     early = author.store_only(RunStop("c1:3", StopReason.COMPLETED), state=Idle(Ledger(run=3, seq=author.messages)))
     assert wait(harness, 3).result().request_cycle.HasField("end_time"), "stored, not yet published"
@@ -321,7 +324,16 @@ def test_an_end_that_is_published_late_or_not_at_all_is_not_missed(harness: Grpc
         author.says("ask 4", run="c1:4", delivery="direct"),
         state=LlmRequesting(ledger, "r", 1, Phase.CONNECTING, 1),
     )
+    looked, look = threading.Event(), author.store.stopped_run
+
+    def looking(conversation_id: str, run: str) -> Any:
+        found = look(conversation_id, run)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(author.store, "stopped_run", looking)
     call = wait(harness, 4)
+    assert looked.wait(30)
     author.store_only(RunStop("c1:4", StopReason.COMPLETED), state=Idle(Ledger(run=4, seq=author.messages)))
     author.commit(author.says("the only event that the hub has"))
     assert call.result().request_cycle.HasField("end_time")
