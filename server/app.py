@@ -33,6 +33,7 @@ from actors.adapters.sandbox.control_groups import ControlGroups
 from actors.adapters.sandbox.probe import probe, with_limits
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.store.sqlite.store import open_store
+from actors.adapters.telemetry import metrics
 from actors.adapters.telemetry.fan_out import FanOut
 from actors.adapters.telemetry.log_lines import LogLines
 from actors.adapters.telemetry.observed_bus import ObservedBus
@@ -53,6 +54,7 @@ from actors.ports import (
     SandboxUnavailableError,
     StoreError,
     StoreUnusableError,
+    resources,
 )
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.runtime.services import Services
@@ -71,15 +73,22 @@ from server.services.operator_rules import operator_rules
 from server.streams.base import WatchSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     import grpc
+
+    from actors.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 15.0
 """Maximum seconds of a shutdown after the drain time; then the process exits anyway. Nothing is lost: the next start
 recovers all conversations."""
+
+EXPORT_SECONDS = 3.0
+"""How long a stop waits for collectors of traces and metrics."""
+LOOP_SECONDS = 0.5
+"""Seconds between two measurements of the event loop's delay."""
 
 
 class CannotStartError(Exception):
@@ -118,14 +127,15 @@ def wire(config: Config) -> Generator[Wiring]:
         tool_cpus = _pinned(config, opened)
         clock = SystemClock()
         telemetry = FanOut([LogLines()] if log.isEnabledFor(logging.INFO) else [])
-        opened.callback(telemetry.close)
+        opened.callback(_close, telemetry)
+        exported = bool(config.metrics_listen or config.otlp_endpoint)
         timers = Timers(clock)
         opened.callback(timers.close)
         models = _models(config, timers)
         opened.callback(models.close)
         try:
             claim_directory(config.data_dir)
-            store = open_store(config.data_dir, clock=clock)
+            store = open_store(config.data_dir, clock=clock, written=telemetry.written if exported else None)
             opened.callback(store.close)
             token = read_or_create_token(config.data_dir / TOKEN_FILE)
             socket = socket_path(config.data_dir, config.environ)
@@ -159,9 +169,20 @@ def wire(config: Config) -> Generator[Wiring]:
             mcp=mcp,
             telemetry=telemetry,
         )
-        if telemetry.on:
+        if telemetry.on or exported:
             services = _observed(services, telemetry)
         supervisor = Supervisor(services)
+        if exported:
+            gauges = {
+                metrics.CONVERSATIONS: supervisor.live_count,
+                metrics.WATCHERS: hub.watchers,
+                metrics.WAITING: lambda: store.waiting,
+                metrics.THREADS: threading.active_count,
+                metrics.FILES: resources.open_files,
+                metrics.MAX_FILES: resources.max_open_files,
+            }
+            for observer in _exporters(config, clock, gauges):
+                telemetry.add(observer)
         if (memory := malloc_trim.of_this_process()) is not None:
             memory.start()
             opened.callback(memory.close)
@@ -191,6 +212,40 @@ def _observed(services: Services, telemetry: FanOut) -> Services:
         toolbox=ObservedToolbox(services.toolbox, telemetry, services.clock),
         mcp=ObservedMcpServers(services.mcp, telemetry, services.clock),
     )
+
+
+def _exporters(
+    config: Config, clock: SystemClock, gauges: Mapping[metrics.Metric, Callable[[], float]]
+) -> Iterator[Telemetry]:
+    """Yield what exports metrics and traces. Raises CannotStartError, or ConfigError if an extra is not installed."""
+    if config.metrics_listen is not None:
+        if importlib.util.find_spec("prometheus_client") is None:
+            raise config.refusal(
+                "metrics_listen: the server was installed without it; install phoenix-bedrock[metrics]"
+            )
+        from actors.adapters.telemetry.prometheus import Prometheus  # noqa: PLC0415 -- only where it is wanted
+
+        where = config.metrics_listen
+        try:
+            exporter = Prometheus(where.host, where.port)
+        except OSError as error:
+            reason = (error.strerror or "unknown host").lower()
+            raise CannotStartError(f"cannot listen on {where.target} for metrics: {reason}") from None
+        log.info("metrics: http://%s/metrics", Listen(where.host, exporter.port).target)
+        yield metrics.Metrics(exporter, clock, gauges)
+    if config.otlp_endpoint:
+        try:
+            from actors.adapters.telemetry.otlp import otlp  # noqa: PLC0415 -- only where it is wanted
+        except ImportError:
+            raise config.refusal("otlp_endpoint: needs the extra `otel`: phoenix-bedrock[otel]") from None
+        yield from otlp(config.otlp_endpoint, config.otlp_contents, clock, gauges)
+
+
+def _close(telemetry: Telemetry) -> None:
+    """Export what is left, and stop waiting for collectors that do not answer."""
+    closing = threading.Thread(target=telemetry.close, name="bedrock-telemetry", daemon=True)
+    closing.start()
+    closing.join(EXPORT_SECONDS)
 
 
 def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:
@@ -330,6 +385,7 @@ async def _serve(
         engine_version=wired.engine_version,
         reflection=config.reflection,
     )
+    measured = asyncio.create_task(_measure_loop(wired.services.telemetry))
     try:
         where = _listen(endpoint, config, wired.socket)
         await endpoint.start()
@@ -352,7 +408,17 @@ async def _serve(
         raise CannotStartError(str(error)) from None
     finally:
         deadline.set(config.drain_seconds + STOP_SECONDS)
+        measured.cancel()
         await _stop(config, wired.supervisor, endpoint, hurry)
+
+
+async def _measure_loop(telemetry: Telemetry) -> None:
+    """Tell how late the event loop is, until it is cancelled; nothing if nobody wants to know."""
+    loop = asyncio.get_running_loop()
+    while telemetry.measures:
+        due = loop.time() + LOOP_SECONDS
+        await asyncio.sleep(LOOP_SECONDS)
+        telemetry.loop_delayed(loop.time() - due)
 
 
 def checked(config: Config) -> Iterator[str]:

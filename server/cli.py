@@ -41,6 +41,13 @@ USAGE = 2
     default=None,
     help="Listen beyond this machine without TLS: only where a mesh or a proxy encrypts all that reaches the server.",
 )
+@click.option("--metrics-listen", type=str, help="A port for Prometheus, host:port, or none. [none]")
+@click.option("--otlp-endpoint", type=str, help="The URL of a collector for traces and metrics. [none]")
+@click.option(
+    "--otlp-contents",
+    type=str,
+    help="Attributes of spans with what was said that are sent, by name, with commas between them. [none]",
+)
 @click.option(
     "--sandbox",
     type=click.Choice(SANDBOXES),

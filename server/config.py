@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 from actors.ports.processes import DENY_READ, WORKSPACE_PROTECTED
+from actors.ports.telemetry import CONTENTS
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_CPUS = 8_192
@@ -85,6 +86,12 @@ class Config:
     tls_key: Path | None = None
     insecure_behind_proxy: bool = False
     """Whether to listen beyond this machine without TLS, because a proxy or a mesh in front encrypts and restricts."""
+    metrics_listen: Listen | None = None
+    """Where Prometheus gets metrics, by HTTP; None: nowhere."""
+    otlp_endpoint: str = ""
+    """The URL of a collector that traces and metrics are sent to, by OTLP over gRPC; "": none."""
+    otlp_contents: tuple[str, ...] = ()
+    """The attributes of spans with contents that are sent, by name."""
     sandbox: str = "auto"
     """The sandbox tier that enforces the restricted mode: "auto" for the best available one, or one that must be
     available."""
@@ -138,6 +145,33 @@ def _listen(value: Any) -> Listen | None:
     if not (colon and host and port.isdecimal() and int(port) <= 65_535):
         raise ValueError("must be host:port, with port 0 for any free one, unix:/path, or none")
     return Listen(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _metrics_listen(value: Any) -> Listen | None:
+    """Return the address of a port, or of host:port; a port alone is one of this machine."""
+    text = str(value)
+    where = _listen(f"127.0.0.1:{text}" if text.isdecimal() else text)
+    if where is not None and where.path:
+        raise ValueError("must be a port, host:port, or none")
+    return where
+
+
+def _url(value: Any) -> str:
+    text = str(value)
+    if text == "none":
+        return ""
+    scheme, _, host = text.partition("://")
+    if scheme not in {"http", "https"} or not host or any(each.isspace() for each in text):
+        raise ValueError("must be http://host:port, https://host:port, or none")
+    return text
+
+
+def _contents(value: Any) -> tuple[str, ...]:
+    names = _texts(value)
+    for name in names:
+        if name not in CONTENTS:
+            raise ValueError(f"{name!r} is none of {', '.join(CONTENTS)}")
+    return names
 
 
 def _path(value: Any) -> Path:
@@ -275,6 +309,9 @@ SETTINGS: dict[str, Parser] = {
     "tls_certificate": _path,
     "tls_key": _path,
     "insecure_behind_proxy": _flag,
+    "metrics_listen": _metrics_listen,
+    "otlp_endpoint": _url,
+    "otlp_contents": _contents,
     "sandbox": _sandbox,
     "workspace_protected": _names,
     "deny_read": _paths,

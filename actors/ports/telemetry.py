@@ -23,6 +23,12 @@ trace_parent: ContextVar[str] = ContextVar("trace_parent", default="")
 """The W3C `traceparent` that came with the call being served; "": none."""
 
 
+INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
+CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
+"""The attributes of spans that hold contents."""
+
+
 class Run(Struct, frozen=True, gc=False):
     """A run that begins."""
 
@@ -109,6 +115,8 @@ class Telemetry:
 
     on = False
     """Whether anything is observed; callers that would have to collect facts ask first."""
+    measures = False
+    """Whether frequent times are of interest: `delivered`."""
 
     def close(self) -> None:
         """Pass on what was collected, and end; idempotent. May block for some seconds."""

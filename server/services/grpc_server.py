@@ -39,6 +39,8 @@ from server.wire.context import ConversionContext
 from server.wire.encoded_conversations import EncodedConversations
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.core.context import ToolGroup
     from actors.events.hub import EventHub
     from actors.runtime.services import Services
@@ -93,6 +95,7 @@ class GrpcServer:
             reads=self._reads,
             frames=EventEncoder(services.store, conversion, encoded, services.clock),
             conversion=conversion,
+            delivered=_lag_of(services) if services.telemetry.measures else None,
             wakeups=Wakeups(calls),
             text_wakeups=Wakeups(calls, TEXT_PAUSE_SECONDS, TEXT_LONGEST_SECONDS),
         )
@@ -179,6 +182,12 @@ class GrpcServer:
         await self._server.stop(GRACE_SECONDS)
         await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._reads.close)
+
+
+def _lag_of(services: Services) -> Callable[[int], None]:
+    """Return what is told the times of events that watchers were sent."""
+    clock, telemetry = services.clock, services.telemetry
+    return lambda at: telemetry.delivered((clock.now_ms() - at) / 1000)
 
 
 def conversion_context(services: Services) -> ConversionContext:

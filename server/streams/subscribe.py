@@ -8,6 +8,7 @@ has them, else from the store. It keeps no queue; while its reader is slow it re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from bedrock import v1
 
@@ -41,6 +42,8 @@ class Sources:
     wakeups: Wakeups
     text_wakeups: Wakeups
     """The wakeups for live text, with longer pauses than those for events."""
+    delivered: Callable[[int], None] | None = None
+    """Told the time of the oldest of the events that were sent, in ms since the epoch; None: it is not measured."""
 
 
 class SubscribeStreams(Streams):
@@ -126,6 +129,8 @@ class SubscribeStream(Stream):
         if self._out.empty and self._silent():
             await self._out.add([self._sources.frames.heartbeat(self._position)])
         await self._out.flush()
+        if self._sources.delivered is not None and batch.events:
+            self._sources.delivered(batch.events[0].event.at)
         if batch.deleted or self._settled:
             return False
         if closing:

@@ -83,12 +83,24 @@ def mcp_servers() -> None:
     python_environment("MCP servers for git and time", MCP_SERVERS, installed.MCP_SERVERS)
 
 
+def promtool() -> None:
+    """Take promtool from Debian's package of Prometheus, without installing the package."""
+    if shutil.which("promtool") or installed.PROMTOOL.exists():
+        return
+    folder = installed.PROMTOOL.parents[2]
+    what = "promtool, 20 MB"
+    _run(what, ["apt-get", "download", "-q", "prometheus"], dict(os.environ), folder)
+    packages = sorted(str(file) for file in folder.glob("prometheus_*.deb"))
+    _run(what, ["dpkg-deb", "-x", packages[-1], str(folder)], dict(os.environ), folder)
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "llama": llama,
     "node": node,
     "client": client,
     "installers": installers,
     "mcp": mcp_servers,
+    "promtool": promtool,
 }
 
 

@@ -21,6 +21,8 @@ CLIENTS = {"protobuf 6": PEERS / "client-protobuf-6", "protobuf 7": PEERS / "cli
 """Environments with what the client depends on and nothing else; the client itself is installed by its test."""
 INSTALLERS = PEERS / "installers"
 """An environment with pip and pipx."""
+PROMTOOL = PEERS / "prometheus" / "usr" / "bin" / "promtool"
+"""Prometheus' program that checks rules, where the machine has none."""
 MCP_SERVERS = PEERS / "mcp-servers"
 """An environment with MCP servers."""
 

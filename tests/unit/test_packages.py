@@ -39,7 +39,7 @@ def test_what_the_program_needs_comes_with_the_client() -> None:
     needed = {requirement.partition(">")[0] for requirement in CLIENT["project"]["dependencies"]}
     assert {"click", "rich", "prompt_toolkit"} <= needed
     assert "optional-dependencies" not in CLIENT["project"]
-    assert SERVER["project"]["optional-dependencies"].keys() == {"mcp", "testing"}
+    assert SERVER["project"]["optional-dependencies"].keys() == {"mcp", "metrics", "otel", "testing"}
 
 
 def test_every_tool_that_developing_needs_has_one_version() -> None:

@@ -1,11 +1,15 @@
-"""The tables of what the server tells are what the code has."""
+"""The tables of what the server tells are what the code has, and so are the names in the rules for alarms."""
 
 from __future__ import annotations
 
+import re
+
 from actors.adapters.telemetry.log_lines import LINES
+from actors.adapters.telemetry.metrics import METRICS
 from tests.documents.pages import ROOT, section, table
 
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+RULES = (ROOT / "server" / "deploy" / "bedrock.rules.yml").read_text(encoding="utf-8")
 
 
 def words(cell: str) -> tuple[str, ...]:
@@ -16,3 +20,19 @@ def words(cell: str) -> tuple[str, ...]:
 def test_the_lines_of_the_log_are_in_the_guide() -> None:
     rows = table(section(OPERATIONS, "## Logs"))
     assert {line.strip("`"): words(fields) for line, _, fields in rows} == LINES
+
+
+def test_the_metrics_are_in_the_guide() -> None:
+    rows = table(section(OPERATIONS, "### Metrics"))
+    for row, metric in zip(rows, METRICS, strict=True):
+        labels = tuple(label.replace(".", "_") for label in metric.labels)
+        assert (row[0].strip("`"), row[1], words(row[2]), row[3]) == (
+            metric.prometheus, metric.kind.value, labels, metric.help
+        )  # fmt: skip
+
+
+def test_rules_for_alarms_name_metrics_that_there_are() -> None:
+    named = set(re.findall(r"\b(?:bedrock|gen_ai_client)_\w+", RULES))
+    known = {metric.prometheus for metric in METRICS}
+    assert named
+    assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} <= known

@@ -20,14 +20,16 @@ class FanOut(Telemetry):
     """Passes each observation to each observer. One that fails disturbs neither the others nor what is observed."""
 
     def __init__(self, observers: Sequence[Telemetry]) -> None:
-        self._observers = list(observers)
+        self._observers: list[Telemetry] = []
         self._failed = False
-        self.on = bool(observers)
+        for observer in observers:
+            self.add(observer)
 
     def add(self, observer: Telemetry) -> None:
         """Add an observer; call before anything is observed."""
         self._observers.append(observer)
         self.on = True
+        self.measures |= observer.measures
 
     def _each(self, tell: Callable[[Telemetry], None]) -> None:
         for observer in self._observers:

@@ -58,6 +58,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
         "sandbox": "b", "retention_events_days": "30", "retention_events_min": "5", "retention_archived_days": "0.5",
         "small_model": "none", "titles": "off", "cpus": "0,2-3", "insecure_behind_proxy": "off",
+        "metrics_listen": "9464", "otlp_endpoint": "http://c:4317", "otlp_contents": "gen_ai.output.messages",
         "workspace_protected": ".envrc, a/b", "deny_read": "~/.ssh,/keys",
     }  # fmt: skip
     assert set(values) == set(SETTINGS)
@@ -73,7 +74,8 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         idle_seconds=2.0, max_streams=7, reflection=True, tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
         sandbox="B", retention_events_days=30.0, retention_events_min=5, retention_archived_days=0.5,
         small_model="none", titles=False, cpus=frozenset({0, 2, 3}),
-        workspace_protected=(".envrc", "a/b"), deny_read=("~/.ssh", "/keys"),
+        metrics_listen=Listen("127.0.0.1", 9464), otlp_endpoint="http://c:4317",
+        otlp_contents=("gen_ai.output.messages",), workspace_protected=(".envrc", "a/b"), deny_read=("~/.ssh", "/keys"),
         file=file, environ=by_file.environ,
     )  # fmt: skip
 
@@ -165,6 +167,9 @@ def test_listening_beyond_this_machine_needs_tls(text: str) -> None:
         ({"cpus": "some"}, "--cpus: must be all, or a list of CPUs such as 1 or 0,2-3"),
         ({"workspace_protected": "a/../b"}, "--workspace-protected: 'a/../b' is not a name"),
         ({"deny_read": "keys"}, "--deny-read: 'keys' must be absolute, or begin with ~"),
+        ({"metrics_listen": "unix:/m"}, "--metrics-listen: must be a port, host:port, or none"),
+        ({"otlp_endpoint": "collector:4317"}, "--otlp-endpoint: must be http://host:port"),
+        ({"otlp_contents": "everything"}, "--otlp-contents: 'everything' is none of gen_ai.input.messages, "),
         ({"cpus": "3-1"}, "--cpus: must be all, or a list"),
         ({"cpus": "0-99999999"}, "--cpus: must be all, or a list"),
     ],

@@ -33,6 +33,7 @@ from actors.ports import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from peewee import SqliteDatabase
@@ -125,6 +126,11 @@ class PeeweeStore(StoreReads):
         """Version of the database engine; see ports.Store."""
         return sqlite3.sqlite_version
 
+    @property
+    def waiting(self) -> int:
+        """How many changes wait for the next transaction."""
+        return self._writer.waiting
+
     def close(self) -> None:
         """Release everything; idempotent; see ports.Store."""
         with self._close_once:
@@ -140,11 +146,18 @@ class PeeweeStore(StoreReads):
             close_database(self._database, self._space)
 
 
-def open_store(path: Path, faults: FaultPoints | None = None, clock: Clock | None = None) -> PeeweeStore:
+def open_store(
+    path: Path,
+    faults: FaultPoints | None = None,
+    clock: Clock | None = None,
+    *,
+    written: Callable[[int, float], None] | None = None,
+) -> PeeweeStore:
     """Open or create the store in the data directory `path`, which this process keeps locked until `close`.
 
     `faults` is hit at store.before_begin, store.before_savepoint (once per change), store.before_commit and
-    store.after_commit, all on the writer's thread. Raises DataDirectoryBusyError or StoreUnusableError.
+    store.after_commit, all on the writer's thread. `written` is called there after each transaction, with the number of
+    its changes and the seconds it took. Raises DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)
@@ -166,7 +179,15 @@ def open_store(path: Path, faults: FaultPoints | None = None, clock: Clock | Non
         def tidy(connection: sqlite3.Connection) -> bool:
             return removal.remove_slice(connection) or space.give_back(connection)
 
-        writer = Writer(database, faults or NoFaultPoints(), files, every_second=every_second, tidy=tidy, space=space)
+        writer = Writer(
+            database,
+            faults or NoFaultPoints(),
+            files,
+            every_second=every_second,
+            tidy=tidy,
+            space=space,
+            written=written,
+        )
         readers = Readers(path / FILE, files)
         store = PeeweeStore(
             directory, database, writer, readers, files=files, removal=removal, space=space, clock=clock

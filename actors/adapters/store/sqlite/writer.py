@@ -66,17 +66,20 @@ class Writer:
         every_second: Callable[[], None] = lambda: None,
         tidy: Callable[[sqlite3.Connection], bool] = lambda _connection: False,
         space: DiskReserve | None = None,
+        written: Callable[[int, float], None] | None = None,
     ) -> None:
         """Start the thread. `files` is None for a database without files.
 
         `every_second` is called on the writer's thread, and `tidy` in separate transactions while no change waits, as
-        long as it returns that there is more to do.
+        long as it returns that there is more to do. `written` is told of each transaction: how many changes it had,
+        and the seconds it took; it must not raise.
         """
         self._database = database
         self._files = files
         self._space = space
         self._every_second = every_second
         self._tidy_slice = tidy
+        self._written = written
         self._tidying = False
         self._tidied_at = 0.0
         self._tidy_again_at = 0.0
@@ -105,6 +108,11 @@ class Writer:
         if ticket.error is not None:
             raise ticket.error
 
+    @property
+    def waiting(self) -> int:
+        """How many changes wait for the next transaction (any thread)."""
+        return len(self._urgent) + len(self._normal)
+
     def tidy(self) -> None:
         """Request background work (any thread)."""
         with self._arrived:
@@ -122,7 +130,7 @@ class Writer:
         try:
             while (batch := self._take()) is not None:
                 if batch:
-                    self._serve(batch)
+                    self._serve_measured(batch) if self._written is not None else self._serve(batch)
                 tidied = self._tidy_if_due(idle=not batch)
                 self._log.move_if_due(len(batch) + tidied, self._space)
                 self._watch_if_due()
@@ -200,6 +208,12 @@ class Writer:
         for ticket in left:
             ticket.error = StoreUnavailableError("the store's writer ended")
             ticket.done.release()
+
+    def _serve_measured(self, batch: list[_Ticket]) -> None:
+        began = time.monotonic()
+        self._serve(batch)
+        if self._written is not None:
+            self._written(len(batch), time.monotonic() - began)
 
     def _serve(self, batch: list[_Ticket]) -> None:
         try:

@@ -1,0 +1,200 @@
+"""Traces as OpenTelemetry's GenAI conventions have them (extra `otel`): one per run, with those of its sub-agents.
+
+A run is a span `invoke_agent`, which has a span `chat` for each attempt of a model request and a span `execute_tool`
+for each tool call. Contents are left out, but for the attributes that the operator has named.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from actors.core.content import Text, ToolUse, Usage
+from actors.ports.telemetry import ARGUMENTS, INPUT, OUTPUT, RESULT, Telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.util.types import AttributeValue
+
+    from actors.core.content import Content
+    from actors.ports.models import ModelAnswer, ModelRequest
+    from actors.ports.telemetry import AttemptEnd, ModelAttempt, Run, RunEnd, ToolCall, ToolEnd
+
+AGENT, SUB_AGENT = "bedrock", "bedrock.sub_agent"
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+class _OpenRun:
+    """The span of a run, and what its answers used."""
+
+    __slots__ = ("provider", "span", "usage")
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self.provider = ""
+        self.usage = Usage()
+
+
+class Traces(Telemetry):
+    """Makes the spans with a provider of tracers, which it shuts down."""
+
+    on = True
+
+    def __init__(self, provider: TracerProvider, contents: Iterable[str] = ()) -> None:
+        """`contents` are names of CONTENTS."""
+        self._provider = provider
+        self._contents = frozenset(contents)
+        self._tracer = provider.get_tracer("bedrock")
+        self._runs: dict[str, _OpenRun] = {}
+        """By conversation."""
+        self._attempts: dict[ModelAttempt, Span] = {}
+        self._calls: dict[ToolCall, Span] = {}
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+    def run_began(self, run: Run) -> None:
+        context = self._context_of(run.parent)
+        if context is None and run.trace_parent:
+            context = _PROPAGATOR.extract({"traceparent": run.trace_parent})
+        agent = SUB_AGENT if run.parent else AGENT
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": agent,
+            "gen_ai.conversation.id": run.conversation,
+            "gen_ai.request.model": run.model,
+            "bedrock.run": run.run,
+        }
+        span = self._tracer.start_span(f"invoke_agent {agent}", context, SpanKind.INTERNAL, attributes)
+        self._runs[run.conversation] = _OpenRun(span)
+
+    def run_ended(self, run: Run, end: RunEnd) -> None:
+        open_ = self._runs.pop(run.conversation, None)
+        if open_ is None:
+            return
+        facts = {"gen_ai.provider.name": open_.provider, "bedrock.outcome": end.outcome, "bedrock.detail": end.detail}
+        open_.span.set_attributes({name: fact for name, fact in facts.items() if fact} | _tokens(open_.usage))
+        if end.outcome == "error":
+            _fail(open_.span, end.detail or "error")
+        open_.span.end()
+
+    def attempt_began(self, attempt: ModelAttempt) -> None:
+        open_ = self._runs.get(attempt.conversation)
+        if open_ is not None:
+            open_.provider = attempt.provider
+        attributes: dict[str, str | int] = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": attempt.provider,
+            "gen_ai.request.model": attempt.model,
+            "gen_ai.conversation.id": attempt.conversation,
+            "gen_ai.request.stream": True,
+            "bedrock.request": attempt.request,
+            "bedrock.attempt": attempt.attempt,
+            "bedrock.purpose": attempt.purpose,
+        }
+        context = self._context_of(attempt.conversation)
+        span = self._tracer.start_span(f"chat {attempt.model}", context, SpanKind.CLIENT, attributes)
+        self._attempts[attempt] = span
+
+    def attempt_ended(
+        self, attempt: ModelAttempt, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
+    ) -> None:
+        span = self._attempts.pop(attempt, None)
+        if span is None:
+            return
+        facts: dict[str, AttributeValue] = {}
+        if end.first_chunk_seconds is not None:
+            facts["gen_ai.response.time_to_first_chunk"] = end.first_chunk_seconds
+        if end.usage is not None:
+            facts |= _tokens(end.usage)
+            if (open_ := self._runs.get(attempt.conversation)) is not None:
+                open_.usage += end.usage
+        if answer is not None:
+            facts["gen_ai.response.finish_reasons"] = [_finish_reason(answer)]
+            if OUTPUT in self._contents:
+                facts[OUTPUT] = _messages("assistant", answer.content)
+        if INPUT in self._contents and request.turns:
+            facts[INPUT] = _messages(request.turns[-1].role, request.turns[-1].content)
+        span.set_attributes(facts)
+        if answer is None:
+            _fail(span, end.outcome)
+        span.end()
+
+    def tool_began(self, call: ToolCall) -> None:
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.tool,
+            "gen_ai.tool.call.id": call.call,
+            "gen_ai.tool.type": "function" if call.group in {call.tool, "client"} else "extension",
+            "gen_ai.conversation.id": call.conversation,
+        }
+        context = self._context_of(call.conversation)
+        self._calls[call] = self._tracer.start_span(f"execute_tool {call.tool}", context, SpanKind.INTERNAL, attributes)
+
+    def trace_parent_of(self, call: ToolCall) -> str:
+        span = self._calls.get(call)
+        if span is None:
+            return ""
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier, trace.set_span_in_context(span))
+        return carrier.get("traceparent", "")
+
+    def tool_ended(self, call: ToolCall, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
+        span = self._calls.pop(call, None)
+        if span is None:
+            return
+        span.set_attribute("bedrock.outcome", end.outcome)
+        if ARGUMENTS in self._contents:
+            span.set_attribute(ARGUMENTS, json.dumps(arguments, default=str))
+        if RESULT in self._contents:
+            span.set_attribute(RESULT, result)
+        if end.outcome not in {"ok", "sub_agents", "answered"}:
+            _fail(span, end.outcome)
+        span.end()
+
+    def _context_of(self, conversation: str) -> Context | None:
+        """Return the context of the run that is under way in a conversation."""
+        open_ = self._runs.get(conversation)
+        return None if open_ is None else trace.set_span_in_context(open_.span)
+
+
+def _fail(span: Span, kind: str) -> None:
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+def _tokens(usage: Usage) -> dict[str, AttributeValue]:
+    """Return the attributes of a usage; the conventions count tokens of the cache as input, too."""
+    counted = {
+        "gen_ai.usage.input_tokens": usage.context_tokens - usage.output_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+    }
+    return {name: tokens for name, tokens in counted.items() if tokens}
+
+
+def _finish_reason(answer: ModelAnswer) -> str:
+    if answer.refusal:
+        return "content_filter"
+    if answer.truncated:
+        return "length"
+    return "tool_call" if any(isinstance(each, ToolUse) for each in answer.content) else "stop"
+
+
+def _messages(role: str, content: Iterable[Content]) -> str:
+    """Return one message as the JSON of the conventions; only its text and its tool calls."""
+    parts: list[dict[str, str]] = []
+    for each in content:
+        if isinstance(each, Text):
+            parts.append({"type": "text", "content": each.text})
+        elif isinstance(each, ToolUse):
+            parts.append({"type": "tool_call", "id": each.id, "name": each.name, "arguments": each.input})
+    return json.dumps([{"role": role, "parts": parts}])

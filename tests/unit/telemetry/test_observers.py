@@ -1,0 +1,120 @@
+"""Metrics with bounded labels, and observers that disturb neither each other nor what they observe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.resources import Resource
+
+from actors.adapters.telemetry.fan_out import FanOut
+from actors.adapters.telemetry.metrics import LEAKS, MODELS, OTHER, THREADS, TOOLS, Kind, Metric, Metrics
+from actors.adapters.telemetry.observed_tools import ObservedMcpServers
+from actors.adapters.telemetry.otlp_metrics import OtlpMetrics
+from actors.core.history import ProviderView
+from actors.ports import ModelRequest
+from actors.ports.mcp import NoMcpServers
+from actors.ports.telemetry import AttemptEnd, ModelAttempt, Run, Telemetry, ToolCall, ToolEnd
+from actors.runtime.system_clock import SystemClock
+from tests.documents.pages import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+REQUEST = ModelRequest("c", "c:r1", 1, "", (), ProviderView(()))
+
+
+class Added:
+    """An exporter that keeps what is added (metrics.Exporter)."""
+
+    def __init__(self) -> None:
+        self.values: list[tuple[Metric, float, tuple[str, ...]]] = []
+        self.gauges: dict[Metric, Callable[[], float]] = {}
+
+    def add(self, metric: Metric, value: float, labels: tuple[str, ...]) -> None:
+        assert metric.kind is not Kind.GAUGE
+        assert len(labels) == len(metric.labels)
+        self.values.append((metric, value, labels))
+
+    def gauge(self, metric: Metric, read: Callable[[], float]) -> None:
+        self.gauges[metric] = read
+
+    def close(self) -> None:
+        raise OSError("nobody answers")
+
+
+def test_otlp_gets_the_sums_since_the_start() -> None:
+    class Kept:
+        exported: list[Any] = []  # noqa: RUF012
+
+        def export(self, data: Any) -> None:
+            self.exported.append({m.name: m.data for m in data.resource_metrics[0].scope_metrics[0].metrics})
+
+        def shutdown(self) -> None:
+            """Nothing is open."""
+
+    made: Any = Kept()
+    exporter = OtlpMetrics(made, Resource.get_empty(), 3600.0)
+    exporter.gauge(THREADS, lambda: 7)
+    for seconds in (0.005, 0.03, 0.03, 10_000.0):
+        exporter.add(TOOLS, seconds, ("bash", "ok"))
+    exporter.add(LEAKS, 1, ())
+    exporter.close()
+    (found,) = made.exported
+    (histogram,) = found[TOOLS.name].data_points
+    assert histogram.attributes == {"gen_ai.tool.name": "bash", "outcome": "ok"}
+    assert (histogram.count, histogram.sum, histogram.min, histogram.max) == (4, 10_000.065, 0.005, 10_000.0)
+    assert (histogram.bucket_counts[0], histogram.bucket_counts[2], histogram.bucket_counts[-1]) == (1, 2, 1)
+    assert [found[metric.name].data_points[0].value for metric in (THREADS, LEAKS)] == [7, 1]
+
+
+def test_the_names_of_models_are_bounded() -> None:
+    added = Added()
+    metrics = Metrics(added, SystemClock(), {})
+    for number in range(2 * MODELS):
+        attempt = ModelAttempt("c", "c:r1", 1, f"model-{number}", "p", "conversation")
+        metrics.attempt_ended(attempt, AttemptEnd("ok", 1.0), REQUEST, None)
+    names = {labels[2] for _, _, labels in added.values}
+    assert len(names) == MODELS + 1
+    assert OTHER in names
+
+
+def test_tools_of_others_are_counted_together() -> None:
+    added = Added()
+    metrics = Metrics(added, SystemClock(), {})
+    for tool in ("mcp__a__b", "mcp__c__d"):
+        metrics.tool_ended(ToolCall("c", "t", tool, "mcp"), ToolEnd("ok", 1.0), {}, "")
+    assert [(metric, labels) for metric, _, labels in added.values] == [(TOOLS, ("mcp", "ok"))] * 2
+    assert ObservedMcpServers(NoMcpServers(), metrics, SystemClock()).tool("bash") is None
+
+
+def test_an_observer_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Telemetry):
+        def run_began(self, run: Run) -> None:
+            raise RuntimeError(run.conversation)
+
+    class Counting(Telemetry):
+        runs = 0
+
+        def run_began(self, run: Run) -> None:
+            self.runs += 1
+
+    counting = Counting()
+    both = FanOut([Failing(), counting, Metrics(Added(), SystemClock(), {})])
+    for _ in range(2):
+        both.run_began(Run("c", "c:1", "m"))
+    both.close()
+    assert counting.runs == 2
+    assert len(caplog.records) == 1, "it is said once"
+
+
+def test_a_server_that_exports_nothing_imports_nothing_for_it() -> None:
+    look = "import sys, server.app; print([m for m in sys.modules if m.startswith(('opentelemetry', 'prometheus_'))])"
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

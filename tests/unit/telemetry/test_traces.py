@@ -1,0 +1,95 @@
+"""Spans as the GenAI conventions have them, in the SDK's own exporter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from actors.adapters.telemetry.traces import Traces
+from actors.core.content import Text, ToolUse, Usage
+from actors.core.history import ProviderView, Turn
+from actors.ports import ModelAnswer, ModelRequest
+from actors.ports.telemetry import CONTENTS, AttemptEnd, ModelAttempt, Run, RunEnd, ToolCall, ToolEnd
+
+RUN = Run("c", "c:1", "opus")
+ATTEMPT = ModelAttempt("c", "c:r1", 1, "opus", "anthropic", "conversation")
+CALL = ToolCall("c", "t1", "bash", "bash")
+REQUEST = ModelRequest("c", "c:r1", 1, "", (), ProviderView((Turn("user", (Text("a question"),)),)))
+ANSWER = ModelAnswer((Text("an answer"), ToolUse("t1", "bash", '{"cmd": "ls"}')), end_turn=False)
+OK = AttemptEnd("ok", 1.0, 0.5, Usage(10, 3, cache_read_tokens=5, cache_write_tokens=2))
+
+
+class Told:
+    """Traces, and the spans that have ended, by the first word of their names."""
+
+    def __init__(self, *contents: str) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.traces = Traces(provider, contents)
+
+    @property
+    def spans(self) -> dict[str, Any]:
+        return {span.name.partition(" ")[0]: span for span in self._exporter.get_finished_spans()}
+
+    def turn(self, end: AttemptEnd = OK, answer: ModelAnswer | None = ANSWER) -> dict[str, Any]:
+        """One attempt and one call, in a run."""
+        self.traces.run_began(RUN)
+        self.traces.attempt_began(ATTEMPT)
+        self.traces.attempt_ended(ATTEMPT, end, REQUEST, answer)
+        self.traces.tool_began(CALL)
+        self.traces.tool_ended(CALL, ToolEnd("ok", 1.0), {"cmd": "ls"}, "a file")
+        self.traces.run_ended(RUN, RunEnd("completed", "", 2.0))
+        return self.spans
+
+
+def test_a_run_holds_its_attempts_and_calls() -> None:
+    spans = Told().turn()
+    run = spans["invoke_agent"]
+    assert {spans[name].parent.span_id for name in ("chat", "execute_tool")} == {run.context.span_id}
+    assert spans["chat"].name == "chat opus"
+    used = {name: value for name, value in spans["chat"].attributes.items() if name.startswith("gen_ai.usage")}
+    assert used == {
+        "gen_ai.usage.input_tokens": 17,
+        "gen_ai.usage.output_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 5,
+        "gen_ai.usage.cache_creation.input_tokens": 2,
+    }
+    assert used.items() <= run.attributes.items(), "a run used what its answers did"
+    assert run.attributes["gen_ai.provider.name"] == "anthropic"
+    assert spans["chat"].attributes["gen_ai.response.finish_reasons"] == ("tool_call",)
+    assert spans["execute_tool"].attributes["gen_ai.tool.call.id"] == "t1"
+
+
+def test_contents_are_sent_only_by_name() -> None:
+    contents = {"gen_ai.input.messages": "question", "gen_ai.output.messages": "answer",
+                "gen_ai.tool.call.arguments": "ls", "gen_ai.tool.call.result": "file"}  # fmt: skip
+    assert set(contents) == set(CONTENTS)
+    for named in ((), *((name,) for name in CONTENTS)):
+        spans = Told(*named).turn()
+        sent = {name: value for span in spans.values() for name, value in span.attributes.items() if name in contents}
+        assert tuple(sent) == named
+        assert all(contents[name] in value for name, value in sent.items())
+
+
+def test_what_fails_says_why() -> None:
+    told = Told()
+    spans = told.turn(AttemptEnd("rate_limit", 1.0), None)
+    assert spans["chat"].status.status_code is StatusCode.ERROR
+    assert spans["chat"].attributes["error.type"] == "rate_limit"
+    assert spans["invoke_agent"].status.status_code is StatusCode.UNSET, "another attempt may have succeeded"
+    told.traces.run_began(RUN)
+    told.traces.run_ended(RUN, RunEnd("error", "rate_limit", 1.0))
+    assert told.spans["invoke_agent"].attributes["error.type"] == "rate_limit"
+
+
+def test_what_is_not_part_of_a_run_has_a_trace_of_its_own() -> None:
+    told = Told()
+    told.traces.attempt_began(ATTEMPT)
+    told.traces.attempt_ended(ATTEMPT, OK, REQUEST, ANSWER)
+    assert told.spans["chat"].parent is None
+    assert told.traces.trace_parent_of(CALL) == ""
