@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import Approval, AwaitingApproval, NotFound, QueueFull, Run, RunFailed, RunInterrupted, v1
+from bedrock import Approval, AwaitingApproval, Client, NotFound, QueueFull, Run, RunFailed, RunInterrupted, v1
 from bedrock.errors import (
     AgentBusy,
     Archived,
@@ -165,6 +165,28 @@ def test_an_approved_tool_runs(open_chat: OpenChat, watch: Watch) -> None:
     assert only(late.of("approval_changed")).decision == v1.APPROVAL_DECISION_APPROVE
     with pytest.raises(NotAwaitingApproval):
         chat.conversation.approve(pending.name)
+
+
+def test_questions_of_all_conversations_are_found_and_their_runs_waited_for(
+    open_chat: OpenChat, client: Client
+) -> None:
+    talks = [asking(open_chat, calls(ECHO, ECHO), says("Done.")) for _ in range(2)]
+    for chat, run, asked in talks:
+        shown = list(chat.conversation.approvals())
+        assert [approval.name for approval in shown] == [question.name for question in chat.state.approvals]
+        assert shown[0].proto == chat.conversation.approval(asked.tool_use_id).proto == chat.state.approvals[0].proto
+        assert chat.conversation.wait_for_cycle(run.name, timeout=0).end_time is None
+    mine = {chat.conversation.get().name for chat, _, _ in talks}
+    found = [approval for approval in client.approvals() if approval.conversation in mine]
+    assert [approval.name for approval in found] == [q.name for chat, _, _ in talks for q in chat.state.approvals]
+    for approval in found:
+        client.conversation(approval.conversation).approve(approval)
+    for chat, run, _ in talks:
+        cycle = within(functools.partial(chat.conversation.wait_for_cycle, run.name))
+        assert (cycle.stop_reason, cycle.proto) == ("completed", chat.conversation.cycle(run.name).proto)
+        with pytest.raises(NotFound):
+            chat.conversation.approval(found[0].tool_use_id)
+    assert not [approval for approval in client.approvals() if approval.conversation in mine]
 
 
 def test_a_denied_tool_does_not_run_and_the_model_hears_why(open_chat: OpenChat) -> None:
