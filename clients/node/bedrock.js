@@ -22,6 +22,9 @@ import protoLoader from '@grpc/proto-loader';
 
 import { contractOf, mistake } from './requests.js';
 import { NoWay, settings } from './settings.js';
+import { ClientTools, waitingCalls } from './tools.js';
+
+export { ToolAnswer } from './tools.js';
 
 const includeDirs = ['../../protos', '.'].map((folder) => fileURLToPath(new URL(folder, import.meta.url)));
 const files = ['bedrock/v1/conversation_service.proto', 'bedrock/v1/catalog_service.proto', 'status.proto'];
@@ -184,10 +187,29 @@ const invalid = (field, text) =>
 /** What the agent is told, and every watcher, of a question that was left open. */
 const DENIED_NOTE = 'Denied automatically: the program that sent the message went on without an answer.';
 
-/** One conversation. Holds nothing but its name; every method is a call. */
+/** One conversation. Holds its name and the functions of its tools; the other methods are calls. */
 class Conversation {
   constructor(client, name) {
-    Object.assign(this, { client, name });
+    const tools = new ClientTools(name, (method, request) => client.call(method, request), insist.bind(null, client));
+    Object.assign(this, { client, name, tools });
+  }
+
+  /**
+   * Give the agent a function as a tool: `conversation.tool({ name, description, inputSchema }, (input) => result)`.
+   * More fields: `timeout` in milliseconds, `group`, `readOnly` (offered in restricted mode, too), `requiresApproval`.
+   * What the function returns, or the promise of it, is the result: a text, a value for JSON, or a `ToolAnswer` with
+   * images; what it throws is an error that the agent reads. Declared with the next message; calls are answered by runs
+   * that are iterated over, and by `serveTools`.
+   */
+  tool(declaration, answer) {
+    this.tools.add(declaration, answer);
+    return this;
+  }
+
+  /** Answer the calls of all runs until the conversation is deleted, whoever sends the messages. */
+  async serveTools() {
+    await this.tools.declare();
+    for await (const event of this.events()) await this.tools.answer(waitingCalls(event) ?? []);
   }
 
   /**
@@ -202,6 +224,7 @@ class Conversation {
     }
     if (typeof waitForOthers !== 'boolean') throw invalid('waitForOthers', `${waitForOthers} is not true or false`);
     const request = { name: this.name, text, requestId: randomUUID(), ...fields };
+    await this.tools.declare();
     return new Run(this, await this.client.call('sendMessage', request), { onApproval, waitForOthers });
   }
 
@@ -316,6 +339,7 @@ class Run {
   async *[Symbol.asyncIterator]() {
     const mine = (message) => message?.name === this.message.name;
     const open = new Map(); // the questions that were shown and, as far as is known, not decided
+    let waiting = []; // the calls of clients' tools that were shown
     const note = ({ approval, decision }) =>
       decision === 'APPROVAL_DECISION_UNSPECIFIED' ? open.set(approval.name, approval) : open.delete(approval.name);
     for await (const event of this.conversation.events(this.revision)) {
@@ -333,13 +357,15 @@ class Run {
         yield { event: 'approvalChanged', revision: 0, approvalChanged: asked };
         note(asked);
       }
+      waiting = waitingCalls(event) ?? waiting;
+      await this.conversation.tools.answer(waiting);
       if (open.size && !this.#waitForOthers) await this.#settle(open);
     }
   }
 
   /** See to the questions that were shown, and that nobody has answered. */
   async #settle(open) {
-    const { conversation } = await this.#insist('getConversation', { name: this.conversation.name });
+    const { conversation } = await insist(this.conversation.client, 'getConversation', { name: this.conversation.name });
     const pending = conversation?.state.awaitingApproval?.pending ?? [];
     for (const [name, approval] of open) {
       open.delete(name);
@@ -361,17 +387,17 @@ class Run {
       process.emitWarning(`${tool} was denied, because nobody answered: answer in the loop, or give onApproval`);
     }
     const decision = `APPROVAL_DECISION_${approved ? 'APPROVE' : 'DENY'}`;
-    await this.#insist('resolveApproval', { name: approval.name, decision, note });
+    await insist(this.conversation.client, 'resolveApproval', { name: approval.name, decision, note });
   }
+}
 
-  /** Make a call for as long as a stream is tried again; nothing if somebody else was faster, or all is deleted. */
-  async #insist(method, request) {
-    try {
-      return await this.conversation.client.insist(method, request);
-    } catch (error) {
-      if (['UNKNOWN_OR_DECIDED', 'NOT_AWAITING_APPROVAL', 'NOT_FOUND'].includes(error.reason)) return {};
-      throw error;
-    }
+/** Make a call for as long as a stream is tried again; nothing if somebody else was faster, or all is deleted. */
+async function insist(client, method, request) {
+  try {
+    return await client.insist(method, request);
+  } catch (error) {
+    if (['UNKNOWN_OR_DECIDED', 'NOT_AWAITING_APPROVAL', 'NOT_FOUND'].includes(error.reason)) return {};
+    throw error;
   }
 }
 

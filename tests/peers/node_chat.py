@@ -127,5 +127,7 @@ def run_module(node: Node, folder: Path, source: str, **environment: str) -> str
 
 
 def run_script(node: Node, folder: Path, body: str, **environment: str) -> Any:
-    """Run statements that know `Bedrock`, and return what they print as JSON."""
-    return json.loads(run_module(node, folder, f"import {{ Bedrock }} from './bedrock.js';\n{body}\n", **environment))
+    """Run statements that know `Bedrock` and `ToolAnswer`, and return what they print as JSON."""
+    return json.loads(
+        run_module(node, folder, f"import {{ Bedrock, ToolAnswer }} from './bedrock.js';\n{body}\n", **environment)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from bedrock import v1
+from bedrock.testing.plays import calls
 
 from tests.documents.pages import fenced
 from tests.e2e.fake_provider import FakeProvider, says, stalls
 from tests.e2e.patience import PATIENCE
 from tests.peers import installed
 from tests.peers.node_chat import run_module, run_script
+from tests.pictures import png
 from tests.unit.clients.fake_server import delta, discarded, stopped, stored
 
 if TYPE_CHECKING:
@@ -32,6 +35,57 @@ def test_the_example_of_its_page_does_what_it_says(node: Node, server: ServerPro
     said = run_module(node, tmp_path, fenced(page, "client"), BEDROCK_DATA_DIR=str(server.data))
     assert "bash answered with " in said
     assert said.endswith("STOP_REASON_COMPLETED\n")
+
+
+def test_functions_are_tools_and_answer_their_calls(
+    node: Node, scripted: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    given = {"number": 7, "tags": ["a", None, {"deep": True}]}
+    part = fake_provider.part(
+        calls(("find_order", given), ("find_order", {"number": 0})), calls(("look", {})), says("Done.")
+    )
+    told = run_script(
+        node,
+        tmp_path,
+        f"""
+        const png = Buffer.from('{base64.b64encode(png()).decode()}', 'base64');
+        const images = [{{ mediaType: 'image/png', data: png }}];
+        const bedrock = new Bedrock();
+        const workingDirectory = {json.dumps(str(tmp_path))};
+        const made = await bedrock.create({{ workingDirectory, mode: 'MODE_UNRESTRICTED' }});
+        const inputs = [];
+        made.tool(
+          {{ name: 'find_order', description: 'Finds it.', inputSchema: {{ type: 'object', required: ['number'] }} }},
+          (input) => {{
+            inputs.push(input);
+            if (!input.number) throw new RangeError('there is no order 0');
+            return {{ number: input.number, state: 'open' }};
+          }},
+        );
+        made.tool({{ name: 'look', readOnly: true }}, async () => new ToolAnswer('a picture', images));
+        const serving = made.serveTools();
+        for await (const _ of await made.send('Go. {part.key}'));
+        const results = [];
+        for await (const {{ content }} of made.messages()) {{
+          const ended = content.map(({{ toolResult }}) => toolResult).filter((each) => each);
+          results.push(...ended.map(({{ output, images }}) => [output, images.length]));
+        }}
+        const {{ conversation }} = await bedrock.call('getConversation', {{ name: made.name }});
+        const facts = ({{ name, readOnly, timeout }}) => [name, readOnly, timeout.seconds];
+        const tools = conversation.clientTools.map(facts);
+        await bedrock.call('deleteConversation', {{ name: made.name }});
+        await serving;
+        console.log(JSON.stringify({{ inputs, results, tools }}));
+        process.exit();
+        """,
+        BEDROCK_DATA_DIR=str(scripted.data),
+    )
+    assert told["inputs"] == [given, {"number": 0}], "each call is answered once, although two loops see it"
+    found, missing, seen = told["results"]
+    assert json.loads(found[0]) == {"number": 7, "state": "open"}
+    assert "RangeError: there is no order 0" in missing[0]
+    assert seen == ["a picture", 1]
+    assert told["tools"] == [["find_order", False, 300], ["look", True, 300]]
 
 
 def test_refusals_are_errors_with_reasons_and_fields(

@@ -364,7 +364,13 @@ def test_an_old_conversation_is_not_told_anew(program: Program) -> None:
 def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) -> None:
     fake.conversation.instructions.CopyFrom(v1.Instructions(text="A poet.", replace=True))
     fake.conversation.tools.CopyFrom(v1.ToolSelection(tools=["tools/bash"]))
+    fake.conversation.client_tools.add(name="find_order")
+    fake.conversation.state.kind = v1.STATE_KIND_TOOL_EXECUTING
+    fake.conversation.state.tool_executing.current.tool = "find_order"
+    fake.conversation.state.tool_executing.deadline.seconds = 1
     shown = program("show", SLUG).stdout
+    assert re.search(r"state +tool executing \(find_order waits for a client\)\n", shown)
+    assert re.search(r"client tools +find_order\n", shown)
     assert re.search(r"tools +bash\n", shown)
     assert re.search(r"told +A poet. \(instead of the server's prompt\)\n", shown)
 

@@ -622,6 +622,9 @@ def test_the_status_line_counts_tools_and_seconds() -> None:
     )
     view = view_of(state("tool_executing", "r", tool_executing=running), at=100.0)
     assert view.status(107.4, NOON) == "bash 2/4 7 s · context 42 % · restricted · demo"
+    running.deadline.seconds = 1
+    view = view_of(state("tool_executing", "r", tool_executing=running), at=100.0)
+    assert view.status(107.4, NOON) == "bash 2/4 waits for a client 7 s · context 42 % · restricted · demo"
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,9 @@ def mcp(ctx: click.Context, output: str) -> None:
 
 
 def _state(state: ConversationState) -> str:
-    return state.kind.replace("_", " ")
+    running = state.tool_executing
+    waiting = f" ({one_line(running.current.tool, 64)} waits for a client)" if running and running.deadline else ""
+    return state.kind.replace("_", " ") + waiting
 
 
 def _print_facts(conversation: ConversationInfo, paint: Paint) -> None:
@@ -299,6 +301,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("model", conversation.model.removeprefix("models/") + in_words(conversation.generation)),
         ("mode", conversation.mode),
         ("tools", _offered(conversation)),
+        ("client tools", ", ".join(tool.name for tool in conversation.client_tools)),
         ("told", _instructions(conversation)),
         ("jobs", _jobs(conversation)),
         ("approval", conversation.approval_policy),

@@ -111,7 +111,8 @@ class ConversationView:
         if tools := state.tool_executing:
             count = tools.completed_count + 1 + tools.remaining_count
             seconds = max(0.0, now - self._since)
-            return f"{tools.current.tool} {tools.completed_count + 1}/{count} {seconds:.0f} s"
+            waiting = " waits for a client" if tools.deadline else ""
+            return f"{tools.current.tool} {tools.completed_count + 1}/{count}{waiting} {seconds:.0f} s"
         if state.awaiting_sub_agents:
             return _agents(state.awaiting_sub_agents)
         return _WORDS.get(state.kind, state.kind.replace("_", " "))
