@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,16 +13,19 @@ from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, calls, says
 from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.server_process import ServerProcess, Servers, clean_environment, provider
+from tests.e2e.server_process import Servers, clean_environment, provider
 from tests.peers import installed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from bedrock import Client
+    from bedrock.testing import Bedrock
 
     from tests.peers.conftest import Node
+
+pytest_plugins = ["bedrock.testing.plugin"]
 
 EXAMPLES = installed.ROOT / "clients" / "examples"
 PACKAGES = installed.NODE_PACKAGES / "node_modules" / "@modelcontextprotocol"
@@ -136,7 +138,7 @@ def test_the_time_somewhere_else(reference: Client, fake_provider: FakeProvider,
 
 
 def test_the_example_with_files_does_what_it_says(
-    node: Node, fake_provider: FakeProvider, start_server: Servers, tmp_path: Path
+    node: Node, start_bedrock: Callable[..., Bedrock], tmp_path: Path
 ) -> None:
     written = (EXAMPLES / "mcp_files.toml").read_text()
     command = [*program(node, "server-filesystem"), "."]
@@ -144,34 +146,25 @@ def test_the_example_with_files_does_what_it_says(
     assert replaced == 1
     assert '"@modelcontextprotocol/server-filesystem", "."' in written
     (tmp_path / "settings.toml").write_text(settings)
-    server = start_server(tmp_path, "--config", str(tmp_path / "settings.toml"), **provider(fake_provider.url))
+    bedrock = start_bedrock("--config", str(tmp_path / "settings.toml"))
     work = tmp_path / "work"
     work.mkdir()
     (work / "note.txt").write_text("the answer is 42")
-    part = fake_provider.part(
-        calls(
-            ("mcp__files__read_text_file", {"path": "note.txt"}),
-            ("mcp__files__write_file", {"path": "copy.txt", "content": "42"}),
-        ),
-        says("It is 42."),
-    )
-    said = run_example(server, str(work), f"What does the note say? {part.key}", answer="y\n")
-    assert "It is 42." in said
-    assert "mcp__files__write_file" in said.splitlines()[0], "it asked about what changes something"
-    assert said.splitlines()[-2:] == ["called mcp__files__read_text_file", "called mcp__files__write_file"]
-    assert (work / "copy.txt").read_text() == "42"
-
-
-def run_example(server: ServerProcess, *arguments: str, answer: str) -> str:
-    """What the example prints, when a person answers its questions so."""
+    read = ("mcp__files__read_text_file", {"path": "note.txt"})
+    bedrock.model.then(calls(read, ("mcp__files__write_file", {"path": "copy.txt", "content": "42"})))
+    bedrock.model.answers("It is 42.")
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "mcp_files.py"), *arguments],
-        env=clean_environment(server.folder, BEDROCK_DATA_DIR=str(server.data), LC_ALL=os.environ.get("LC_ALL", "C")),
-        input=answer,
+        [sys.executable, str(EXAMPLES / "mcp_files.py"), str(work), "What does the note say?"],
+        env=clean_environment(tmp_path, BEDROCK_DATA_DIR=str(bedrock.server.data)),
+        input="y\n",
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    asked, *said = done.stdout.splitlines()
+    assert "mcp__files__write_file" in asked, "it asked about what changes something"
+    assert "It is 42." in done.stdout
+    assert said[-2:] == ["called mcp__files__read_text_file", "called mcp__files__write_file"]
+    assert (work / "copy.txt").read_text() == "42"

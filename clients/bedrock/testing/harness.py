@@ -64,10 +64,11 @@ class Bedrock:
             timeout: Seconds after which the wait is given up.
 
         Raises:
-            AssertionError: There was none in time; the text says what happened instead.
+            AssertionError: There was none in time, or before the deletion; the text says what happened instead.
         """
         name = conversation if isinstance(conversation, str) else conversation.name
         seen: deque[str] = deque(maxlen=_SHOWN)
+        until = "before its events ended"
         try:
             with self.client.conversation(name).events(after_revision, timeout=timeout) as events:
                 for event in events:
@@ -76,9 +77,9 @@ class Bedrock:
                     if (words := _words(event)) not in list(seen)[-1:]:
                         seen.append(words)
         except DeadlineExceeded:
-            pass
+            until = f"within {timeout:g} s"
         what = "event that fits" if callable(wanted) else wanted
-        raise AssertionError(f"no {what} in {name} within {timeout:g} s, but: {', '.join(seen) or 'nothing'}")
+        raise AssertionError(f"no {what} in {name} {until}, but: {', '.join(seen) or 'nothing'}")
 
     def wait_for_state(
         self, conversation: Named | str, *kinds: StateKind, timeout: float = PATIENCE

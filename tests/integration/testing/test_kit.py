@@ -19,6 +19,7 @@ from tests.documents.pages import ROOT, code
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bedrock.events import Event
     from bedrock.testing import Exchange, PrivateServer
 
 pytest_plugins = ["bedrock.testing.plugin", "pytester"]
@@ -67,8 +68,21 @@ def test_gates_are_where_a_test_acts(bedrock: Bedrock, tmp_path: Path) -> None:
     assert bedrock.wait_for_event(conversation, "text_delta").text == "Hello "
     gate.open()
     assert run.answer() == "Hello world"
-    with pytest.raises(AssertionError, match=r"within 0\.1 s, but: snapshot idle, caught_up"):
-        bedrock.wait_for_state(conversation, "error", timeout=0.1)
+
+
+def test_a_wait_says_what_it_saw(bedrock: Bedrock, tmp_path: Path) -> None:
+    conversation = bedrock.client.create(tmp_path)
+
+    def never(event: Event) -> bool:
+        if event.kind == "caught_up":
+            conversation.delete()
+        return False
+
+    with pytest.raises(AssertionError, match="ended, but: snapshot idle, caught_up, deleted"):
+        bedrock.wait_for_event(conversation, never)
+    other = bedrock.client.create(tmp_path)
+    with pytest.raises(AssertionError, match=rf"no retrying in {other.name} within 0\.01 s, but: "):
+        bedrock.wait_for_event(other, "retrying", timeout=0.01)
 
 
 def test_conversations_can_have_scripts_of_their_own(bedrock: Bedrock, tmp_path: Path) -> None:
