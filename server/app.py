@@ -309,9 +309,14 @@ def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads:
     return sandbox
 
 
+def _sandbox_line(report: SandboxReport) -> str:
+    """Return one line about the sandbox: its tier, and why it is no better one."""
+    return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")
+
+
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
     """Log the sandbox report once the server runs; if it cannot start, only the reason is logged."""
-    log.info("sandbox: tier %s%s", report.tier, f" ({report.reason})" if report.reason else "")
+    log.info("%s", _sandbox_line(report))
     if report.restriction_available and not report.workspace_available:
         log.warning("the workspace mode is not available: %s", report.workspace_reason)
     if not report.hides_protected:
@@ -449,7 +454,7 @@ def checked(config: Config) -> Iterator[str]:
             report = probe(config.sandbox)
         except SandboxUnavailableError as error:
             raise CannotStartError(str(error)) from None
-        yield f"sandbox: tier {report.tier}{f' ({report.reason})' if report.reason else ''}"
+        yield _sandbox_line(report)
 
 
 def _load_later(wired: Wiring) -> None:

@@ -8,8 +8,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.e2e import processes
 from tests.e2e.chat import Chat, question
 from tests.e2e.fake_provider import calls, says
@@ -85,8 +83,7 @@ def test_a_tool_that_may_change_something_asks_and_needs_another_mode(
     server = start(start_server, tmp_path, fake_provider)
     with server.client() as client:
         tools_known(client)
-        if not client.server_info().sandbox.restricted_available:
-            pytest.skip("this machine keeps no restriction")
+        assert client.server_info().sandbox.restricted_available, "this machine keeps no restriction"
         part = fake_provider.part(calls(("mcp__t__count", {})), says("It is refused."))
         chat = Chat(client, part, tmp_path, mode="restricted", approval_policy="ask_writes")
         run = chat.send("Count.")

@@ -26,8 +26,7 @@ Watch = Callable[..., Watcher]
 
 def sandboxed(fake_provider: FakeProvider) -> dict[str, str]:
     """The settings of a server that restricts tools, in the best way that this machine can keep."""
-    if not REPORT.restriction_available:
-        pytest.skip(f"this machine can keep no restricted mode: {REPORT.reason}")
+    assert REPORT.restriction_available, f"this machine can keep no restricted mode: {REPORT.reason}"
     return {"BEDROCK_SANDBOX": REPORT.tier, **provider(fake_provider.url)}
 
 
@@ -95,8 +94,7 @@ def test_an_agent_asks_for_the_workspace_mode_edits_and_gets_no_further(
     open_chat: OpenChat, watch: Watch, tmp_path: Path
 ) -> None:
     """Its directory is where the chat works; what is protected there, and what is outside, stays as it is."""
-    if not REPORT.workspace_available:
-        pytest.skip(f"this machine can keep no workspace mode: {REPORT.workspace_reason}")
+    assert REPORT.workspace_available, f"this machine can keep no workspace mode: {REPORT.workspace_reason}"
     asks = ("request_mode_upgrade", {"reason": "to edit", "mode": "workspace"})
     patch = ("patch", {"path": "made.txt", "patches": [{"operation": "overwrite", "newText": "patched"}]})
     more = ("bash", {"cmd": "mkdir .git; echo x > .envrc; echo x > ../out; echo on > run.txt && cat made.txt"})

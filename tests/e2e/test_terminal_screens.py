@@ -55,8 +55,7 @@ def test_slow() -> None:
 @pytest.fixture(scope="module")
 def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server without a key, whose demo model answers, and that restricts what its tools may do."""
-    if not REPORT.restriction_available:
-        pytest.skip(f"this machine can keep no restricted mode: {REPORT.reason}")
+    assert REPORT.restriction_available, f"this machine can keep no restricted mode: {REPORT.reason}"
     servers = Servers()
     yield servers(tmp_path_factory.mktemp("demo"))
     servers.close()

@@ -200,8 +200,7 @@ def test_a_server_that_dies_is_started_again_and_the_model_is_told(hub: Callable
 def test_in_restricted_mode_only_read_only_tools_run_and_their_program_is_restricted(
     hub: Callable[..., Hub], sandbox: ToolHostSandbox, tmp_path: Path
 ) -> None:
-    if not sandbox.report.restriction_available:
-        pytest.skip("this machine keeps no restriction")
+    assert sandbox.report.restriction_available, "this machine keeps no restriction"
     made = hub(server(read_only=frozenset({"write", "where"})))
     refused = made.call("count", mode=Mode.RESTRICTED)
     assert refused.is_error
@@ -217,8 +216,7 @@ def test_in_restricted_mode_only_read_only_tools_run_and_their_program_is_restri
 def test_in_workspace_mode_its_program_changes_the_working_directory_only(
     hub: Callable[..., Hub], sandbox: ToolHostSandbox, tmp_path: Path
 ) -> None:
-    if not sandbox.report.workspace_available:
-        pytest.skip("this machine keeps no workspace")
+    assert sandbox.report.workspace_available, "this machine keeps no workspace"
     made = hub(server(read_only=False))
     work, outside = tmp_path / "work", tmp_path / "outside"
     work.mkdir()
@@ -235,8 +233,7 @@ def test_in_workspace_mode_its_program_changes_the_working_directory_only(
 def test_another_mode_starts_it_again_when_the_next_run_begins(
     hub: Callable[..., Hub], sandbox: ToolHostSandbox, tmp_path: Path
 ) -> None:
-    if not sandbox.report.restriction_available:
-        pytest.skip("this machine keeps no restriction")
+    assert sandbox.report.restriction_available, "this machine keeps no restriction"
     made = hub(server())
     assert made.call("count").text == "1"
     narrowed = made.call("count", mode=Mode.RESTRICTED)
@@ -252,8 +249,7 @@ def test_another_mode_starts_it_again_when_the_next_run_begins(
 def test_what_has_more_than_a_mode_gives_can_be_ended_at_once(
     hub: Callable[..., Hub], sandbox: ToolHostSandbox
 ) -> None:
-    if not sandbox.report.restriction_available:
-        pytest.skip("this machine keeps no restriction")
+    assert sandbox.report.restriction_available, "this machine keeps no restriction"
     made = hub(server())
     made.call("count")
     made.all.stop("c1", wider_than=Mode.UNRESTRICTED)
