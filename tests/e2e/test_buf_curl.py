@@ -184,7 +184,7 @@ def test_the_recipes_of_the_guide_do_what_they_say(start_server: Servers, tmp_pa
         env={"HOME": str(tmp_path), "PATH": programs, "BEDROCK_DATA_DIR": str(server.data)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=2 * PATIENCE,  # a process for each recipe
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

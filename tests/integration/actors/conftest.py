@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from actors.core.notifications import Durable
     from actors.core.states import State
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Longest wait, in seconds, for what should be there at once."""
 
 

@@ -30,7 +30,7 @@ from tests.toolboxes import NothingKept
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 WINDOW = 190_000
 
 

@@ -368,10 +368,10 @@ def test_a_request_id_counts_within_its_conversation_and_for_creations_within_th
     """Whatever the command is: one id is one command of a conversation."""
     request_id = "44444444-4444-4444-8444-444444444444"
     create = CreateConversationCommand("tester", "/tmp", request_id=request_id, body_hash="c")
-    mine = world.supervisor.create(create).result(10)
-    yours = world.supervisor.create(msgspec.structs.replace(create, principal="another")).result(10)
+    mine = world.supervisor.create(create).result(60)
+    yours = world.supervisor.create(msgspec.structs.replace(create, principal="another")).result(60)
     assert mine.id != yours.id
-    assert world.supervisor.create(create).result(10).id == mine.id
+    assert world.supervisor.create(create).result(60).id == mine.id
     talks = [type(world.create())(world, record.id) for record in (mine, yours)]
     for talk in talks:
         answer = talk.ask(SendMessageCommand("go", request_id=request_id, body_hash="s"))
@@ -404,7 +404,7 @@ def test_creating_twice_under_one_request_id_is_one_conversation(world: World) -
         "tester", "/tmp", request_id="33333333-3333-4333-8333-333333333333", body_hash="h"
     )
     made = [world.supervisor.create(request) for _ in range(20)]
-    assert len({answer.result(10).id for answer in made}) == 1
+    assert len({answer.result(60).id for answer in made}) == 1
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_creating_twice_under_one_request_id_is_one_conversation(world: World) -
 def test_a_conversation_that_cannot_be_is_not_created(world: World, fields: dict[str, str], reason: Reason) -> None:
     request = msgspec.structs.replace(CreateConversationCommand("tester", "/tmp"), **fields)
     with refused(reason):
-        world.supervisor.create(request).result(10)
+        world.supervisor.create(request).result(60)
 
 
 def test_single_labels_and_amounts_change_and_the_others_stay(world: World) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 World = Any
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Later(SystemClock):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 World = Any
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 BASH = ToolUse("t1", "bash", "{}")
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 World = Any
 
 BASH = ToolUse("t1", "bash", "{}")
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def all_gone(world: World) -> None:

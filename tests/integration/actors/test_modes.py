@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 World = Any
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 BASH = ToolUse("t1", "bash", "{}")
 LOOK = ToolUse("t2", "look", "{}")
 UPGRADE = ToolUse("t3", "request_mode_upgrade", '{"reason": "to fix it"}')

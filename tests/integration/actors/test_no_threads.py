@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 World = Any
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def _fill(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,8 @@ def test_callers_that_still_wait_when_the_server_stops_get_an_error(world: World
     stopping.start()
     until_told_to_stop(actor)
     hold.release()
-    stopping.join(10)
-    assert first.result(10).disposition == "steer_queued"
+    stopping.join(60)
+    assert first.result(60).disposition == "steer_queued"
     reasons = [failure.reason for answer in waiting if (failure := answer.exception(10))]
     assert reasons == [Reason.SHUTTING_DOWN] * 3
     talk.rest(Idle)
@@ -215,7 +215,7 @@ def test_while_the_last_processes_die_nothing_new_begins(world: World, hold: Any
     assert refusal.reason is Reason.SHUTTING_DOWN
     assert world.supervisor.live_count() == 1, "it waits for the processes of its tool"
     run.reap.set()
-    stopping.join(10)
+    stopping.join(60)
     assert world.supervisor.live_count() == 0
     assert [reaped.pids for reaped in talk.found(ToolTreeReaped)] == [(4711,)]
     talk.rest(Idle)

@@ -25,7 +25,7 @@ from actors.ports import StoreDamagedError, ToolOutput
 World = Any
 
 BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def refused(reason: Reason) -> Any:

@@ -27,7 +27,7 @@ from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, a
 
 World = Any
 Talk = Any
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class CommitLog(MemoryStore):

@@ -53,7 +53,7 @@ class Server:
     def call(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/_llmock/{path}", data, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())
 
     def will(self, *behaviors: dict[str, Any]) -> None:
@@ -98,12 +98,12 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     finally:
         server.terminate()
         try:
-            server.wait(10)
+            server.wait(60)
         except subprocess.TimeoutExpired:
             server.kill()
-            server.wait(10)
+            server.wait(60)
         if drain.is_alive():
-            drain.join(10)
+            drain.join(60)
         server.stdout.close()
 
 

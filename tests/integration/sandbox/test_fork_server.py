@@ -238,7 +238,7 @@ def memory(pid: int) -> bytes:
 
 def test_a_host_has_no_file_of_another_call_or_of_the_fork_server(sandbox: ToolHostSandbox) -> None:
     trees = [waiting(sandbox) for _ in range(3)]
-    assert all(runs.wait(20) for _, runs in trees)
+    assert all(runs.wait(60) for _, runs in trees)
     everyone = [pid for pid in toolhost.children(os.getpid()) if toolhost.children(pid)]
     assert len(everyone) == 3
     held = [sockets(pid) for pid in (*everyone, server_of(sandbox))]
@@ -266,7 +266,7 @@ def test_every_call_finds_the_same_whatever_earlier_ones_did_to_themselves(sandb
 
 def test_the_processes_of_a_host_that_was_forked_are_the_server_s_to_reap(sandbox: ToolHostSandbox) -> None:
     tree, runs = waiting(sandbox)
-    assert runs.wait(20)
+    assert runs.wait(60)
     server = server_of(sandbox)
     (host,) = (pid for pid in toolhost.children(os.getpid()) if toolhost.children(pid))
     assert toolhost.children(server) == []

@@ -128,7 +128,7 @@ def test_no_call_works_without_the_token(
 ) -> None:
     stub = harness.stub if service == "ConversationService" else harness.catalog
     request = getattr(v1, request_name)()
-    refusal = refused(lambda: getattr(stub, method)(request, metadata=metadata, timeout=10))
+    refusal = refused(lambda: getattr(stub, method)(request, metadata=metadata, timeout=60))
     assert (refusal.code, refusal.reason) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
     assert harness.conversations.asked == []
 
@@ -136,16 +136,16 @@ def test_no_call_works_without_the_token(
 def test_health_needs_no_token(harness: GrpcHarness) -> None:
     stub: Any = health_pb2_grpc.HealthStub(harness.channel)
     for service in ("", "bedrock.v1.ConversationService", "bedrock.v1.CatalogService"):
-        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=60)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_reflection_needs_the_token(harness: GrpcHarness) -> None:
     stub: Any = reflection_pb2_grpc.ServerReflectionStub(harness.channel)
     asked = reflection_pb2.ServerReflectionRequest(list_services="")
-    refusal = refused(lambda: stub.ServerReflectionInfo(iter([asked]), timeout=10))
+    refusal = refused(lambda: stub.ServerReflectionInfo(iter([asked]), timeout=60))
     assert refusal.code == "UNAUTHENTICATED"
-    (answer,) = stub.ServerReflectionInfo(iter([asked]), metadata=AUTHORIZED, timeout=10)
+    (answer,) = stub.ServerReflectionInfo(iter([asked]), metadata=AUTHORIZED, timeout=60)
     assert "bedrock.v1.ConversationService" in {each.name for each in answer.list_services_response.service}
 
 
@@ -158,7 +158,7 @@ def test_bytes_that_are_no_message_are_refused(
 ) -> None:
     path = f"/bedrock.v1.{service}/{method}"
     call: Any = harness.channel.unary_stream(path)
-    refusal = refused(lambda: call(b"\xff\xff\xff\xff", metadata=AUTHORIZED, timeout=10))
+    refusal = refused(lambda: call(b"\xff\xff\xff\xff", metadata=AUTHORIZED, timeout=60))
     assert (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
 
 
@@ -169,9 +169,9 @@ def test_an_empty_request_is_answered_or_refused_in_plain_words(
     stub = harness.stub if service == "ConversationService" else harness.catalog
     kind = getattr(v1, request_name)
     if not GOOD[kind]:
-        getattr(stub, method)(kind(), metadata=AUTHORIZED, timeout=10)
+        getattr(stub, method)(kind(), metadata=AUTHORIZED, timeout=60)
         return
-    refusal = refused(lambda: getattr(stub, method)(kind(), metadata=AUTHORIZED, timeout=10))
+    refusal = refused(lambda: getattr(stub, method)(kind(), metadata=AUTHORIZED, timeout=60))
     assert refusal.code == "INVALID_ARGUMENT"
     assert refusal.fields
 
@@ -408,7 +408,7 @@ def test_calls_are_answered_while_others_wait(harness: GrpcHarness, author: Auth
         ask(harness, "GetConversation", v1.GetConversationRequest(name=NAME))
     for held in harness.conversations.held:
         held.set_result(author.record)
-    assert all(call.result(10).conversation.name == NAME for call in waiting)
+    assert all(call.result(60).conversation.name == NAME for call in waiting)
 
 
 def test_a_burst_of_calls_is_answered_whole(harness: GrpcHarness, author: Author) -> None:
@@ -428,7 +428,7 @@ def test_a_conversation_is_read_by_id_and_by_slug(harness: GrpcHarness, author: 
     assert by_id == by_slug
     assert (
         by_id.conversation.context_usage.usable_window_tokens
-        == harness.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=10)
+        == harness.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=60)
         .models[0]
         .usable_window_tokens
     )
@@ -606,7 +606,7 @@ def test_a_page_token_belongs_to_its_listing(harness: GrpcHarness, author: Autho
 
 
 def test_models_are_listed_with_the_default(harness: GrpcHarness) -> None:
-    models = harness.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=10).models
+    models = harness.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=60).models
     assert [(model.name, model.protocol, model.default) for model in models] == [
         ("models/demo", v1.Model.PROTOCOL_DEMO, True)
     ]
@@ -640,7 +640,7 @@ def test_models_and_tools_are_listed_in_pages(harness: GrpcHarness) -> None:
 
 
 def test_tools_are_listed_with_whom_they_are_for_and_where_they_work(harness: GrpcHarness) -> None:
-    tools = harness.catalog.ListTools(v1.ListToolsRequest(), metadata=AUTHORIZED, timeout=10).tools
+    tools = harness.catalog.ListTools(v1.ListToolsRequest(), metadata=AUTHORIZED, timeout=60).tools
     shown = {tool.name: tool for tool in tools}
     assert list(shown) == ["tools/patch", "tools/request_mode_upgrade", "tools/submit_result"]
     audiences = [tool.audience for tool in shown.values()]
@@ -670,7 +670,7 @@ def test_the_server_says_what_it_can_keep(
     mode: v1.Mode.ValueType,
 ) -> None:
     harness = open_harness(tier=tier)
-    info = harness.catalog.GetServerInfo(v1.GetServerInfoRequest(), metadata=AUTHORIZED, timeout=10)
+    info = harness.catalog.GetServerInfo(v1.GetServerInfoRequest(), metadata=AUTHORIZED, timeout=60)
     assert (info.sandbox.tier, info.default_mode) == (shown, mode)
     assert info.sandbox.restricted_available is (tier != "none")
     assert info.sandbox.hides_server_files is (tier == "A")
@@ -701,7 +701,7 @@ def test_a_stream_that_the_client_closes_is_removed_from_the_hub(harness: GrpcHa
     left = threading.Event()
     stream.add_callback(left.set)
     stream.cancel()
-    assert left.wait(10)
+    assert left.wait(60)
     for _ in range(1_000):
         if not harness.hub.watchers():
             break

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Stop(BaseException):

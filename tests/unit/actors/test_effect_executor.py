@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from actors.runtime.services import Services
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 REQUEST = RequestLlm("c1:r1", 1, "known", 0)
 EXECUTE = ExecuteTool("t1", 1, "tool", "{}")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from actors.events.live_text import LiveText
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def nothing() -> None:

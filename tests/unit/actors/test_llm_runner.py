@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from actors.runtime.services import Services
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 ANSWER = ModelAnswer((Text("hi"),), True, Usage(1, 2))
 
 

@@ -16,7 +16,7 @@ from tests.e2e.patience import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Job:

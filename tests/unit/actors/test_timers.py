@@ -14,7 +14,7 @@ from actors.runtime.timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class ManualClock(SystemClock):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from actors.runtime.services import Services
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 CONTEXT = ConvContext(
     "c1", "/tmp", "known", 1_000, tools=tuple(ToolTraits(name, ToolGroup.OTHER) for name in ("tool", "next", "stuck"))
 )

@@ -790,4 +790,4 @@ class FakeServer:
 
     def stop(self) -> None:
         self.fake.close()
-        self._server.stop(grace=None).wait(10)
+        self._server.stop(grace=None).wait(60)

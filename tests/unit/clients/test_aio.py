@@ -296,7 +296,7 @@ def test_a_question_whose_task_is_cancelled_while_it_is_sent_is_cancelled_too(ad
 
         def accepted() -> None:
             loop.call_soon_threadsafe(task.cancel)
-            left.wait(10)
+            left.wait(60)
 
         fake.accepted = accepted
         with pytest.raises(asyncio.CancelledError):

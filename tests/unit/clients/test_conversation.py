@@ -371,9 +371,9 @@ def test_closing_the_client_ends_a_loop_in_another_thread(fake: FakeBedrock) -> 
 
     thread = threading.Thread(target=watch)
     thread.start()
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     client.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert "closed" in str(raised[0])
     server.stop()

@@ -97,7 +97,7 @@ def test_others_are_waited_for_if_asked_to(client: Client, fake: FakeBedrock) ->
         run.wait(timeout=0.2)
     assert not fake.asked(v1.ResolveApprovalRequest)
     fake.resolve(f"{NAME}/approvals/t1", v1.APPROVAL_DECISION_APPROVE)
-    assert run.answer(timeout=20) == "Done."
+    assert run.answer(timeout=60) == "Done."
 
 
 def test_a_denial_finds_a_server_that_is_away_for_a_moment(client: Client, fake: FakeBedrock) -> None:
@@ -167,7 +167,7 @@ def test_so_it_is_when_asyncio_waits_for_one(address: str, fake: FakeBedrock) ->
     async def story(client: AsyncClient) -> None:
         conversation = client.conversation("c1")
         await conversation.send("Remove x")
-        assert await conversation.run(RUN, on_approval="approve", timeout=20) == "Done."
+        assert await conversation.run(RUN, on_approval="approve", timeout=60) == "Done."
         with pytest.raises(NotFound):
             await conversation.run("7")
         with pytest.raises(NotFound, match="belongs to another conversation"):

@@ -124,5 +124,5 @@ class RequestThread(threading.Thread):
     def cancelled(self) -> bool:
         """Pull the token, wait for the end, and tell whether it ended as a cancel."""
         self.cancel.cancel()
-        self.join(10)
+        self.join(60)
         return not self.is_alive() and isinstance(self.outcome, ModelAbortedError)

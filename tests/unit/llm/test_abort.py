@@ -130,9 +130,9 @@ def test_a_cancel_ends_a_request_that_has_been_sent(
 ) -> None:
     with ScriptedServer(phases(protocol)[phase], tls=server_tls if secure else None) as server:
         asking = RequestThread(model(protocol, server.url, timeouts=PATIENT, ca_bundle=str(certificate)))
-        assert server.reached.wait(10)
+        assert server.reached.wait(60)
         if phase not in {"before_headers", "inside_headers"}:
-            assert asking.sink.heard.wait(10)
+            assert asking.sink.heard.wait(60)
         assert asking.cancelled(), asking.outcome
 
 
@@ -162,7 +162,7 @@ def test_a_cancel_ends_a_request_through_a_proxy(
 ) -> None:
     with served(route, PHASES[phase], server_tls, certificate) as (server, asked):
         asking = RequestThread(asked)
-        assert server.reached.wait(10)
+        assert server.reached.wait(60)
         assert asking.cancelled(), asking.outcome
 
 
@@ -176,7 +176,7 @@ def test_a_cancel_ends_a_request_on_a_connection_that_was_kept(
     with served(route, script, server_tls, certificate) as (server, asked):
         assert ask(asked) == ask(asked)
         asking = RequestThread(asked)
-        assert server.reached.wait(10)
+        assert server.reached.wait(60)
         assert asking.cancelled(), asking.outcome
         assert server.accepted == 1
         assert ask(asked).content == (Text("hi"),)
@@ -186,7 +186,7 @@ def test_a_cancel_ends_a_request_on_a_connection_that_was_kept(
 def test_a_cancel_ends_the_wait_for_a_proxys_answer(server_tls: ssl.SSLContext, certificate: Path) -> None:
     with ScriptedServer(_before_headers) as proxy:
         asking = RequestThread(model("anthropic", "https://127.0.0.1:9", timeouts=PATIENT, proxy=Secret(proxy.url)))
-        assert proxy.reached.wait(10)
+        assert proxy.reached.wait(60)
         assert asking.cancelled(), asking.outcome
 
 
@@ -198,7 +198,7 @@ def test_a_cancel_ends_a_tls_handshake_through_a_proxy(certificate: Path) -> Non
 
     with ScriptedServer(play) as proxy:
         asking = RequestThread(model("anthropic", "https://127.0.0.1:9", timeouts=PATIENT, proxy=Secret(proxy.url)))
-        assert proxy.reached.wait(10)
+        assert proxy.reached.wait(60)
         assert asking.cancelled(), asking.outcome
 
 
@@ -226,7 +226,7 @@ def test_many_cancels_on_kept_connections(route: str, server_tls: ssl.SSLContext
             assert ask(asked).content == (Text("hi"),)
             server.reached.clear()
             asking = RequestThread(asked)
-            assert server.reached.wait(10)
+            assert server.reached.wait(60)
             assert asking.cancelled(), asking.outcome
         assert server.accepted == ABORTS // len(ROUTES)
 
@@ -247,7 +247,7 @@ def test_cancels_that_race_with_the_end_of_the_answer() -> None:
             while len(server.received) == before and asking.is_alive():
                 pass  # the answer is on its way: the cancel meets it anywhere
             asking.cancel.cancel()
-            asking.join(10)
+            asking.join(60)
             assert not asking.is_alive()
             outcomes[type(asking.outcome)] += 1
             assert ask(asked).content == (Text("hi"),)
@@ -267,7 +267,7 @@ def test_a_cancel_ends_a_tls_handshake(protocol: str, certificate: Path) -> None
     with ScriptedServer(handshaking) as server:
         url = server.url.replace("http:", "https:")
         asking = RequestThread(model(protocol, url, timeouts=PATIENT, ca_bundle=str(certificate)))
-        assert server.reached.wait(10)
+        assert server.reached.wait(60)
         assert asking.cancelled(), asking.outcome
 
 
@@ -291,7 +291,7 @@ def test_a_cancel_between_two_steps_of_connecting_is_not_lost(step: str, monkeyp
             monkeypatch.setattr(AbortHandle, "_shutdown", lambda _: None)
         _after(monkeypatch, step, cancel.cancel)
         asking = RequestThread(model("anthropic", f"http://127.0.0.1:{port}", timeouts=PATIENT), cancel)
-        asking.join(10)
+        asking.join(60)
         assert cancel.cancelled
         assert isinstance(asking.outcome, ModelAbortedError), asking.outcome
 
@@ -319,14 +319,14 @@ def test_a_cancel_wins_over_an_answer_and_over_an_error_that_came_at_the_same_ti
 
         with ScriptedServer(play) as server:
             asking = RequestThread(model("anthropic", server.url), cancel)
-            asking.join(10)
+            asking.join(60)
             assert isinstance(asking.outcome, ModelAbortedError), asking.outcome
 
 
 def test_cancelling_after_the_end_does_nothing() -> None:
     with ScriptedServer(stream(named({"type": "error", "error": {}}))) as server:
         asking = RequestThread(model("anthropic", server.url))
-        asking.join(10)
+        asking.join(60)
         outcome = asking.outcome
         asking.cancel.cancel()
         assert isinstance(outcome, ModelFailedError)
@@ -381,7 +381,7 @@ def until(condition: Callable[[], bool]) -> bool:
 def test_a_cancelled_stream_tells_what_was_counted_by_then() -> None:
     with ScriptedServer(phases("anthropic")["stalled"]) as server:
         asking = RequestThread(model("anthropic", server.url, timeouts=PATIENT))
-        assert asking.sink.heard.wait(10)
+        assert asking.sink.heard.wait(60)
         assert asking.cancelled()
     assert isinstance(asking.outcome, ModelAbortedError)
     assert asking.outcome.usage is not None
@@ -391,7 +391,7 @@ def test_a_cancelled_stream_tells_what_was_counted_by_then() -> None:
 def test_a_request_that_was_cancelled_before_any_count_tells_nothing() -> None:
     with ScriptedServer(phases("anthropic")["before_headers"]) as server:
         asking = RequestThread(model("anthropic", server.url, timeouts=PATIENT))
-        assert server.reached.wait(10)
+        assert server.reached.wait(60)
         assert asking.cancelled()
     assert isinstance(asking.outcome, ModelAbortedError)
     assert asking.outcome.usage is None

@@ -154,7 +154,7 @@ def test_an_unread_part_of_an_answer_closes_the_connection() -> None:
     def chatty(connection: Connection) -> None:
         connection.read_request()
         connection.send(KEPT_STREAM_HEAD + chunked(b"one"))
-        connection.reached.wait(10)
+        connection.reached.wait(60)
         connection.send(chunked(b"two") + b"0\r\n\r\n")
         connection.wait_for_close()
 
@@ -173,7 +173,7 @@ def test_an_answer_whose_end_comes_late_keeps_the_connection() -> None:
     def late(connection: Connection) -> None:
         connection.read_request()
         connection.send(KEPT_STREAM_HEAD + chunked(b"one"))
-        connection.reached.wait(10)
+        connection.reached.wait(60)
         connection.send(b"0\r\n\r\n")
 
     scripts = in_turn(late, kept(b"next")), in_turn(kept(b"another"))
@@ -334,7 +334,7 @@ def test_only_so_many_are_kept_and_the_last_one_is_used_first(
 
     def meeting(connection: Connection) -> None:
         connection.read_request()
-        together.wait(10)
+        together.wait(60)
         kept_body = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
         connection.send(kept_body)
 
@@ -343,7 +343,7 @@ def test_only_so_many_are_kept_and_the_last_one_is_used_first(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         first, last = idle(transport)
         assert post(transport, server) == b"again"
         assert idle(transport) == [first, last]
@@ -372,7 +372,7 @@ def test_a_dropped_pool_closes_its_connections() -> None:
         assert post(transport, server) == b"one"
         del transport
         gc.collect()
-        assert ended.wait(10)
+        assert ended.wait(60)
 
 
 def test_programs_that_are_started_inherit_no_connection() -> None:

@@ -266,7 +266,7 @@ def test_after_a_finish_reason_the_wait_is_short(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(exchange, "TAIL_SECONDS", 0.1)
     with ScriptedServer(stream(plain(delta(content="x"), finish("stop")), then=lambda c: c.wait_for_close())) as server:
         asking = RequestThread(model("openai-chat", server.url, "gpt-4o", timeouts=Timeouts()))
-        asking.join(20)
+        asking.join(60)
         assert isinstance(asking.outcome, ModelAnswer), asking.outcome
 
 
@@ -275,7 +275,7 @@ def test_done_ends_the_reading_although_the_connection_stays_open(monkeypatch: p
     script = stream(plain(delta(content="x"), finish("stop"), DONE), then=lambda c: c.wait_for_close())
     with ScriptedServer(script) as server:
         asking = RequestThread(model("openai-chat", server.url, "gpt-4o", timeouts=Timeouts()))
-        asking.join(20)
+        asking.join(60)
         assert isinstance(asking.outcome, ModelAnswer), asking.outcome
 
 

@@ -247,7 +247,7 @@ def test_nothing_is_waited_for_after_the_end(data: bytes) -> None:
     script = stream([*named(*spoken("x"), ended()), b"data: " + data + b"\n\n"], then=lambda c: c.wait_for_close())
     with ScriptedServer(script) as server:
         asking = RequestThread(model("openai-responses", server.url, NAME, timeouts=Timeouts()))
-        asking.join(20)
+        asking.join(60)
         assert isinstance(asking.outcome, ModelAnswer), asking.outcome
 
 
