@@ -37,7 +37,7 @@ GRACE_SECONDS = 0.5
 """Seconds in which a program may end by itself once its stdin is closed; then its tree is killed."""
 
 ERROR_BYTES = 2048
-"""Maximum bytes of a program's last words in a reason."""
+"""How much is kept of what a program last wrote to stderr, to say why it failed; in bytes."""
 
 LIMITS = ProcessLimits()
 """Those of a tool call, without a wall clock."""
@@ -89,7 +89,10 @@ class Session:
         self._process: RunningProcess | None = None
         self._stopping = self._killing = False
         self._client: Client | None = None
-        self._calls = 0
+        self._running = 0
+        """Calls that have begun and not ended."""
+        self._activity = 0
+        """Counts the begin and the end of each call, so that time without one can be told."""
         self._words = b""
         """The last words of its program, or the last refusal of its URL."""
         self._over: anyio.Event | None = None
@@ -212,7 +215,7 @@ class Session:
         try:
             await asyncio.shield(starting)
         finally:
-            await asyncio.wait({starting})  # a start that is given up has begun all the same
+            await asyncio.wait({starting})  # a start cannot be interrupted, and it uses these pipes
             os.close(theirs_in)
             os.close(theirs_out)
         os.set_blocking(ours_in, False)
@@ -251,12 +254,12 @@ class Session:
         """Wait for the end: by `stop`, of the program, or because no tool was called for a long time."""
         assert self._over is not None  # noqa: S101 -- set by _live
         while not self._over.is_set():
-            calls = self._calls
+            activity = self._activity
             try:
                 async with asyncio.timeout(self._idle_seconds):
                     await self._over.wait()
             except TimeoutError:
-                if calls == self._calls and calls % 2 == 0:
+                if activity == self._activity and not self._running:
                     self._stopping = True
                     return
 
@@ -307,7 +310,8 @@ class Session:
         async def show(progress: float, total: float | None, message: str | None) -> None:
             on_progress(message or (f"{progress:g} of {total:g}" if total else f"{progress:g}"))
 
-        self._calls += 1
+        self._running += 1
+        self._activity += 1
         try:
             async with asyncio.timeout(self.server.call_seconds):
                 beyond = 2 * self.server.call_seconds  # the library's own limit must not come first
@@ -322,7 +326,8 @@ class Session:
         except Exception as error:  # noqa: BLE001 -- e.g. an answer that is none
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None
         finally:
-            self._calls += 1
+            self._running -= 1
+            self._activity += 1
 
 
 def reason_of(error: BaseException) -> str:

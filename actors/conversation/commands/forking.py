@@ -1,4 +1,6 @@
-"""Fork a conversation: create another one with its history up to the end of one of its runs. The fork's actor's thread.
+"""Fork a conversation: create another one with its history up to the end of one of its runs.
+
+Runs on the thread of the fork's actor.
 
 The origin's actor is not asked: only what is committed and never changes is read, so that a conversation can be forked
 while it is busy, and notices nothing of it.

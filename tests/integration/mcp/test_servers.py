@@ -17,7 +17,7 @@ from actors.core.context import Mode
 from actors.ports import CancelToken
 from actors.ports.mcp import McpState
 from tests.e2e import processes
-from tests.e2e.patience import eventually, within
+from tests.e2e.patience import eventually, together, within
 from tests.integration.mcp.conftest import Hub, conversation, server
 
 if TYPE_CHECKING:
@@ -334,6 +334,13 @@ def test_a_server_that_nobody_calls_ends_by_itself(hub: Callable[..., Hub]) -> N
     made.call("echo")
     eventually(lambda: not made.running(), "its end")
     assert made.call("echo", {"text": "again"}).text == f"{RESTARTED}\necho again"
+
+
+def test_a_server_with_two_calls_under_way_is_not_idle(hub: Callable[..., Hub]) -> None:
+    made = hub(server(), idle_seconds=0.1)
+    made.call("echo")
+    answers = together(*[lambda: made.call("sleep", {"seconds": 0.5}).text] * 2)
+    assert answers == ["slept", "slept"]
 
 
 def test_a_killed_host_is_a_failed_server(hub: Callable[..., Hub]) -> None:

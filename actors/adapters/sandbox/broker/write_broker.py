@@ -67,7 +67,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class RefusedError(Exception):
-    """The broker does not do it. The kernel then refuses it, or what it does is of no concern."""
+    """The broker does not carry out a call. The kernel continues it, with the rights of the restricted mode."""
 
 
 def checked(result: int) -> int:
@@ -391,7 +391,11 @@ class Broker:
                 if base == AT_FDCWD and not path.startswith(b"/"):
                     raise RefusedError
                 place = self.nearest(base, path, private)
-                target = link_target(place) if follow else None
+                try:
+                    target = link_target(place) if follow else None
+                except OSError:
+                    place.close()
+                    raise
                 if target is None:
                     return place
                 place.close()
