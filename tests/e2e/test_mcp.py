@@ -25,6 +25,8 @@ CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "20"))
 """Runs that are cancelled at a random moment of their calls."""
 
 PROGRAM = ROOT / "tests" / "integration" / "mcp" / "program.py"
+SECRET = processes.forever()
+"""An operator's secret, which marks the processes of these MCP servers among all of the machine."""
 
 
 def start(servers: Servers, folder: Path, fake_provider: FakeProvider, *ways: str, **env: str) -> ServerProcess:
@@ -36,13 +38,13 @@ def start(servers: Servers, folder: Path, fake_provider: FakeProvider, *ways: st
         'environment = { TOKEN = "$SECRET_FOR_IT" }\n'
     )
     settings.chmod(0o600)
-    secret = {"SECRET_FOR_IT": "a-secret-of-the-operator"}
+    secret = {"SECRET_FOR_IT": SECRET}
     return servers(folder, "--config", str(settings), **provider(fake_provider.url), **secret, **env)
 
 
 def marked(server: ServerProcess) -> list[int]:
     """The processes of MCP servers: they have the operator's variable."""
-    return [pid for pid in processes.running("a-secret-of-the-operator") if pid != server.pid]
+    return [pid for pid in processes.running(SECRET) if pid != server.pid]
 
 
 def tools_known(client: Client) -> None:
@@ -71,8 +73,8 @@ def test_a_call_goes_to_the_server_and_its_result_to_the_model(
         chat.assert_valid()
         assert marked(server), "it stays for the next call"
         stored = [path for path in server.data.rglob("*") if path.is_file()]
-        assert [path for path in stored if b"a-secret-of-the-operator" in path.read_bytes()] == []
-        assert "a-secret-of-the-operator" not in server.log_text()
+        assert [path for path in stored if SECRET.encode() in path.read_bytes()] == []
+        assert SECRET not in server.log_text()
         chat.conversation.delete()
         eventually(lambda: not marked(server), "its end with the conversation")
 

@@ -29,7 +29,7 @@ pytest_plugins = ["bedrock.testing.plugin"]
 
 EXAMPLES = installed.ROOT / "clients" / "examples"
 PACKAGES = installed.NODE_PACKAGES / "node_modules" / "@modelcontextprotocol"
-MARK = "mark-of-reference-servers"
+MARK = processes.forever()
 
 
 def program(node: Node, name: str) -> list[str]:

@@ -171,13 +171,13 @@ def test_a_refused_request_names_the_limit_and_takes_no_place() -> None:
 
 
 def test_the_spare_thread_makes_room_for_one_and_is_kept_again() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     spare = SpareThread()
-    assert threading.active_count() == before + 1
+    (kept,) = set(threading.enumerate()) - before
     spare.keep()
-    assert threading.active_count() == before + 1
+    assert set(threading.enumerate()) - before == {kept}
     assert spare.release()
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()) - before
     assert not spare.release()
     spare.keep()
     assert spare.release()

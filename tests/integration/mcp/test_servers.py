@@ -18,6 +18,7 @@ from actors.ports import CancelToken
 from actors.ports.mcp import McpState
 from tests.e2e import processes
 from tests.e2e.patience import eventually, together, within
+from tests.footprint import footprint
 from tests.integration.mcp.conftest import Hub, conversation, server
 
 if TYPE_CHECKING:
@@ -314,7 +315,7 @@ def test_everything_ends_with_the_hub_and_leaves_no_thread_or_descriptor(sandbox
     first = Hub(sandbox, processes.forever(), server())
     first.call("echo")
     first.close()
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    before = footprint()
     for _ in range(3):
         made = Hub(sandbox, processes.forever(), server(), server("deaf", name="u", connect_seconds=60.0))
         made.all.start()
@@ -326,7 +327,7 @@ def test_everything_ends_with_the_hub_and_leaves_no_thread_or_descriptor(sandbox
         calling.join(30)
         assert not calling.is_alive(), "the call ended with the server"
         assert made.running() == []
-    eventually(lambda: (len(os.listdir("/proc/self/fd")), threading.active_count()) <= before, "what was before")
+    eventually(lambda: footprint().within(before), "what was before")
 
 
 def test_a_server_that_nobody_calls_ends_by_itself(hub: Callable[..., Hub]) -> None:

@@ -18,7 +18,8 @@ from actors.ports import Launch, ProcessEnd, ProcessStartError
 from actors.runtime.thread_pool import ThreadPool
 from tests.e2e import processes
 from tests.e2e.patience import eventually
-from tests.integration.sandbox.trees import footprint, launch
+from tests.footprint import assert_nothing_left, footprint
+from tests.integration.sandbox.trees import launch
 
 if TYPE_CHECKING:
     from actors.adapters.sandbox.process_tree import ProcessTree
@@ -84,7 +85,8 @@ def test_calls_start_no_interpreter_once_there_was_one(
     for number in range(30):
         assert run(sandbox, f"exit {number}").exit_code == number
     assert len(started) == 1
-    assert (server_of(sandbox), footprint()) == (server, before)
+    assert server_of(sandbox) == server
+    assert_nothing_left(before)
 
 
 def test_calls_start_no_thread_once_there_are_some(report: SandboxReport, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +108,7 @@ def test_a_closed_sandbox_has_no_fork_server(sandbox: ToolHostSandbox) -> None:
     server = server_of(sandbox)
     sandbox.close()
     assert not processes.alive(server)
-    assert footprint() == before
+    assert_nothing_left(before)
 
 
 def test_a_killed_fork_server_harms_no_running_call_and_is_replaced(
@@ -122,7 +124,7 @@ def test_a_killed_fork_server_harms_no_running_call_and_is_replaced(
     assert (killed.wait().killed, killed.wait().leaked) == (True, False)
     assert (tree.wait().exit_code, len(tree.wait().head)) == (0, 100_000)
     assert len(started) == 2
-    assert footprint() == before
+    assert_nothing_left(before)
 
 
 def test_calls_that_start_while_fork_servers_are_killed_run_or_say_that_they_did_not(
@@ -150,7 +152,7 @@ def test_calls_that_start_while_fork_servers_are_killed_run_or_say_that_they_did
     assert len(ran) + len(refused) == 30
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(ran, "\n")
     run(sandbox, "true")
-    assert footprint() == before
+    assert_nothing_left(before)
 
 
 def test_a_fork_server_that_hangs_is_replaced(sandbox: ToolHostSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +171,7 @@ def test_a_fork_server_that_hangs_is_replaced(sandbox: ToolHostSandbox, monkeypa
     assert run(sandbox, "echo again").head == b"again\n"
     assert server_of(sandbox) != server
     assert not processes.alive(server)
-    assert footprint() == before
+    assert_nothing_left(before)
 
 
 def test_a_fork_server_without_room_for_another_process_is_reported(
@@ -181,7 +183,7 @@ def test_a_fork_server_without_room_for_another_process_is_reported(
         run(sandbox, "true")
     assert sandbox.live == 0
     sandbox.close()
-    assert footprint() == before
+    assert_nothing_left(before)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_where_no_child_can_be_forked_for_the_parent_each_host_is_started(
     tree.kill()
     assert (tree.wait().killed, tree.wait().leaked) == (True, False)
     assert len(started) == 3, "the fork server, then a host for each call"
-    assert footprint() == before
+    assert_nothing_left(before)
 
 
 def test_the_fork_server_holds_nothing_of_the_server_or_of_a_call(
@@ -290,7 +292,7 @@ def test_a_call_that_is_killed_before_it_has_a_host_never_runs(sandbox: ToolHost
     assert server_of(sandbox) == server
     assert tree._init is None
     assert not (tmp_path / "ran").exists()
-    assert footprint() == before
+    assert_nothing_left(before)
 
 
 def test_a_closed_fork_server_starts_no_process(sandbox: ToolHostSandbox) -> None:

@@ -11,7 +11,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.probe import probe
@@ -115,19 +115,6 @@ def bounded(tree: ProcessTree, refused: threading.Event) -> bool:
     assert ends
     assert not ends[0].leaked
     return refused.is_set() or ends[0].limit == "processes"
-
-
-class Footprint(NamedTuple):
-    """What this process has, apart from memory."""
-
-    files: int
-    threads: int
-    children: int
-
-
-def footprint() -> Footprint:
-    """What this process has now. The fork server is among it once there has been a call."""
-    return Footprint(len(os.listdir("/proc/self/fd")), threading.active_count(), len(toolhost.children(os.getpid())))
 
 
 def host_of_this_process() -> int:

@@ -52,7 +52,7 @@ class Loop:
     def close(self) -> None:
         self.do(self.loop.shutdown_default_executor())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(60)
+        self._thread.join(10)
         self.loop.close()
 
 

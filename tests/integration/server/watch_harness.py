@@ -32,7 +32,7 @@ from tests.integration.store.commit_builder import record_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-PATIENCE = 60.0
+PATIENCE = 10.0
 """Longest wait, in seconds, for what should be there at once."""
 FACTS = ConversionContext({"bash": ToolGroup.BASH}, lambda model: 1_000, Limits())
 ID = "c1"

@@ -19,6 +19,7 @@ from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
+from tests.footprint import assert_nothing_left, footprint
 from tests.unit.tools.tool_harness import BashHarness
 
 if TYPE_CHECKING:
@@ -159,15 +160,14 @@ def test_ending_the_jobs_leaves_no_process_and_gives_receipts(harness: LiveHarne
 def test_nothing_is_left_of_a_forgotten_conversation(harness: LiveHarness) -> None:
     harness.call(cmd="true")
     join_jobs()
-    before, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    before = footprint()
     for _ in range(8):
         harness.call(cmd="sleep 1000", wait_seconds=0)
     harness.toolbox.forget("c-1")
     join_jobs()
     assert harness.toolbox.jobs("c-1") == ()
     assert harness.sandbox.live == 0
-    assert threading.active_count() == before
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert_nothing_left(before)
 
 
 def test_the_jobs_end_with_the_sandbox(harness: LiveHarness) -> None:

@@ -14,7 +14,7 @@ from pykka._envelope import Envelope
 
 from actors.runtime.mailbox import Mailbox, refuse
 
-PATIENCE = 60.0
+PATIENCE = 10.0
 
 
 @dataclass(frozen=True)

@@ -324,4 +324,4 @@ def test_nothing_stays_open(root: Path, monkeypatch: pytest.MonkeyPatch) -> None
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
         assert workspace.LocalWorkspace().surroundings(str(root)).instructions
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before

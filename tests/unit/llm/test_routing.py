@@ -248,7 +248,7 @@ def test_a_silent_server_is_waited_for_as_long_as_is_said_or_until_a_cancel(monk
         asker = threading.Thread(target=catalog.learn, args=("qwen3", cancel))
         asker.start()
         cancel.cancel()
-        asker.join(60)
+        asker.join(10)
         assert not asker.is_alive()
 
 

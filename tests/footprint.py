@@ -1,0 +1,33 @@
+"""What this process holds, to compare with before. What other tests have left may end meanwhile: less is no fault."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from typing import NamedTuple
+
+from actors.adapters.sandbox import toolhost
+
+
+class Footprint(NamedTuple):
+    """What this process has, apart from memory."""
+
+    files: int
+    threads: int
+    children: int
+
+    def within(self, before: Footprint) -> bool:
+        """Whether there is no more of anything."""
+        return all(now <= then for now, then in zip(self, before, strict=True))
+
+
+def footprint() -> Footprint:
+    """What this process has now. The fork server is among it once there has been a call."""
+    gc.collect()
+    return Footprint(len(os.listdir("/proc/self/fd")), threading.active_count(), len(toolhost.children(os.getpid())))
+
+
+def assert_nothing_left(before: Footprint) -> None:
+    now = footprint()
+    assert now.within(before), f"{now} now, {before} before"
