@@ -204,7 +204,7 @@ def wire(config: Config) -> Generator[Wiring]:
 def _observed(services: Services, telemetry: FanOut) -> Services:
     """Return services whose models, tools and events are observed."""
     bus = ObservedBus(services.bus, telemetry, services.clock)
-    telemetry.add(bus)  # which is told of commands
+    telemetry.add(bus)  # it is told of commands, too
     return dataclasses.replace(
         services,
         bus=bus,

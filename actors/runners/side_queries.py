@@ -150,10 +150,10 @@ class _NoSink:
     """A ModelSink that ignores streamed text: only the complete answer is used."""
 
     def started(self) -> None:
-        """Ignore it."""
+        """Ignore the begin of the answer."""
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Ignore it."""
+        """Ignore streamed text."""
 
     def flush(self) -> None:
         """Ignore it."""

@@ -53,7 +53,7 @@ RETRY_SECONDS: dict[str, int] = {
     Reason.SERVER_EXHAUSTED.value: 1,
     Reason.SHUTTING_DOWN.value: 1,
 }
-"""When the same call may be sent again, in seconds, for each reason that goes by itself and soon.
+"""When the same call may be sent again, in seconds, for each reason that soon passes by itself.
 
 Never for a busy agent: a run takes as long as it takes, and its end is told by a stream.
 """

@@ -74,7 +74,7 @@ class Session:
         self.error = ""
         """Why it failed."""
         self.failed_at = 0.0
-        """When, in monotonic seconds."""
+        """When it failed, in monotonic seconds."""
         self.served = False
         """Whether it was ever connected."""
         self.tools: tuple[ToolSpec, ...] = ()

@@ -699,7 +699,7 @@ class Broker:
         )
 
     def chown_file(self, call: Call, number: int, owner: "list[int]") -> None:
-        """Likewise for an open file. Raises RefusedError or OSError."""
+        """Change owner and group of an open file as far as the user may. Raises RefusedError or OSError."""
         self.set_owner(call, self.open_number(call, number), owner)
 
     def set_owner(self, call: Call, entry: int, owner: "list[int]") -> None:
