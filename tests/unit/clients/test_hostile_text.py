@@ -79,7 +79,9 @@ COMMANDS = [
 #: How often a command is run, where what is answered is one of many.
 TURNS: dict[tuple[str, ...], int] = {("show", NAME): 6, ("approve", NAME): 6, ("deny", NAME): 6}
 #: What only calls answer that the program does not make.
-NOT_IN_THE_PROGRAM = re.compile(r"\.(BrowseDirectory|SpawnSubAgents|TriggerContinuation)Response\.|DirectoryEntry")
+NOT_IN_THE_PROGRAM = re.compile(
+    r"\.(BrowseDirectory|SpawnSubAgents|TriggerContinuation)Response\.|DirectoryEntry|\.Attachment\."
+)
 
 
 class Terminal(io.StringIO):
