@@ -30,6 +30,8 @@ from tests.property.profiles import profile
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(3_600)
+
 PROGRAMS = ("git", "rm", "make", "ls", "x")
 """Programs that note their arguments and do nothing else."""
 WRAPPERS = ("bash", "sh", "env", "nice", "nohup", "timeout", "xargs", "find", "awk", "sed", "python3")

@@ -579,7 +579,8 @@ class FakeBedrock:
         return v1.CreateApprovalRuleResponse(approval_rule=rule)
 
     def DeleteApprovalRule(self, request: v1.DeleteApprovalRuleRequest) -> v1.DeleteApprovalRuleResponse:
-        kept = [rule for rule in self.conversation.approval_rules if rule.name != request.name]
+        wanted = request.name.rpartition("/")[2]
+        kept = [rule for rule in self.conversation.approval_rules if rule.name.rpartition("/")[2] != wanted]
         if len(kept) == len(self.conversation.approval_rules):
             raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "there is no such approval rule")
         del self.conversation.approval_rules[:]

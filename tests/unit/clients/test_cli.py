@@ -927,3 +927,22 @@ def test_a_prompt_for_a_chat_needs_a_terminal(program: Program) -> None:
     result = program("chat", "do", "it")
     assert result.exit_code == 2
     assert "bedrock ask" in result.stderr
+
+
+def test_rules_are_made_listed_and_revoked(program: Program, fake: FakeBedrock) -> None:
+    operator = v1.ApprovalRule.ORIGIN_OPERATOR
+    fake.operator_rules = [
+        v1.ApprovalRule(name="approvalRules/1", action=v1.ApprovalRule.ACTION_DENY, tool="tools/patch", origin=operator)
+    ]
+    made = program("rules", SLUG, "--add", "allow", "prefix", "make test", "--add", "deny", "exact", "rm \x1b[2J")
+    assert made.stdout == "r1: allow commands that begin with make test\nr2: deny the command rm \\x1b[2J\n"
+    listed = [line.split() for line in program("rules", SLUG).stdout.splitlines()]
+    assert ["(server)", "deny", "the", "tool", "patch"] in listed
+    assert ["r1", "allow", "default", "commands", "that", "begin", "with", "make", "test"] in listed
+    assert "r1: allow commands that begin with make test (by default)" in program("show", SLUG).stdout
+    shown = json.loads(program("rules", SLUG, "--output", "json").stdout)
+    assert [rule["action"] for rule in shown] == ["ACTION_DENY", "ACTION_ALLOW", "ACTION_DENY"]
+    assert program("rules", SLUG, "--revoke", "r1").stdout == "revoked r1\n"
+    assert [rule.command for rule in fake.conversation.approval_rules] == ["rm \x1b[2J"]
+    assert program("rules", SLUG, "--revoke", "r1").exit_code != 0
+    assert program("rules", SLUG, "--add", "permit", "tool", "bash").exit_code == exits.USAGE

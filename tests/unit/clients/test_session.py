@@ -727,3 +727,23 @@ def test_an_image_goes_with_what_is_said_next(address: str, fake: FakeBedrock, t
     play(address, story)
     requests = [request for request in fake.asked(v1.SendMessageRequest) if isinstance(request, v1.SendMessageRequest)]
     assert [[image.media_type for image in request.images] for request in requests] == [["image/gif"], []]
+
+
+def test_rules_are_listed_and_revoked_in_a_chat(address: str, fake: FakeBedrock) -> None:
+    allow = v1.ApprovalRule.ACTION_ALLOW
+    fake.conversation.approval_rules.append(
+        v1.ApprovalRule(
+            name=f"{NAME}/approvalRules/r7", action=allow, command="ls", origin=v1.ApprovalRule.ORIGIN_CONVERSATION
+        )
+    )
+
+    async def story(chat: Chat) -> None:
+        chat.session.enter("/approvals")
+        await chat.shows("r7  allow the command ls")
+        chat.session.enter("/approvals r7")
+        await chat.until(lambda: not fake.conversation.approval_rules)
+        chat.session.enter("/approvals")
+        await chat.shows("there are no rules")
+
+    play(address, story)
+    assert fake.asked(v1.DeleteApprovalRuleRequest) == [v1.DeleteApprovalRuleRequest(name=f"{NAME}/approvalRules/r7")]

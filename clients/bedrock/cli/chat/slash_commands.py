@@ -152,7 +152,7 @@ async def _rule_lines(chat: ChatActions) -> list[str]:
     """Return the policy, and a line for each rule."""
     policy = (await chat.conversation.get()).approval_policy
     rules = [rule async for rule in chat.conversation.approval_rules()]
-    lines = [f"{rule_id(rule)}  {rule.action} {one_line(for_terminal(rule_title(rule)), 100)}" for rule in rules]
+    lines = [f"{rule_id(rule)}  {rule.action} {one_line(rule_title(rule), 100)}" for rule in rules]
     return [f"· the policy is {policy}" + ("; there are no rules" if not lines else ""), *lines]
 
 

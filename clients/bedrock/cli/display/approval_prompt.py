@@ -147,9 +147,10 @@ def rule_id(rule: ApprovalRule) -> str:
     return rule.name.rpartition("/")[2] if rule.origin == "conversation" else "(server)"
 
 
-def rule_title(rule: ApprovalRule) -> str:
-    """Return what a rule is about, as in a list of rules."""
-    return f"{_KINDS.get(rule.kind, rule.kind)} {rule.subject}"
+def rule_title(rule: ApprovalRule) -> SafeText:
+    """Return what a rule is about, on one line; control characters are made visible."""
+    subject = literal(rule.subject).replace("\n", "⏎")
+    return literal(_KINDS.get(rule.kind, rule.kind)) + " " + SafeText(subject)
 
 
 def _indented(text: str) -> list[SafeText]:
