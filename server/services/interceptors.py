@@ -32,6 +32,8 @@ OPEN_PREFIX = "/grpc.health.v1.Health/"
 OURS = "/bedrock.v1."
 READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
 """How the names of methods begin that change nothing."""
+WAITS = "Wait"
+"""How the names of methods begin that last as streams do, and are observed as such: else they would spoil latencies."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 ABORT_SECONDS = 5.0
 """How long the end of a stream may wait for a client that does not read."""
@@ -114,7 +116,7 @@ def _guard(method: str, handler: Handler, telemetry: Telemetry) -> Handler:
     name = method.rsplit("/", 1)[-1]
 
     async def serve(raw: bytes, context: Context) -> Any:
-        call = _Observed(name, handler.response_streaming)
+        call = _Observed(name, handler.response_streaming or name.startswith(WAITS))
         try:
             return await answer(raw, context, call)
         finally:

@@ -62,10 +62,12 @@ RPC = Metric(
     Kind.HISTOGRAM,
     "s",
     ("rpc.method", "rpc.status"),
-    "calls of clients, without streams",
+    "calls of clients, without streams and WaitRequestCycle",
     _FAST,
 )
-STREAMS = Metric("bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams that ended")
+STREAMS = Metric(
+    "bedrock.rpc.streams", Kind.COUNTER, "{stream}", _RPC, "streams and calls of WaitRequestCycle that ended"
+)
 MAILBOX = Metric(
     "bedrock.mailbox.wait", Kind.HISTOGRAM, "s", (), "how long commands wait until their conversation takes them", _FAST
 )
@@ -114,7 +116,9 @@ OPEN_RUNS = Metric("bedrock.runs.open", Kind.GAUGE, "{run}", (), "runs under way
 OPEN_ATTEMPTS = Metric("bedrock.model_requests.open", Kind.GAUGE, "{request}", (), "model requests in flight")
 OPEN_TOOLS = Metric("bedrock.tools.open", Kind.GAUGE, "{call}", (), "tool calls that run, or wait for a client")
 CONVERSATIONS = Metric("bedrock.conversations.live", Kind.GAUGE, "{conversation}", (), "conversations in memory")
-WATCHERS = Metric("bedrock.watchers", Kind.GAUGE, "{stream}", (), "open Subscribe streams")
+WATCHERS = Metric(
+    "bedrock.watchers", Kind.GAUGE, "{stream}", (), "open Subscribe streams, and calls of WaitRequestCycle"
+)
 WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes that wait for the store")
 THREADS = Metric("bedrock.threads", Kind.GAUGE, "{thread}", (), "threads of the server")
 FILES = Metric("bedrock.files.open", Kind.GAUGE, "{file}", (), "open file descriptors")

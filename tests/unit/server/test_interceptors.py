@@ -12,7 +12,8 @@ import grpc.aio
 import pytest
 from bedrock import v1
 
-from actors.ports.telemetry import Telemetry
+from actors.ports.telemetry import Rpc, Telemetry
+from server.contract.auth import caller
 from server.services.interceptors import _guard
 
 
@@ -49,3 +50,34 @@ def test_a_fault_is_logged_and_reported_as_a_number(caplog: pytest.LogCaptureFix
     assert ended_with(RuntimeError("secret")) is grpc.StatusCode.INTERNAL
     (record,) = caplog.records
     assert record.levelname == "ERROR"
+
+
+class Ends(Telemetry):
+    """Keeps what it is told of calls."""
+
+    on = True
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, bool]] = []
+
+    def rpc_ended(self, rpc: Rpc) -> None:
+        self.calls.append((rpc.method, rpc.stream))
+
+
+@pytest.mark.parametrize(("method", "lasts"), [("WaitRequestCycle", True), ("GetRequestCycle", False)])
+def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> None:
+    """Its ten minutes would be the worst latency of all calls."""
+
+    async def call() -> None:
+        caller.set("local")
+        request = v1.GetRequestCycleRequest(name="conversations/c/requestCycles/c:1").SerializeToString()
+        await guarded.unary_unary(request, SimpleNamespace(peer=lambda: ""))
+
+    async def answer(_request: v1.GetRequestCycleRequest, _context: Any) -> v1.GetRequestCycleResponse:
+        return v1.GetRequestCycleResponse()
+
+    ends = Ends()
+    handler = grpc.unary_unary_rpc_method_handler(answer, v1.GetRequestCycleRequest.FromString, bytes)
+    guarded: Any = _guard(f"/bedrock.v1.ConversationService/{method}", handler, ends)
+    asyncio.run(call())
+    assert ends.calls == [(method, lasts)]
