@@ -161,6 +161,7 @@ class SystemKind(StrEnum):
     MODE_WORKSPACE = "mode_workspace"
     MCP_RESTARTED = "mcp_restarted"
     FORKED = "forked"
+    OUTPUT_NUDGE = "output_nudge"
 
 
 class Usage(Struct, frozen=True, gc=False):

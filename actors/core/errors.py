@@ -26,6 +26,7 @@ class ErrorKind(StrEnum):
     INTERRUPTED = "interrupted"
     RESPONSE_TOO_LARGE = "response_too_large"
     RESOURCE_EXHAUSTED = "resource_exhausted"
+    OUTPUT_INVALID = "output_invalid"
     UNKNOWN = "unknown"
 
 

@@ -31,6 +31,8 @@ class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user_message"):
     """If set, the command is rejected with RUN_OVER, before any other check, unless this is the open run."""
     generation: Generation | None = None
     """Settings for the run that the message begins; a steer has none."""
+    output_schema: str = ""
+    """The JSON Schema of the value that the run is to end with, as JSON; "" for none. A steer has none."""
 
 
 class UserCancel(Struct, frozen=True, tag="user_cancel"):
@@ -137,6 +139,10 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     refusal: bool = False
     subjects: tuple[CallSubject, ...] = ()
     """What its calls are about, in their order; () if no approval rule and no question depends on it."""
+    output: str = ""
+    """In a run with an output schema: the value of this answer, if there is one and it fits, as JSON."""
+    output_problem: str = ""
+    """In a run with an output schema: what does not fit, if the answer tries to end the run."""
 
 
 class LlmError(Struct, frozen=True, tag="llm_error"):

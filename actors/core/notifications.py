@@ -164,6 +164,8 @@ class RunStop(Struct, frozen=True, tag="run_stop"):
     detail: str = ""
     message: str = ""
     """For runs that failed: what happened and what to do."""
+    output: str = ""
+    """For completed runs with an output schema: the value, as JSON."""
 
 
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):

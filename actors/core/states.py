@@ -26,6 +26,8 @@ class QueuedInput(Struct, frozen=True, omit_defaults=True):
     at: int
     generation: Generation | None = None
     """Settings for the run that a follow-up begins."""
+    output_schema: str = ""
+    """The JSON Schema of the output of that run; "" for none."""
 
 
 class Notice(Struct, frozen=True):
@@ -64,7 +66,8 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     max_turns: int = 0
     """For sub-agents: limit of `turns`, without the grace turn; 0: the default limit."""
     nudges: int = 0
-    """For sub-agents: number of consecutive answers without a tool call."""
+    """For sub-agents: number of consecutive answers without a tool call. In a run with an output schema: number of
+    answers that were to end it without a valid value."""
     grace: bool = False
     """For sub-agents: whether the turn limit is reached and the last request is in flight."""
     last_text: str = ""
@@ -81,6 +84,10 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """The mode in which the latest run began: it decides which tools of clients it offers. None: there are none."""
     generation: Generation | None = None
     """Settings that the message which began the latest run brought, for its requests."""
+    output_schema: str = ""
+    """The JSON Schema of the value that the latest run is to end with, as JSON; "" for none."""
+    output: str = ""
+    """The valid value of an answer that filled the context, as JSON, until the summary is written and the run ends."""
 
 
 class Phase(StrEnum):

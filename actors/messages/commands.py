@@ -48,6 +48,8 @@ class SendMessageCommand(Struct, frozen=True):
     images: tuple[Image, ...] = ()
     expected_run: str = ""
     generation: Generation | None = None
+    output_schema: str = ""
+    """The JSON Schema of the value that the run is to end with, as JSON; "" for none."""
     request_id: str = ""
     body_hash: str = ""
 

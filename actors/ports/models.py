@@ -13,6 +13,7 @@ from actors.core.context import ToolTraits
 from actors.core.history import ProviderView, Turn
 from actors.core.profile import Generation, ReasoningEffort
 from actors.ports.images import ImageView
+from actors.ports.output_schema import NativeOutput
 
 if TYPE_CHECKING:
     from actors.core.errors import LlmFailure
@@ -45,6 +46,8 @@ class ModelInfo(Struct, frozen=True):
     """The efforts that a request can ask for."""
     temperature: bool = False
     """Whether a request can set the temperature."""
+    structured_output: bool = False
+    """Whether its provider keeps a JSON Schema by itself."""
     answer_limit: int = 0
     """The highest limit that a request can set for its answer, in tokens; 0: it can set none."""
 
@@ -99,6 +102,8 @@ class ModelRequest(Struct, frozen=True):
     """Limit of the answer in tokens; 0: the model's own limit."""
     generation: Generation = Generation()
     """How to answer. The model supports all that is set."""
+    output: NativeOutput | None = None
+    """The schema that the provider is to keep in the last answer of a run; None: none, or it is that of a tool."""
     purpose: Purpose = Purpose.CONVERSATION
     """Only the scripted model uses it."""
     cache_key: str = ""

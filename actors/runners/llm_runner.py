@@ -61,6 +61,8 @@ class LlmRequest:
     """Returns the content of an answer with a verdict on each call of a client's tool (runner's thread)."""
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
     """Reads what the calls of the response are about (runner's thread)."""
+    output_schema: str
+    """The JSON Schema of the run's output; "" if it has none."""
     cancel: CancelToken
 
 
@@ -206,6 +208,8 @@ class LlmRunner(Actor):
         return LlmAborted(self._clock.now_ms(), self._request.request_id, self._request.attempt, usage)
 
     def _response(self, answer: ModelAnswer) -> LlmResponse:
+        schema = self._request.output_schema
+        output, problem = offered_tools.output_of(schema, answer) if schema else ("", "")
         return LlmResponse(
             at=self._clock.now_ms(),
             request_id=self._request.request_id,
@@ -216,6 +220,8 @@ class LlmRunner(Actor):
             truncated=answer.truncated,
             refusal=answer.refusal,
             subjects=self._request.subjects(answer.content),
+            output=output,
+            output_problem=problem,
         )
 
     def _error(
@@ -262,7 +268,8 @@ class ModelRequests:
         build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
         judge = functools.partial(offered_tools.judged, tools=record.profile.client_tools)
         subjects = functools.partial(call_subjects, self._services, record)
-        self._current = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, token)
+        schema = record.state.ledger.output_schema
+        self._current = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, schema, token)
         pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, token)
         ended = functools.partial(self._on_end, record.id)
         try:

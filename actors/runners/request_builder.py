@@ -10,7 +10,7 @@ from actors.core.profile import Generation
 from actors.ports import ModelRequest, ToolSpec
 from actors.runners.history_cache import HistoryCache
 from actors.runtime.generation import supported
-from actors.runtime.offered_tools import offered_in
+from actors.runtime.offered_tools import offered_in, output_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class RequestBuilder:
         """
         images = self._services.images
         tools: tuple[ToolSpec, ...] = ()
-        generation = Generation()
+        generation, output = Generation(), None
 
         def size_of(image: Image) -> int:
             return images.view_bytes(record.id, image, cancel)
@@ -66,6 +66,9 @@ class RequestBuilder:
         else:
             tools = self._tools(record, model)
             generation = supported(_generation(record), model.info)
+            if schema := record.state.ledger.output_schema:
+                output, submitting = output_form(schema, model.info)
+                tools = (*tools, *submitting)
             view = history.view(effect.through_sequence, model.info, size_of)
         return ModelRequest(
             conversation_id=record.id,
@@ -77,6 +80,7 @@ class RequestBuilder:
             view_of=lambda image: images.view(record.id, image, cancel),
             max_output=generation.max_output_tokens,
             generation=generation,
+            output=output,
             cache_key=record.profile.cache_key,
         )
 

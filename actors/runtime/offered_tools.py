@@ -1,24 +1,40 @@
-"""Tools that clients run: what a model is offered of them, and whether its calls fit them. Any thread."""
+"""Tools beside the server's own: what a model is offered of them, and whether its answer fits them. Any thread.
+
+They are those that clients run, and submit_output, by which a run with an output schema ends.
+"""
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from actors.core.content import ToolUse
-from actors.core.context import Mode
+from actors.core.content import ToolUse, text_of, tool_uses
+from actors.core.context import Mode, ToolGroup, ToolTraits
+from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.ports import InvalidToolInputError, ToolSpec
 from actors.ports.json_schema import JsonSchema
+from actors.ports.output_schema import judged_output, native_output, object_schema
 from actors.ports.tools import input_misfit, parse_arguments
 
 if TYPE_CHECKING:
     from actors.core.content import Content
     from actors.core.profile import ClientTool
+    from actors.ports import ModelAnswer, ModelInfo
+    from actors.ports.output_schema import NativeOutput
 
 SCHEMAS = 256
 """Number of compiled schemas that are kept."""
+
+
+_OUTPUT_DESCRIPTION = (
+    "End your work on the person's request with its result: the program that asked wants a value that fits this "
+    "schema, and no text. Call this once, when everything else is done, as the only call of your response. Text alone "
+    "does not count."
+)
+_OUTPUT_TRAITS = ToolTraits(SUBMIT_OUTPUT, ToolGroup.OTHER)
 
 
 @lru_cache(maxsize=SCHEMAS)
@@ -57,3 +73,23 @@ def _judged(call: ToolUse, tool: ClientTool) -> ToolUse:
     except InvalidToolInputError as invalid:
         bad = str(invalid)
     return msgspec.structs.replace(call, group=tool.group, bad_input=bad)
+
+
+def output_form(schema: str, model: ModelInfo) -> tuple[NativeOutput | None, tuple[ToolSpec, ...]]:
+    """Return how a model is asked for a value of a schema: the schema for its provider, or else a tool to call."""
+    value = json.loads(schema)
+    if model.structured_output and (native := native_output(value)):
+        return native, ()
+    return None, (ToolSpec(_OUTPUT_DESCRIPTION, object_schema(value), _OUTPUT_TRAITS, essential=True),)
+
+
+def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
+    """Return the valid value of an answer as JSON, and what does not fit; both are empty if the run goes on.
+
+    The value is the input of submit_output, if that is the only call, or else the text of an answer without calls.
+    """
+    calls = list(tool_uses(answer.content))
+    text = text_of(answer.content).strip()
+    if [call.name for call in calls] == [SUBMIT_OUTPUT] and not answer.truncated:
+        text = calls.pop().input
+    return judged_output(schema, text) if text and not calls else ("", "")

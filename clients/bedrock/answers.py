@@ -35,18 +35,20 @@ DecideT = TypeVar("DecideT", bound=Callable[[Approval], Any])
 
 
 class Answer(str):
-    """The agent's last text, as a `str` with the attributes `run` and `usage`."""
+    """The agent's last text, as a `str` with the attributes `run`, `usage` and `output`."""
 
     run: str
     """The resource name of the run."""
     usage: Usage
     """The usage of the model's responses in this run; that of sub-agents is in their own conversations."""
+    output: Any
+    """The value of a run with an output schema; None if it had none."""
 
     @classmethod
-    def of(cls, text: str, *, run: str, usage: Usage) -> Self:
+    def of(cls, text: str, *, run: str, usage: Usage, output: Any = None) -> Self:
         """Create an answer from a text."""
         answer = cls(text)
-        answer.run, answer.usage = run, usage
+        answer.run, answer.usage, answer.output = run, usage, output
         return answer
 
     @property
@@ -56,7 +58,13 @@ class Answer(str):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the text and the attributes as values for JSON; `usage` as `Usage.to_dict` returns it."""
-        return {"text": str(self), "run": self.run, "conversation": self.conversation, "usage": self.usage.to_dict()}
+        return {
+            "text": str(self),
+            "run": self.run,
+            "conversation": self.conversation,
+            "usage": self.usage.to_dict(),
+            "output": self.output,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Model(Wrapper[v1.Model]):
     """The efforts that `Generation` can ask it for."""
     temperature: bool
     """Whether `Generation` can set its temperature."""
+    structured_output: bool
+    """Whether its provider keeps the output schema of a run by itself; otherwise the agent calls a tool."""
 
 
 @dataclass(frozen=True, slots=True)

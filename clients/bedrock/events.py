@@ -26,7 +26,7 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
@@ -146,6 +146,8 @@ class RunStopped(Wrapper[v1.Event.RunStopped]):
     """The cause in more detail, e.g. "restart"; empty if there is none."""
     error: RunError | None
     """Why it failed; None unless the reason is "error"."""
+    output: Any = field(hash=False)
+    """The value of a run with an output schema, which fits it; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +216,14 @@ class Stop:
     """Why it failed, e.g. "auth"; empty unless it failed."""
     error_message: str = ""
     """The same for people, with what to do about it."""
+    output: Any = field(default=None, hash=False)
+    """The value of a run with an output schema, which fits it; None if there is none."""
 
     @classmethod
     def of(cls, stopped: RunStopped) -> Stop:
         """Create the end of a run from the event that reports it."""
         kind, message = ("", "") if stopped.error is None else (stopped.error.kind, stopped.error.message)
-        return cls(stopped.reason, stopped.detail, cast("ErrorKind", kind), message)
+        return cls(stopped.reason, stopped.detail, cast("ErrorKind", kind), message, stopped.output)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as values for JSON, empty ones too."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
@@ -94,3 +94,5 @@ class RequestCycle(Wrapper[v1.RequestCycle]):
     """When the run ended; None while it continues."""
     events: tuple[str, ...]
     """The events that both views are made of, a JSON object each; empty unless requested."""
+    output: Any = field(hash=False)
+    """The value of a run with an output schema; None if there is none."""

@@ -62,6 +62,7 @@ ErrorKind = Literal[
     "interrupted",
     "response_too_large",
     "resource_exhausted",
+    "output_invalid",
 ]
 SystemMessageKind = Literal[
     "mode_restricted",
@@ -76,6 +77,7 @@ SystemMessageKind = Literal[
     "summary_fallback",
     "sub_agent_results",
     "interrupted",
+    "output_nudge",
     "mcp_restarted",
     "forked",
 ]

@@ -64,6 +64,8 @@ def _of_a_steer(request: v1.SendMessageRequest) -> Iterator[tuple[str, str]]:
     """Yield what a steer brings although only the first message of a run can."""
     if request.HasField("generation"):
         yield "generation", "cannot be set with a steer, which goes into a run that has its settings"
+    if request.HasField("output_schema"):
+        yield "output_schema", "cannot be set with a steer, which goes into a run that has its output"
 
 
 def _value(request: Message, field: str) -> Any:

@@ -150,6 +150,7 @@ def model(info: ModelInfo, default: str) -> v1.Model:
         default=info.name == default,
         reasoning_efforts=[REASONING_EFFORT[effort] for effort in info.reasoning_efforts],
         temperature=info.temperature,
+        structured_output=info.structured_output,
     )
 
 

@@ -144,6 +144,7 @@ def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requ
         delivery=_DELIVERY[request.delivery].value,
         expected_run=run_in(request.expected_run),
         generation=_generation(request.generation) if request.HasField("generation") else None,
+        output_schema=json_text(plain(request.output_schema)) if request.HasField("output_schema") else "",
         request_id=request.request_id.lower(),
         body_hash=body_hash(request, "name"),
     )

@@ -12,7 +12,7 @@ from actors.core.content import Message, SubAgentComplete, ToolCancelled, ToolEr
 from server.contract import resource_names as names
 from server.wire.enums import STOP_REASON, TOOL_GROUP
 from server.wire.messages import message, tool_call, tool_result
-from server.wire.values import timestamp, usage
+from server.wire.values import json_value, timestamp, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,6 +113,7 @@ class CycleView:
             events=map(cycles.encode_line, cycles.events_in(cycle)) if view in _EVENTS else (),
             start_time=timestamp(cycle.root.at),
             end_time=timestamp(stop.at if stop else 0),
+            output=json_value(stop.output) if stop and stop.output else None,
         )
 
     def _message(self, said: cycles.UserMessage) -> v1.Message:

@@ -31,7 +31,7 @@ from server.wire import agents
 from server.wire.conversation_messages import client_tool_call, pending_approval, state
 from server.wire.enums import CONTEXT_STATE, DECISION, MODE, STOP_REASON
 from server.wire.messages import message, queued
-from server.wire.values import duration, failure, run_error, timestamp, usage
+from server.wire.values import duration, failure, json_value, run_error, timestamp, usage
 
 if TYPE_CHECKING:
     from actors.ports import StoredEvent
@@ -131,6 +131,8 @@ def _run_stopped(conversation_id: str, stop: RunStop) -> v1.Event.RunStopped:
     if stop.reason is StopReason.ERROR:
         known = stop.detail in ErrorKind.__members__.values()
         answer.error.CopyFrom(run_error(stop.detail if known else ErrorKind.UNKNOWN, stop.message))
+    if stop.output:
+        answer.output.CopyFrom(json_value(stop.output))
     return answer
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from bedrock import v1
+from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -117,3 +118,8 @@ def run_error(kind: ErrorKind | str, message: str) -> v1.RunError:
 def failure(value: LlmFailure | None) -> v1.RunError | None:
     """Return the error of a failed model request; None if there is none."""
     return None if value is None else run_error(value.kind, value.message)
+
+
+def json_value(text: str) -> Value:
+    """Return the value of a JSON text."""
+    return json_format.Parse(text, Value())

@@ -229,6 +229,8 @@ def _system(message: Message) -> str:
             return "round cap"
         case SystemKind.BUDGET:
             return "budget reached"
+        case SystemKind.OUTPUT_NUDGE:
+            return "output does not fit"
         case SystemKind.NUDGE:
             return "call submit_result"
         case SystemKind.GRACE:

@@ -116,6 +116,7 @@ def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
         total_usage=Usage(tape.pick((100, 5_000))),
         aside_usage=Usage(tape.pick((0, 5_000))),
         run_usage=Usage(tape.pick((100, 3_000))),
+        output_schema="" if sub_agent else tape.pick(("", "", "{}")),
     )
 
 
@@ -244,7 +245,9 @@ def a_command(tape: Tape) -> Event:
     """Anything that may be asked for."""
     run = tape.pick(("", f"c:{RUN}", f"c:{RUN - 1}"))
     commands: tuple[Event, ...] = (
-        UserMessage(600, "new", "hello", (), tape.pick(tuple(Delivery)), run, tape.pick((None, HOW))),
+        UserMessage(
+            600, "new", "hello", (), tape.pick(tuple(Delivery)), run, tape.pick((None, HOW)), tape.pick(("", "{}"))
+        ),
         UserCancel(600, run, discard_queued=tape.pick((False, True))),
         ApprovalResponse(600, tape.pick(("t-x-0", "t-x-1", "t-none")), tape.pick((True, False)), "because"),
         TriggerContinuation(600),
@@ -268,7 +271,9 @@ def an_outcome(tape: Tape, *, mine: bool) -> Event:
     ended: AgentOutcome = AgentSucceeded("found") if ends else AgentFailed(ErrorKind.UNKNOWN, "no", "half")
     outcomes: tuple[Event, ...] = (
         LlmResponse(
-            600, *request, content, ends, usage, cut, tape.pick((False, False, True)), some_subjects(content, tape)
+            *(600, *request, content, ends, usage, cut, tape.pick((False, False, True)), some_subjects(content, tape)),
+            output=tape.pick(("", "1")),
+            output_problem=tape.pick(("", "it does not fit")),
         ),
         LlmError(600, *request, LlmFailure(tape.pick(tuple(ErrorKind)), "it failed"), wait, usage),
         LlmStreamStarted(600, *request),

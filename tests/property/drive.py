@@ -160,16 +160,19 @@ def an_answer(world: World, request: Request, tape: Tape) -> LlmResponse:
         content = (Reasoning("hm", "demo", "demo", "{}"), *content)
     ends = kind in ("text", "empty", "refusal")
     cut = kind == "cut" or tape.one_in(16)
+    output, problem = "", ""
+    if world.state.ledger.output_schema and not isinstance(world.state, AwaitingContinuation):
+        if kind == "tools" and tape.one_in(2):
+            content = (ToolUse(f"o-{tag}", "submit_output", "{}"),)
+        judged = (not cut and not tool_uses(content)) or [call.name for call in tool_uses(content)] == ["submit_output"]
+        output, problem = tape.pick((("1", ""), ("", "it does not fit"))) if judged else ("", "")
     return LlmResponse(
-        world.now,
-        request.request_id,
-        request.attempt,
-        content,
-        ends,
-        usage,
+        *(world.now, request.request_id, request.attempt, content, ends, usage),
         truncated=cut,
         refusal=kind == "refusal",
         subjects=some_subjects(content, tape),
+        output="" if cut else output,
+        output_problem=problem,
     )
 
 
@@ -356,7 +359,9 @@ def progress(world: World, tape: Tape) -> None:
     elif world.context.is_sub_agent:
         world.apply(StartSubAgent(world.now, world.new_id("task"), "do it", tape.pick((0, 0, 2, 1, 30))))
     else:
-        world.apply(UserMessage(world.now, world.new_id("m"), "hello", (PICTURE,) * tape.pick((0, 1))))
+        schema = tape.pick(("", "", "{}"))
+        images = (PICTURE,) * tape.pick((0, 1))
+        world.apply(UserMessage(world.now, world.new_id("m"), "hello", images, output_schema=schema))
 
 
 def _backs_off(world: World) -> bool:
@@ -380,7 +385,8 @@ def message(world: World, tape: Tape) -> None:
     delivery = tape.pick((Delivery.STEER, Delivery.FOLLOW_UP, Delivery.REJECT))
     ledger = world.state.ledger
     expected = tape.pick(("", "", "", f"{world.context.conversation_id}:{ledger.run}"))
-    world.apply(UserMessage(world.now, world.new_id("m"), "also", (), delivery, expected))
+    schema = "{}" if delivery is Delivery.FOLLOW_UP and tape.one_in(4) else ""
+    world.apply(UserMessage(world.now, world.new_id("m"), "also", (), delivery, expected, output_schema=schema))
 
 
 def cancel(world: World, tape: Tape) -> None:

@@ -327,8 +327,19 @@ def _stops(before: State, event: Event, after: State, effects: tuple[Effect, ...
     )
     if interrupts and before.ledger.live and stops:
         check("C33 an interrupted run", stops[0].reason == "interrupted", stops, event)
+    for stop in stops[:1]:
+        _output(before, event, stop)
     if isinstance(after, Completed) and stops:
         check("C33 a submitted result", stops[0].reason == "completed", stops)
+
+
+def _output(before: State, event: Event, stop: RunStop) -> None:
+    """A run that completes has the value of its last answer if it has a schema; no other run has one."""
+    told = event.output if isinstance(event, LlmResponse) else ""
+    expected = before.ledger.output if isinstance(before, AwaitingContinuation) else told
+    wanted = bool(before.ledger.output_schema) and stop.reason == "completed"
+    check("C57 the output is the last answer's", stop.output == (expected if wanted else ""), stop, event)
+    check("C57 a completed run has its output", stop.output or not wanted or stop.detail == "context_exhausted", stop)
 
 
 def _cancelled_calls(before: State, event: UserCancel, effects: tuple[Effect, ...]) -> None:

@@ -90,7 +90,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PeeweeSto
     """A life that has everything in it, in a file; and a way into that file behind the store's back."""
     path = tmp_path_factory.mktemp("audit")
     store = open_store(path)
-    world = WrittenWorld(store, a_context(tape := Tape(random.Random(22).randbytes(700))))
+    world = WrittenWorld(store, a_context(tape := Tape(random.Random(1).randbytes(700))))
     live(world, tape)
     store.commit(replace(world.a_commit(), command=CommandRecord("r1", "hash", b'"answer"', 1)))
     store.put_attachment("c", Attachment("sha256-1", "image/png", b"bytes", 1, 2))
@@ -181,7 +181,7 @@ def judged(world: WrittenWorld, told: Sequence[Durable]) -> list[str]:
 def test_a_story_in_which_something_is_missing_or_repeated_is_invalid(kind: type[Durable], way: str) -> None:
     """Hashes and digests may be right: what a faulty server writes is whole, and wrong all the same."""
     looked_at = 0
-    for seed in (22, 35, 37):
+    for seed in (12, 35, 37):
         tape = Tape(random.Random(seed).randbytes(700))
         world = WrittenWorld(MemoryStore(), a_context(tape))
         live(world, tape)

@@ -112,6 +112,7 @@ class HttpModel:
             known=known,
             reasoning_efforts=limits.reasoning_efforts,
             temperature=limits.temperature and provider.protocol != ANTHROPIC,
+            structured_output=provider.structured_output,
             answer_limit=_answer_limit(provider, limits, known=known),
         )
         return info, limits

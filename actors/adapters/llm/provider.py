@@ -182,6 +182,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """openai-chat only: the role of the system prompt; some servers expect "developer"."""
     echo_reasoning: str = "calls"
     """openai-chat only: which answers are sent back with their reasoning: those with "calls", "always", "never"."""
+    structured_output: bool = False
+    """Whether the server keeps a JSON Schema beside tools; if not, a run with an output schema ends by a tool call."""
     cost_in_usage: bool = False
     """openai-chat only: the usage has a "cost" in dollars, which replaces the price list."""
 
@@ -327,6 +329,7 @@ def _with_preset(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     usual = dict(presets()[preset])
     if settings.get("base_url", usual.get("base_url")) != usual.get("base_url"):
         usual.pop("small_model", None)  # a server at another address may not serve it
+        usual.pop("structured_output", None)
     if any(key in settings for key in _KEY_SETTINGS):
         usual.pop("api_key_env", None)
     return {**usual, **settings}

@@ -48,11 +48,11 @@ def settled_inputs(part: Commit) -> Iterator[SettledInput]:
 
 
 def run_values(conversation_id: str, ended: StoppedRun) -> tuple[str | int, ...]:
-    """Return the values of the columns RUN."""
+    """Return the values of the columns RUN. `message` has the output of a run that did not fail, which has no text."""
     stop = ended.stop
     values = (
-        conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message, ended.last_sequence,
-        ended.at,
+        conversation_id, ended.revision, stop.run, stop.reason.value, stop.detail, stop.message or stop.output,
+        ended.last_sequence, ended.at,
     )  # fmt: skip
     return (*values, digest_of(values))
 
@@ -61,7 +61,9 @@ def run_of(row: tuple[Any, ...]) -> StoppedRun:
     """Convert a row with the columns RUN to a stopped run. Raises ValueError."""
     _, revision, run, reason, detail, message, last_sequence, at, _ = row
     refuse_non_numbers(revision, last_sequence, at)
-    return StoppedRun(revision, at, RunStop(run, StopReason(reason), detail, message), last_sequence)
+    failed = StopReason(reason) is StopReason.ERROR
+    stop = RunStop(run, StopReason(reason), detail, message if failed else "", "" if failed else message)
+    return StoppedRun(revision, at, stop, last_sequence)
 
 
 def fate_values(conversation_id: str, settled: SettledInput) -> tuple[str | int, ...]:

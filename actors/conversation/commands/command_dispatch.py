@@ -60,7 +60,8 @@ from actors.messages.commands import (
 )
 from actors.messages.outcomes import CreateSubAgent
 from actors.messages.refusals import EtagMismatchError, InvalidFieldError
-from actors.ports import ConversationRecord, StoreUnavailableError, live_run
+from actors.ports import ConversationRecord, StoreUnavailableError, live_run, output_schema
+from actors.ports.json_schema import InvalidSchemaError
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation
 from actors.runtime.generation import check_generation
@@ -159,6 +160,7 @@ class CommandDispatch:
         _refuse_archived(loaded)
         if request.generation:
             check_generation(request.generation, validation.served_model(self._services, loaded.record.model).info)
+        _check_output_schema(request.output_schema)
         event = UserMessage(
             at=self._pipeline.now(),
             message_id=self._services.ids.message(),
@@ -167,6 +169,7 @@ class CommandDispatch:
             delivery=_delivery(request.delivery),
             expected_run=request.expected_run,
             generation=request.generation,
+            output_schema=request.output_schema,
         )
         self._pipeline.executor.read_history(loaded.record)
         unit = loaded.begin()
@@ -368,6 +371,17 @@ def _delivery(name: str) -> Delivery:
         return Delivery(name)
     except ValueError:
         raise InvalidFieldError("delivery", f"there is no delivery {name!r}") from None
+
+
+def _check_output_schema(schema: str) -> None:
+    """Raise InvalidFieldError unless a text is empty or a JSON Schema that a run can end with."""
+    if len(schema.encode()) > output_schema.MAX_SCHEMA_BYTES:
+        raise InvalidFieldError("output_schema", f"must have at most {output_schema.MAX_SCHEMA_BYTES} bytes as JSON")
+    try:
+        if schema:
+            output_schema.compiled(schema)
+    except InvalidSchemaError as error:
+        raise InvalidFieldError("output_schema", str(error)) from None
 
 
 def _refuse_archived(loaded: LoadedConversation) -> None:

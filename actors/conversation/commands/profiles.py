@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.messages.refusals import InvalidFieldError
 from actors.ports.json_schema import InvalidSchemaError
 from actors.runtime.offered_tools import compiled
@@ -37,6 +38,7 @@ def checked(services: Services, wanted: Profile) -> Profile:
 def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> tuple[ClientTool, ...]:
     """Return these tools of clients. Raises InvalidFieldError, which names the first one that cannot be offered."""
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
+    ours.add(SUBMIT_OUTPUT)
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         if text := _name_fault(tool.name, ours, seen):

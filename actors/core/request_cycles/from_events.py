@@ -56,8 +56,8 @@ def events_of(
                 yield UserMessageWithdrawn(queued.message_id)
             case MessageAdded(message=message) if message.id not in accepted:
                 yield from _events_of_message(message, groups)
-            case RunStopped(run, reason, detail):
-                yield RunStop(reason, detail, run, at)
+            case RunStopped(run, reason, detail, output=output):
+                yield RunStop(reason, detail, run, at, output)
             case _:
                 pass
 

@@ -88,6 +88,8 @@ class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
     detail: str = ""
     run: str = ""
     at: Milliseconds = 0
+    output: str = ""
+    """The run's output, as JSON; "" if it has none."""
 
 
 CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolResult | RunStop

@@ -47,7 +47,7 @@ def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> 
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
-    begin_run(builder, event.generation)
+    begin_run(builder, event.generation, event.output_schema)
     builder.add_user_message(event.message_id, event.text, event.images, "direct")
     return builder.finish(AwaitingLlm(builder.ledger, LlmReason.USER_MESSAGE), *after_failure(state))
 
@@ -92,7 +92,7 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
     if len(ledger.steers) + len(ledger.follows) >= context.limits.max_queue:
         raise Rejected(Reason.QUEUE_FULL)
     builder = TransitionBuilder(state, context, event.at)
-    waiting = QueuedInput(event.message_id, event.text, event.images, event.at, event.generation)
+    waiting = QueuedInput(event.message_id, event.text, event.images, event.at, event.generation, event.output_schema)
     if event.delivery is Delivery.STEER:
         builder.ledger = replace(ledger, steers=(*ledger.steers, waiting))
     else:

@@ -23,7 +23,14 @@ from actors.core.steps.approvals import Judgement, Verdict, ask, denial, judge
 from actors.core.steps.inference import begin_request, begin_summary, discard_stream
 from actors.core.steps.retries import request_failed
 from actors.core.steps.run_endings import become_idle, fail_sub_agent
-from actors.core.steps.submissions import accept_submission, has_submission, submission_of
+from actors.core.steps.submissions import (
+    accept_output,
+    accept_submission,
+    has_output_call,
+    has_submission,
+    submission_of,
+    take_output,
+)
 from actors.core.steps.tool_results import deny_calls, skip_calls
 from actors.core.steps.tool_rounds import end_round, run_next_call
 from actors.core.steps.usage import account_usage
@@ -113,10 +120,14 @@ def _handle_sub_agent_response(builder: TransitionBuilder, state: LlmRequesting,
 
 def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> TransitionResult:
     if answer.full:
-        skip_calls(builder, answer.call_ids, texts.CONTEXT_LIMIT)
-        return begin_summary(builder, tuple(call.name for call in answer.calls), _PROCESSING)
+        return _use_up_context(builder, answer)
     if answer.event.truncated and answer.calls:
         return _refuse_calls(builder, answer, texts.CUT_OFF)
+    with_output = bool(builder.ledger.output_schema)
+    if with_output and has_output_call(answer.calls):
+        if len(answer.calls) > 1:
+            return _refuse_calls(builder, answer, texts.BAD_OUTPUT)
+        return take_output(builder, answer.event, answer.calls)
     judged = _judged(builder, answer)
     if denied := _first(judged, Verdict.DENY):
         return _deny(builder, answer, denied, judged[denied])
@@ -127,6 +138,8 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
         return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
     if _is_unfinished(builder, state, answer):
         return _continue(builder, state)
+    if with_output:
+        return take_output(builder, answer.event, ())
     if builder.ledger.steers:
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), _PROCESSING)
     return become_idle(builder, StopReason.COMPLETED, _detail(answer), _PROCESSING)
@@ -158,6 +171,16 @@ def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Ju
     text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
     deny_calls(builder, answer.call_ids, denied, text)
     return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED), _PROCESSING)
+
+
+def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
+    """Request the summary of a full context: no call runs, but a valid output is kept for the end of the run."""
+    if builder.ledger.output_schema and answer.event.output:
+        accept_output(builder, answer.calls)
+        builder.ledger = replace(builder.ledger, output=answer.event.output)
+        return begin_summary(builder, (), _PROCESSING)
+    skip_calls(builder, answer.call_ids, texts.CONTEXT_LIMIT)
+    return begin_summary(builder, tuple(call.name for call in answer.calls), _PROCESSING)
 
 
 def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> TransitionResult:

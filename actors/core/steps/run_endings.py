@@ -25,10 +25,11 @@ def become_idle(
     reason: StopReason,
     detail: str = "",
     *through: ContextState,
+    output: str = "",
     drop_queue: bool = False,
 ) -> TransitionResult:
-    """Close the run and become Idle."""
-    close_run(builder, reason, detail, drop_queue=drop_queue)
+    """Close the run, with its output if it has one, and become Idle."""
+    close_run(builder, reason, detail, output=output, drop_queue=drop_queue)
     return builder.finish(Idle(builder.ledger), *through)
 
 
@@ -91,7 +92,12 @@ def exhaust_context(
 ) -> TransitionResult:
     """End a conversation permanently, its context being full (REQ-BED-021); its summary message is already added."""
     close_run(
-        builder, reason, "context_exhausted", message=summary if reason is StopReason.ERROR else "", drop_queue=True
+        builder,
+        reason,
+        "context_exhausted",
+        message=summary if reason is StopReason.ERROR else "",
+        output=builder.ledger.output,
+        drop_queue=True,
     )
     return builder.finish(ContextExhausted(builder.ledger, summary), *through)
 

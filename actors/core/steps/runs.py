@@ -17,22 +17,31 @@ if TYPE_CHECKING:
     from actors.core.steps.transition_builder import TransitionBuilder
 
 
-def open_run(builder: TransitionBuilder, generation: Generation | None = None) -> None:
+def open_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
     """Open the next run. It offers the tools of clients that its first mode allows until it ends.
 
-    `generation` are the settings that its first message brings.
+    `generation` and `output_schema` are what its first message brings.
     """
     ledger, context = builder.ledger, builder.context
     mode = context.mode if any(traits.client for traits in context.tools) else None
     builder.ledger = replace(
-        ledger, run=ledger.run + 1, live=True, rounds=0, run_usage=Usage(), run_mode=mode, generation=generation
+        ledger,
+        run=ledger.run + 1,
+        live=True,
+        rounds=0,
+        run_usage=Usage(),
+        run_mode=mode,
+        generation=generation,
+        output_schema=output_schema,
+        output="",
+        nudges=0,
     )
 
 
-def begin_run(builder: TransitionBuilder, generation: Generation | None = None) -> None:
+def begin_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
     """Deliver the notice of an interrupted run, if there is one, and open the next run."""
     deliver_interruption_notice(builder)
-    open_run(builder, generation)
+    open_run(builder, generation, output_schema)
 
 
 def close_run(
@@ -41,6 +50,7 @@ def close_run(
     detail: str = "",
     *,
     message: str = "",
+    output: str = "",
     drop_queue: bool = False,
 ) -> None:
     """Return queued steers to their senders, persist the state, and stop the run if one is open.
@@ -53,7 +63,7 @@ def close_run(
     run = builder.run
     if run:
         builder.ledger = replace(builder.ledger, live=False)
-        builder.notify(RunStop(run, reason, detail, message))
+        builder.notify(RunStop(run, reason, detail, message, output))
     only_completed = builder.context.follow_up_policy is FollowUpPolicy.COMPLETED_ONLY
     if drop_queue or (only_completed and reason is not StopReason.COMPLETED):
         _drop_follow_ups(builder)
@@ -94,5 +104,5 @@ def _drop_follow_ups(builder: TransitionBuilder) -> None:
 def _open_with(builder: TransitionBuilder, follow_up: QueuedInput, fate: Fate) -> None:
     builder.ledger = replace(builder.ledger, follows=builder.ledger.follows[1:])
     builder.notify(QueueChanged(follow_up, "follow_up", fate))
-    open_run(builder, follow_up.generation)
+    open_run(builder, follow_up.generation, follow_up.output_schema)
     builder.add_user_message(follow_up.message_id, follow_up.text, follow_up.images, "follow_up")

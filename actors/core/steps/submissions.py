@@ -1,4 +1,8 @@
-"""The tools submit_result and submit_error, which end a sub-agent inside the transition."""
+"""Submissions, which end a run inside the transition.
+
+Sub-agents call submit_result or submit_error. The agent of a run with an output schema calls submit_output, or answers
+with the value itself where the provider keeps a schema; the value was judged when the answer was read.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from actors.core.content import SubAgentComplete, ToolOutcome, ToolUse
+from actors.core.content import SubAgentComplete, SystemKind, ToolError, ToolOutcome, ToolSuccess, ToolUse
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import StopReason
+from actors.core.states import AwaitingLlm, LlmReason
 from actors.core.steps import texts
-from actors.core.steps.run_endings import complete_sub_agent, fail_sub_agent
+from actors.core.steps.run_endings import become_idle, complete_sub_agent, fail_run, fail_sub_agent
 from actors.core.steps.tool_results import add_result
 
 if TYPE_CHECKING:
+    from actors.core.events import LlmResponse
     from actors.core.result import TransitionResult
     from actors.core.steps.transition_builder import TransitionBuilder
 
 SUBMIT_RESULT = "submit_result"
 SUBMIT_ERROR = "submit_error"
 SUBMISSIONS = frozenset({SUBMIT_RESULT, SUBMIT_ERROR})
+SUBMIT_OUTPUT = "submit_output"
 
 
 class SubmitResult(Struct, frozen=True):
@@ -66,3 +74,39 @@ def accept_submission(
     add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED, success=False, outcome=ToolOutcome.OK))
     kind, reason = ErrorKind.SUB_AGENT_ERROR, StopReason.ERROR
     return fail_sub_agent(builder, kind, error, reason, kind.value, through, keep_partial=False)
+
+
+def has_output_call(calls: tuple[ToolUse, ...]) -> bool:
+    """Whether a call of submit_output is among the calls."""
+    return any(call.name == SUBMIT_OUTPUT for call in calls)
+
+
+def take_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[ToolUse, ...]) -> TransitionResult:
+    """Handle an answer that ends a run with an output schema: by its value, by submit_output alone, or without a value.
+
+    A valid value completes the run, unless steers wait: then it goes on, and a later value counts. The agent is
+    reminded of a missing or invalid one, and the run fails after too many reminders.
+    """
+    through = ContextState.PROCESSING_LLM_RESPONSE
+    if event.output:
+        accept_output(builder, calls)
+        if builder.ledger.steers:
+            return builder.finish(AwaitingLlm(builder.ledger, LlmReason.STEER), through)
+        return become_idle(builder, StopReason.COMPLETED, "", through, output=event.output)
+    problem = event.output_problem or texts.OUTPUT_MISSING
+    for call in calls:
+        add_result(builder, ToolError(call.id, texts.output_misfit(problem)))
+    if event.refusal:
+        return fail_run(builder, ErrorKind.OUTPUT_INVALID, texts.OUTPUT_REFUSED, through)
+    if builder.ledger.nudges >= builder.context.limits.max_nudges:
+        return fail_run(builder, ErrorKind.OUTPUT_INVALID, texts.output_invalid(problem), through)
+    builder.ledger = replace(builder.ledger, nudges=builder.ledger.nudges + 1)
+    if not calls:
+        builder.add_system_message(SystemKind.OUTPUT_NUDGE, texts.output_nudge(problem), meta=True)
+    return builder.finish(AwaitingLlm(builder.ledger, LlmReason.NUDGE), through)
+
+
+def accept_output(builder: TransitionBuilder, calls: tuple[ToolUse, ...]) -> None:
+    """Add the result of the submit_output call of a valid value; `calls` has none if the answer is the value itself."""
+    for call in calls:
+        add_result(builder, ToolSuccess(call.id, texts.OUTPUT_TAKEN))

@@ -26,6 +26,10 @@ CANNOT_ASK = NOT_EXECUTED + "it needs approval, and sub-agents cannot ask"
 NOT_OFFERED = NOT_EXECUTED + "this conversation is not offered that tool"
 NOT_IN_MODE = {mode: f"{NOT_EXECUTED}in {mode.value} mode only read-only tools of clients are called" for mode in Mode}
 NO_SUCH_WAIT = "no call of this id waits for an answer"
+BAD_OUTPUT = NOT_EXECUTED + "submit_output must be the only call in the response"
+OUTPUT_TAKEN = "accepted"
+OUTPUT_MISSING = "there is no value"
+OUTPUT_REFUSED = "The run has no output: the model refused to answer. Ask in another way, or another model."
 FAULT = "Interrupted by an internal error of the server"
 SUBMITTED = "submitted"
 TOOL_ABORTED = "The tool was stopped unexpectedly; what it had done until then is unknown."
@@ -120,6 +124,25 @@ def client_silent(seconds: int) -> str:
 def denied_by(rule: str) -> str:
     """Return the result of a call that an approval rule denies; `rule` says which."""
     return f"Denied: {rule}. Do not try it in another way; say what you need it for."
+
+
+def output_misfit(problem: str) -> str:
+    """Return the result of a call of submit_output whose value does not fit."""
+    return f"Not accepted: {problem}. Call submit_output again with a value that fits its schema."
+
+
+def output_nudge(problem: str) -> str:
+    """Return the reminder to a model that ended its turn without a valid value."""
+    return (
+        f"This run ends with a value that fits a JSON Schema, and your answer has none: {problem}. "
+        "Call submit_output with the value if there is that tool; otherwise answer with the JSON of the value, and "
+        "nothing else."
+    )
+
+
+def output_invalid(problem: str) -> str:
+    """Return the message for a run that failed because no value fitted its output schema."""
+    return f"The run has no output that fits its schema. Of the last attempt: {problem}. Send a message to try again."
 
 
 def sub_agent_cancelled(reason: str) -> str:

@@ -77,6 +77,7 @@ class AsyncConversation:
         wait_for_others: bool = False,
         expected_run: str = "",
         generation: Generation | None = None,
+        output_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncRun:
@@ -94,6 +95,8 @@ class AsyncConversation:
             wait_for_others: Leave approvals open that the loop does not answer, so that other clients can answer them.
             expected_run: Refuse with RunOver unless this run is in progress.
             generation: How the model is to answer in this run; what is not set is as the conversation has it.
+            output_schema: A JSON Schema of the value that the run is to end with; see `Stop.output` and
+                `Answer.output`.
             request_id: The id to reuse if this call is repeated; generated if None. The message is stored once.
             timeout: Time limit of sending in seconds; the client's if None.
 
@@ -108,6 +111,7 @@ class AsyncConversation:
             images=images,
             expected_run=expected_run,
             generation=generation,
+            output_schema=output_schema,
             request_id=request_id,
         )
         policy = QuestionPolicy(decider(on_approval), wait_for_others)
@@ -121,6 +125,7 @@ class AsyncConversation:
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
+        output_schema: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Answer:
@@ -135,6 +140,7 @@ class AsyncConversation:
             on_approval: As for `send`. If None, every call that needs approval is denied at once.
             wait_for_others: Leave approvals open, and wait until other clients have answered them.
             generation: As for `send`.
+            output_schema: As for `send`.
             request_id: As for `send`. Asking again with the same id waits for the same run.
             timeout: Seconds until the answer must be there; no limit if None.
 
@@ -143,7 +149,9 @@ class AsyncConversation:
             DeadlineExceeded: There was no answer in time; the run was cancelled.
             AgentBusy, InvalidArgument, …: As for `send`.
         """
-        request = requests.send(self.name, text, images=images, generation=generation, request_id=request_id)
+        request = requests.send(
+            self.name, text, images=images, generation=generation, output_schema=output_schema, request_id=request_id
+        )
         policy = QuestionPolicy(decider(on_approval), wait_for_others)
         return await ask(self._transport, request, policy, Deadline(timeout), self._tools)
 
@@ -155,13 +163,14 @@ class AsyncConversation:
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[AsyncRun]:
         """Send a message as a run that is cancelled if the ``async with`` block, or the sending, is interrupted.
 
         Errors of this package do not cancel the run: it has ended, or continues on the server. The arguments and the
         errors raised are those of `send`.
         """
-        request = requests.send(self.name, text, images=images, generation=generation)
+        request = requests.send(self.name, text, images=images, generation=generation, output_schema=output_schema)
         policy = QuestionPolicy(decider(on_approval), wait_for_others)
         return question(self._transport, request, policy, Deadline(None), self._tools)
 

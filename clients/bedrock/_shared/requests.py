@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
+from google.protobuf import json_format
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.struct_pb2 import Struct
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
@@ -16,7 +19,7 @@ from bedrock.conversations import Budget, ClientTool, Generation, Instructions, 
 from bedrock.states import Approval, ApprovalRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from bedrock.messages import ToolCall
     from bedrock.request_cycles import RequestCycle
@@ -120,10 +123,11 @@ def send(
     images: ImageSource | Sequence[ImageSource] = (),
     expected_run: str = "",
     generation: Generation | None = None,
+    output_schema: Mapping[str, Any] | None = None,
     request_id: str | None = None,
 ) -> v1.SendMessageRequest:
     """Make the request that sends a message."""
-    return new_message(
+    request = new_message(
         v1.SendMessageRequest,
         name=name,
         text=text,
@@ -133,6 +137,9 @@ def send(
         generation=_generation_message(generation),
         request_id=request_id or new_request_id(),
     )
+    if output_schema is not None:
+        request.output_schema.CopyFrom(_struct("output_schema", output_schema))
+    return request
 
 
 def cancel_abandoned(name: str, run: str) -> v1.CancelConversationRequest:
@@ -338,6 +345,16 @@ def tool_result(
         request.json.update(json)
     request.images.extend(image_messages(images))
     return request
+
+
+def _struct(name: str, value: Mapping[str, Any]) -> Struct:
+    """Return the message of a JSON object, or raise TypeError."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
+    try:
+        return json_format.ParseDict(dict(value), Struct())
+    except json_format.ParseError as error:
+        raise TypeError(f"{name}: must hold values of JSON only: {error}") from None
 
 
 def _generation_message(generation: Generation | None) -> v1.Generation | None:

@@ -92,7 +92,7 @@ class RunProgress:
                 self.run = cycle.name
                 self._catch_up(cycle)
                 if cycle.stop_reason:
-                    self.stop = Stop(cycle.stop_reason, cycle.stop_detail)
+                    self.stop = Stop(cycle.stop_reason, cycle.stop_detail, output=cycle.output)
                 return True
         return False
 
@@ -116,7 +116,8 @@ class RunProgress:
         if stop.reason != "completed":
             why = stop.detail or ("cancelled" if stop.reason == "interrupted" else stop.reason)
             raise RunInterrupted(f"the run was cut short: {why}", reason=stop.detail.upper())
-        return Answer.of("".join(self._said.values()), run=self.run, usage=sum(self._usage.values(), Usage()))
+        text, usage = "".join(self._said.values()), sum(self._usage.values(), Usage())
+        return Answer.of(text, run=self.run, usage=usage, output=stop.output)
 
     def _ask(self, event: Event) -> None:
         if event.approval:

@@ -7,7 +7,7 @@ each field of the message:
 |---|---|
 | enum | `str`, the name in lower case without its prefix; the number in digits if this version does not know it |
 | Timestamp, Duration | aware `datetime` in UTC, `timedelta` |
-| Struct | `dict` of plain values, whole numbers as `int` |
+| Struct, Value | `dict` or another plain value, whole numbers as `int`; None if it is not set |
 | another message | its wrapper |
 | repeated, map | `tuple`, `dict` |
 
@@ -268,7 +268,7 @@ def _values_of_unset(wrapper: type[Any]) -> dict[str, Any]:
     for name, descriptor, hint in _typed_fields(wrapper):
         if get_origin(hint) is dict:
             values[name] = _NEW_DICT
-        elif descriptor.has_presence and NoneType in get_args(hint):
+        elif descriptor.has_presence and (hint is Any or NoneType in get_args(hint)):
             values[name] = None
         else:
             values[name] = _converter(descriptor, hint)(getattr(empty, name))
@@ -309,5 +309,7 @@ def _conversion(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
             return length
         case "google.protobuf.Struct":
             return plain
+        case "google.protobuf.Value":
+            return _plain_value
         case _:
             return cast("Callable[[Any], Any]", hint.from_proto)

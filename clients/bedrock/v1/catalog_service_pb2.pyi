@@ -72,6 +72,7 @@ class Model(_message.Message):
     DEFAULT_FIELD_NUMBER: _builtins.int
     REASONING_EFFORTS_FIELD_NUMBER: _builtins.int
     TEMPERATURE_FIELD_NUMBER: _builtins.int
+    STRUCTURED_OUTPUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name, `models/{model}`. The id may contain slashes."""
     display_name: _builtins.str
@@ -107,6 +108,10 @@ class Model(_message.Message):
     """
     temperature: _builtins.bool
     """Whether `Generation` can set its temperature."""
+    structured_output: _builtins.bool
+    """Whether its provider keeps the `output_schema` of a run by itself. With other
+    models the agent calls a tool to end the run.
+    """
     @_builtins.property
     def reasoning_efforts(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.ReasoningEffort.ValueType]:
         """The efforts of reasoning that `Generation` can ask it for. Empty if none."""
@@ -127,10 +132,11 @@ class Model(_message.Message):
         default: _builtins.bool = ...,
         reasoning_efforts: _abc.Iterable[_common_pb2.ReasoningEffort.ValueType] | None = ...,
         temperature: _builtins.bool = ...,
+        structured_output: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window_tokens", b"context_window_tokens", "default", b"default", "display_name", b"display_name", "images", b"images", "input_limit_tokens", b"input_limit_tokens", "limits_assumed", b"limits_assumed", "max_output_tokens", b"max_output_tokens", "name", b"name", "protocol", b"protocol", "provider", b"provider", "reasoning_efforts", b"reasoning_efforts", "temperature", b"temperature", "usable_window_tokens", b"usable_window_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window_tokens", b"context_window_tokens", "default", b"default", "display_name", b"display_name", "images", b"images", "input_limit_tokens", b"input_limit_tokens", "limits_assumed", b"limits_assumed", "max_output_tokens", b"max_output_tokens", "name", b"name", "protocol", b"protocol", "provider", b"provider", "reasoning_efforts", b"reasoning_efforts", "structured_output", b"structured_output", "temperature", b"temperature", "usable_window_tokens", b"usable_window_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -680,6 +680,10 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     file descriptors, threads, memory, or as many requests in flight as it takes.
     The message names the limit.
     """
+    ERROR_KIND_OUTPUT_INVALID: _ErrorKind.ValueType  # 18
+    """The run was to end with a value that fits its `output_schema`, and the model gave
+    none although it was reminded twice. The message says what did not fit.
+    """
 
 class ErrorKind(_ErrorKind, metaclass=_ErrorKindEnumTypeWrapper):
     """Why a request to the model, a run or a sub-agent failed."""
@@ -733,6 +737,10 @@ ERROR_KIND_RESOURCE_EXHAUSTED: ErrorKind.ValueType  # 17
 """This server, not the provider, had no room for the request on any attempt:
 file descriptors, threads, memory, or as many requests in flight as it takes.
 The message names the limit.
+"""
+ERROR_KIND_OUTPUT_INVALID: ErrorKind.ValueType  # 18
+"""The run was to end with a value that fits its `output_schema`, and the model gave
+none although it was reminded twice. The message says what did not fit.
 """
 Global___ErrorKind: _TypeAlias = ErrorKind  # noqa: Y015
 
@@ -951,6 +959,10 @@ class _SystemMessageKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sys
     """
     SYSTEM_MESSAGE_KIND_MODE_WORKSPACE: _SystemMessageKind.ValueType  # 12
     """The mode has changed to MODE_WORKSPACE. Names the mode and what it means."""
+    SYSTEM_MESSAGE_KIND_OUTPUT_NUDGE: _SystemMessageKind.ValueType  # 13
+    """The answer had no value that fits the `output_schema` of the run. Says what does
+    not fit. At most two in a run.
+    """
     SYSTEM_MESSAGE_KIND_MCP_RESTARTED: _SystemMessageKind.ValueType  # 14
     """MCP servers were started again in another mode, so that what they kept in
     memory is lost. Names them.
@@ -991,6 +1003,10 @@ at which step. Stored before the first message of the next run.
 """
 SYSTEM_MESSAGE_KIND_MODE_WORKSPACE: SystemMessageKind.ValueType  # 12
 """The mode has changed to MODE_WORKSPACE. Names the mode and what it means."""
+SYSTEM_MESSAGE_KIND_OUTPUT_NUDGE: SystemMessageKind.ValueType  # 13
+"""The answer had no value that fits the `output_schema` of the run. Says what does
+not fit. At most two in a run.
+"""
 SYSTEM_MESSAGE_KIND_MCP_RESTARTED: SystemMessageKind.ValueType  # 14
 """MCP servers were started again in another mode, so that what they kept in
 memory is lost. Names them.

@@ -1310,6 +1310,7 @@ class RequestCycle(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name,
     `conversations/{conversation}/requestCycles/{request_cycle}`.
@@ -1349,6 +1350,10 @@ class RequestCycle(_message.Message):
         `run-stop` that it waited for.
         """
 
+    @_builtins.property
+    def output(self) -> _struct_pb2.Value:
+        """The value that the run ended with, as in Event.RunStopped."""
+
     def __init__(
         self,
         *,
@@ -1361,10 +1366,11 @@ class RequestCycle(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         events: _abc.Iterable[_builtins.str] | None = ...,
+        output: _struct_pb2.Value | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "output", b"output", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "events", b"events", "name", b"name", "root_delivery", b"root_delivery", "rounds", b"rounds", "start_time", b"start_time", "steps", b"steps", "stop_detail", b"stop_detail", "stop_reason", b"stop_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "events", b"events", "name", b"name", "output", b"output", "root_delivery", b"root_delivery", "rounds", b"rounds", "start_time", b"start_time", "steps", b"steps", "stop_detail", b"stop_detail", "stop_reason", b"stop_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

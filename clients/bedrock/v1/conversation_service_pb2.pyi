@@ -442,6 +442,7 @@ class SendMessageRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     EXPECTED_RUN_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    OUTPUT_SCHEMA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The conversation, `conversations/{conversation}`. Required."""
     text: _builtins.str
@@ -468,6 +469,20 @@ class SendMessageRequest(_message.Message):
         model cannot do it.
         """
 
+    @_builtins.property
+    def output_schema(self) -> _struct_pb2.Struct:
+        """A JSON Schema (draft 2020-12) of the value that the run which this message begins
+        is to end with, for programs: `Event.RunStopped.output`. At most 64 KiB as JSON and
+        24 levels deep; a `$ref` can only name a place within. INVALID_ARGUMENT if it is no
+        such schema, and with DELIVERY_STEER.
+
+        The provider keeps it where it can; otherwise the agent calls a tool,
+        `submit_output`. An answer without a valid value is followed by a reminder that
+        says what does not fit; after the second one the run fails with
+        ERROR_KIND_OUTPUT_INVALID. A cancel, a limit or another error ends the run without
+        a value, as always; a value in the answer that fills the context counts.
+        """
+
     def __init__(
         self,
         *,
@@ -478,10 +493,11 @@ class SendMessageRequest(_message.Message):
         request_id: _builtins.str = ...,
         expected_run: _builtins.str = ...,
         generation: _common_pb2.Generation | None = ...,
+        output_schema: _struct_pb2.Struct | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "output_schema", b"output_schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "expected_run", b"expected_run", "generation", b"generation", "images", b"images", "name", b"name", "request_id", b"request_id", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "expected_run", b"expected_run", "generation", b"generation", "images", b"images", "name", b"name", "output_schema", b"output_schema", "request_id", b"request_id", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -205,6 +206,7 @@ class Event(_message.Message):
         REASON_FIELD_NUMBER: _builtins.int
         DETAIL_FIELD_NUMBER: _builtins.int
         ERROR_FIELD_NUMBER: _builtins.int
+        OUTPUT_FIELD_NUMBER: _builtins.int
         request_cycle: _builtins.str
         """The run, `conversations/{conversation}/requestCycles/{request_cycle}`."""
         reason: _common_pb2.StopReason.ValueType
@@ -232,6 +234,12 @@ class Event(_message.Message):
         def error(self) -> _common_pb2.RunError:
             """Why the run failed. Set if and only if the reason is STOP_REASON_ERROR."""
 
+        @_builtins.property
+        def output(self) -> _struct_pb2.Value:
+            """The value that the run ended with, which fits the `output_schema` of its message.
+            Unset if the message had none, and unless the run completed.
+            """
+
         def __init__(
             self,
             *,
@@ -239,10 +247,11 @@ class Event(_message.Message):
             reason: _common_pb2.StopReason.ValueType = ...,
             detail: _builtins.str = ...,
             error: _common_pb2.RunError | None = ...,
+            output: _struct_pb2.Value | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "output", b"output"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "error", b"error", "reason", b"reason", "request_cycle", b"request_cycle"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "error", b"error", "output", b"output", "reason", b"reason", "request_cycle", b"request_cycle"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

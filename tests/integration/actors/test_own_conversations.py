@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from actors.core.content import ToolError, ToolUse
-from actors.core.errors import Reason, Rejected
+from actors.core.errors import ErrorKind, Reason, Rejected
+from actors.core.notifications import RunStop, StopReason
 from actors.core.profile import Generation, Profile, ReasoningEffort
-from actors.core.states import ContextExhausted, Idle
+from actors.core.states import ContextExhausted, Error, Idle
 from actors.messages.commands import (
     ContinueConversationCommand,
     CreateConversationCommand,
@@ -201,3 +202,52 @@ def test_what_the_model_cannot_do_is_refused_and_changes_nothing(world: World) -
         "generation.max_output_tokens: scripted takes 8000 tokens at most"
     )
     assert (talk.record.profile, talk.record.state) == (Profile(), Idle())
+
+
+SCHEMA = '{"type":"object","properties":{"answer":{"type":"integer"}},"required":["answer"]}'
+
+
+def test_a_run_ends_with_a_value_that_the_server_has_checked(world: World) -> None:
+    talk = chosen(world, tools=("look",))
+    run = talk.send("hello", output_schema=SCHEMA).run
+    first = talk.exchange()
+    assert [spec.name for spec in first.request.tools] == ["look", "submit_output"]
+    assert first.request.tools[1].input_schema == msgspec.json.decode(SCHEMA)
+    first.call(ToolUse("o1", "submit_output", '{"answer": "seven"}'))
+    second = talk.exchange()
+    assert '"seven" is not of type "integer"' in second.request.turns[-1].content[0].output
+    second.call(ToolUse("o2", "submit_output", '{"answer": 7}'))
+    talk.rest(Idle)
+    (ended,) = world.store.stopped_runs(talk.id, limit=5)
+    assert ended.stop == RunStop(run, StopReason.COMPLETED, output='{"answer":7}')
+    talk.send("and now?")
+    plain = talk.exchange()
+    assert [spec.name for spec in plain.request.tools] == ["look"]
+    plain.say("Nothing.")
+    talk.rest(Idle)
+
+
+def test_a_run_without_a_fitting_value_fails_and_says_why(world: World) -> None:
+    talk = chosen(world)
+    talk.send("hello", output_schema=SCHEMA)
+    for _ in range(3):
+        talk.exchange().say("Seven.")
+    failed = talk.rest(Error)
+    assert failed.error_kind is ErrorKind.OUTPUT_INVALID
+    assert "it is not JSON" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ('{"type":"nonsense"}', "nonsense"),
+        ('{"$ref":"https://example.com/s"}', "can only name a place in the schema itself"),
+        ('{"description":"' + "x" * 65_536 + '"}', "65536 bytes"),
+    ],
+)
+def test_what_is_no_schema_is_refused(world: World, schema: str, why: str) -> None:
+    talk = chosen(world)
+    with pytest.raises(InvalidFieldError, match=why) as refused:
+        talk.send("hello", output_schema=schema)
+    assert refused.value.field == "output_schema"
+    assert talk.record.state == Idle()

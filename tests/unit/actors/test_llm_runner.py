@@ -61,6 +61,7 @@ class ToolHarness:
             lambda model: build(),
             lambda content: content,
             lambda content: (),
+            "",
             self.cancel,
         )
         runner = LlmRunner(request, self.inbox, self.services.clock, self.pace, self.ended.release)

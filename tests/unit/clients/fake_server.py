@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import grpc
 from bedrock import Approval, v1
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
-from google.protobuf import message_factory
+from google.protobuf import json_format, message_factory
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from google.rpc import error_details_pb2, status_pb2
@@ -181,6 +181,17 @@ def stopped(run: str, reason: str = "completed", detail: str = "", error: v1.Run
             request_cycle=run, reason=v1.StopReason.Value(f"STOP_REASON_{reason.upper()}"), detail=detail, error=error
         )
     )
+
+
+def ends_with(value: Any, said: str = "") -> Answer:
+    """A run that ends with a value."""
+
+    def end(run: str) -> list[Step]:
+        end = stopped(run)
+        json_format.ParseDict(value, end.run_stopped.output)
+        return [state("llm_requesting", run), *text(said, chunks=1), state("idle"), end]
+
+    return end
 
 
 def says(said: str, *, chunks: int = 2) -> Answer:

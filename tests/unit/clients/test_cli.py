@@ -27,6 +27,7 @@ from tests.unit.clients.fake_server import (
     SLUG,
     FakeBedrock,
     Refusal,
+    ends_with,
     fails,
     says,
     state,
@@ -387,6 +388,22 @@ def test_how_a_model_is_to_answer(program: Program, fake: FakeBedrock) -> None:
     assert none.conversation.generation == v1.Generation()
     fake.conversation.generation.CopyFrom(v1.Generation(temperature=0, max_output_tokens=4_000))
     assert re.search(r"model +big \(temperature 0, 4,000 tokens at most\)\n", program("show", SLUG).stdout)
+
+
+def test_an_answer_that_fits_a_schema_is_printed_as_json_alone(
+    program: Program, fake: FakeBedrock, tmp_path: Path
+) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}')
+    fake.answers += [ends_with({"a": [1, 2]}, "Here it is:")] * 2
+    result = program("ask", "-q", "--output-schema", str(schema), "Count")
+    assert (result.exit_code, json.loads(result.stdout)) == (0, {"a": [1, 2]})
+    result = program("ask", "-q", "--output-schema", str(schema), "--output", "json", "Count")
+    assert json.loads(result.stdout)["output"] == {"a": [1, 2]}
+    schema.write_text("[]")
+    assert program("ask", "--output-schema", str(schema), "Count").exit_code == 2
+    schema.write_text("{")
+    assert program("ask", "--output-schema", str(schema), "Count").exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -875,6 +892,7 @@ def test_lines_of_json_have_keys_that_programs_can_rely_on(program: Program, fak
         "text",
         "error",
         "needs_approval",
+        "output",
         "exit_code",
         "usage",
     ]

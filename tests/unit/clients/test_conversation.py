@@ -10,6 +10,7 @@ import grpc
 import pytest
 from bedrock import Client, Event, Generation, Instructions, SubAgentStatus, Task, v1
 from bedrock.errors import AgentBusy, NotForkable, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
+from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
 
 from tests.unit.clients.fake_server import (
@@ -22,6 +23,7 @@ from tests.unit.clients.fake_server import (
     Step,
     delta,
     discarded,
+    ends_with,
     fails,
     says,
     state,
@@ -447,6 +449,27 @@ def test_what_is_not_chosen_is_not_sent(client: Client, fake: FakeBedrock, tmp_p
 def test_choices_of_another_type_are_refused(client: Client, given: dict[str, Any], fault: str) -> None:
     with pytest.raises(TypeError, match=fault):
         client.create(**given)
+
+
+def test_a_run_ends_with_a_value(client: Client, fake: FakeBedrock) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    fake.answers += [ends_with({"name": "Ada", "age": 36}), ends_with(None)]
+    answer = client.conversation(NAME).ask("Who?", output_schema=schema)
+    assert answer.output == {"name": "Ada", "age": 36}
+    assert isinstance(answer.output["age"], int)
+    sent = fake.asked(v1.SendMessageRequest)[0].output_schema
+    assert json_format.MessageToDict(sent) == schema
+    run = client.conversation(NAME).send("Who?", output_schema={})
+    stop = run.wait()
+    assert stop is not None
+    assert stop.output is None
+    assert fake.asked(v1.SendMessageRequest)[1].HasField("output_schema")
+
+
+@pytest.mark.parametrize("schema", ["{}", {"enum": [object()]}])
+def test_an_output_schema_is_a_dict_of_json(client: Client, schema: Any) -> None:
+    with pytest.raises(TypeError, match="output_schema: must"):
+        client.conversation(NAME).send("Who?", output_schema=schema)
 
 
 def test_settings_of_generation_go_with_a_message_and_with_an_update(client: Client, fake: FakeBedrock) -> None:

@@ -132,7 +132,7 @@ def expected_type(field: Any) -> Any:
         prefix = zero.removesuffix("UNSPECIFIED")
         return {value.name.removeprefix(prefix).lower() for value in field.enum_type.values if value.number}
     if field.message_type is not None:
-        known = {"Timestamp": datetime, "Duration": timedelta, "Struct": dict}
+        known = {"Timestamp": datetime, "Duration": timedelta, "Struct": dict, "Value": Any}
         return known.get(field.message_type.name) or BY_MESSAGE[field.message_type.full_name]
     return {
         FieldDescriptor.CPPTYPE_STRING: str,
@@ -319,6 +319,7 @@ def test_the_end_of_a_run_and_its_answer_become_json() -> None:
         "detail": "",
         "error_kind": "",
         "error_message": "Why",
+        "output": None,
     }
     answer = Answer.of("Hello.", run="conversations/c/requestCycles/1", usage=Usage(output_tokens=5))
     assert json.loads(json.dumps(answer.to_dict())) == {
@@ -326,6 +327,7 @@ def test_the_end_of_a_run_and_its_answer_become_json() -> None:
         "run": "conversations/c/requestCycles/1",
         "conversation": "conversations/c",
         "usage": {"output_tokens": "5"},
+        "output": None,
     }
 
 

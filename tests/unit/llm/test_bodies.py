@@ -26,6 +26,7 @@ from actors.core.content import (
 )
 from actors.core.history import ProviderView, Turn
 from actors.core.profile import Generation, ReasoningEffort
+from actors.ports.output_schema import NativeOutput
 from tests.unit.llm.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
 from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
 from tests.unit.llm.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
@@ -627,3 +628,18 @@ def test_an_answer_can_be_limited_where_the_limits_of_the_model_are_not_known() 
     asked = replace(request(), max_output=5_000)
     assert json.loads(sent("openai-chat", asked, "my-own"))["max_tokens"] == 5_000
     assert "max_tokens" not in json.loads(sent("openai-chat", request(), "my-own"))
+
+
+def test_an_output_schema_is_sent_as_the_protocol_has_it() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": False}
+    asked = replace(request(), output=NativeOutput(schema, strict=True), generation=Generation(ReasoningEffort.LOW))
+    form = {"type": "json_schema", "schema": schema}
+    body = check_anthropic(sent("anthropic", asked, "claude-opus-5-5"))
+    assert body["output_config"] == {"effort": "low", "format": form}
+    named = {"name": "output", "schema": schema, "strict": True}
+    assert check_chat(sent("openai-chat", asked, "gpt-5.2"))["response_format"] == {
+        "type": "json_schema", "json_schema": named,
+    }  # fmt: skip
+    assert check_responses(sent("openai-responses", asked, "gpt-6-sol"))["text"] == {
+        "format": {"type": "json_schema", **named}
+    }

@@ -12,6 +12,7 @@ from google.protobuf import struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.struct_pb2 import Struct
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
@@ -294,7 +295,7 @@ def test_every_text_enum_and_number_of_a_request_has_a_rule(kind: type[Message])
         FieldDescriptor.TYPE_MESSAGE,
         FieldDescriptor.TYPE_BYTES,
     }
-    ruled = {field.split(".")[0] for field, _ in RULES[kind]} | {"update_mask", "json"}
+    ruled = {field.split(".")[0] for field, _ in RULES[kind]} | {"update_mask", "json", "output_schema"}
     assert {field.name for field in kind.DESCRIPTOR.fields if field.type in judged} <= ruled
 
 
@@ -483,3 +484,8 @@ def test_a_steer_brings_no_settings() -> None:
     fields: dict[str, Any] = {"name": NAME, "text": "left", "generation": v1.Generation(temperature=1)}
     assert violated(v1.SendMessageRequest(**fields, delivery=v1.DELIVERY_STEER)) == ["generation"]
     check(v1.SendMessageRequest(**fields, delivery=v1.DELIVERY_FOLLOW_UP))
+
+
+def test_a_steer_brings_no_output_schema() -> None:
+    steer = v1.SendMessageRequest(name=NAME, text="left", delivery=v1.DELIVERY_STEER, output_schema=Struct())
+    assert violated(steer) == ["output_schema"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -53,6 +54,15 @@ def test_settings_of_generation_come_with_a_conversation_and_with_a_message() ->
     sent = commands.send(v1.SendMessageRequest(name="conversations/c", text="x", generation=GENERATION))
     assert sent.generation == MEANT
     assert commands.send(v1.SendMessageRequest(name="conversations/c", text="x")).generation is None
+
+
+def test_an_output_schema_becomes_json_text() -> None:
+    request = v1.SendMessageRequest(name="conversations/c", text="x")
+    assert commands.send(request).output_schema == ""
+    request.output_schema.update({"type": "array", "minItems": 2})
+    assert json.loads(commands.send(request).output_schema) == {"type": "array", "minItems": 2}
+    request.output_schema.Clear()
+    assert commands.send(request).output_schema == "{}"
 
 
 def test_create_leaves_defaults_to_the_server() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import json
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from bedrock import v1
+from google.protobuf import json_format
 
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Usage
@@ -198,3 +200,17 @@ def test_passing_text_cut_inside_a_character_does_not_break_the_stream() -> None
     delta = text_delta("c:r5", 1, 4, "a\ud83d", reasoning=False)
     assert delta.text == "a?"
     assert output_delta("call-1", 2, 0, "x").attempt == 2
+
+
+@pytest.mark.parametrize("value", [{"a": [1, "x", None, True, {"b": 0.5}]}, [], "text", 7, False, None])
+def test_the_output_of_a_run_is_a_json_value(value: Any) -> None:
+    stop = shown(RunStop("c:3", StopReason.COMPLETED, output=json.dumps(value))).run_stopped
+    assert stop.HasField("output")
+    assert json_format.MessageToDict(stop.output) == value
+    assert not shown(RunStop("c:3", StopReason.COMPLETED)).run_stopped.HasField("output")
+
+
+def test_an_output_as_deep_as_one_can_be_passes_through_the_wire() -> None:
+    deep = shown(RunStop("c:3", StopReason.COMPLETED, output='{"a":' * 24 + "1" + "}" * 24))
+    sent = v1.SubscribeResponse(events=[deep]).SerializeToString()
+    assert v1.SubscribeResponse.FromString(sent).events[0] == deep

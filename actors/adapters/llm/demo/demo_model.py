@@ -12,11 +12,13 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.adapters.llm.demo.demo_side_queries import side_query_scene
+from actors.adapters.llm.demo.sample import sample
 from actors.adapters.llm.demo.script import Scene, scene_for, words_of
 from actors.adapters.llm.demo.sub_agent import sub_agent_scene
 from actors.core.content import Content, Reasoning, Text, ToolUse, Usage, call_id
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.profile import ReasoningEffort
+from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.ports import (
     CancelToken,
     ModelAbortedError,
@@ -51,6 +53,7 @@ class DemoModel:
             max_output=_OUTPUT,
             usable_window=_WINDOW - _OUTPUT,
             reasoning_efforts=tuple(ReasoningEffort),
+            structured_output=True,
         )
         self._pace = pace
 
@@ -83,13 +86,24 @@ def _scene(request: ModelRequest) -> Scene:
         return side_query_scene(request)
     is_sub_agent = any(tool.name == "submit_result" for tool in request.tools)
     scene = sub_agent_scene(request) if is_sub_agent else scene_for(request)
+    if not scene.calls:
+        scene = _with_output(scene, request)
     silent = request.generation.reasoning_effort is ReasoningEffort.NONE
     return replace(scene, reasoning="") if silent else scene
 
 
+def _with_output(scene: Scene, request: ModelRequest) -> Scene:
+    """Return the last scene of a run, which ends with a made-up value if the run has an output schema."""
+    if request.output is not None:
+        return replace(scene, text=msgspec.json.encode(sample(request.output.schema)).decode())
+    schema = next((tool.input_schema for tool in request.tools if tool.name == SUBMIT_OUTPUT), None)
+    return scene if schema is None else replace(scene, text="", calls=((SUBMIT_OUTPUT, sample(schema)),))
+
+
 def _content(scene: Scene, request: ModelRequest) -> tuple[Content, ...]:
     blocks: list[Content] = [Reasoning(scene.reasoning, DEMO, DEMO)] if scene.reasoning else []
-    blocks.append(Text(scene.text))
+    if scene.text or not scene.calls:
+        blocks.append(Text(scene.text))
     for index, (name, arguments) in enumerate(scene.calls):
         blocks.append(ToolUse(call_id(request.request_id, index), name, msgspec.json.encode(arguments).decode()))
     return tuple(blocks)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.llm.protocols.answer_builder import PreparedRequest
     from actors.ports import ImageView
+    from actors.ports.output_schema import NativeOutput
 
 ENCODER = msgspec.json.Encoder()
 
@@ -114,3 +115,8 @@ def object_with_array(head: Mapping[str, Any], key: str, *elements: bytes) -> Se
 def effort_name(effort: ReasoningEffort) -> str:
     """Return how OpenAI and servers like it call an effort of reasoning."""
     return "xhigh" if effort is ReasoningEffort.MAX else effort.value
+
+
+def json_schema_format(output: NativeOutput) -> dict[str, Any]:
+    """Return a schema for the last answer as OpenAI and servers like it take it."""
+    return {"name": "output", "schema": output.schema, "strict": output.strict}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,6 +41,8 @@ class Outcome:
     error: str = ""
     needs_approval: str = ""
     """The tool call that waits for a person."""
+    value: Any = None
+    """The value of a run with an output schema."""
 
 
 @click.command()
@@ -63,6 +67,13 @@ class Outcome:
     help="An image file for the model to see; several times for several.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress on standard error.")
+@click.option(
+    "--output-schema",
+    "schema",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A JSON Schema: the answer is a value that fits it, and is printed as JSON, alone.",
+)
 @PLAIN_OPTION
 @opening_options
 @generation_options
@@ -73,6 +84,7 @@ def ask(
     approve: str,
     images: tuple[str, ...],
     quiet: bool,
+    schema: str | None,
     plain: bool,
     effort: ReasoningEffort | None,
     temperature: float | None,
@@ -89,19 +101,25 @@ def ask(
     streams.ensure_read(sys.stdout)
     text = _prompt(prompt)
     attached = [_image(path) for path in images]
+    output_schema = _schema(schema) if schema else None
     client = connect(ctx)
     conversation = open_conversation(client, **opening)
     how = generation(effort, temperature, max_output_tokens)
     run: Run | None = None
     try:
-        with conversation.question(text, images=attached, wait_for_others=True, generation=how) as run:
+        with conversation.question(
+            text, images=attached, wait_for_others=True, generation=how, output_schema=output_schema
+        ) as run:
             stream = output == "stream-json"
             outcome = _follow(
                 client, conversation, run, approve=approve == "all", stream=stream, quiet=quiet, plain=plain
             )
     except KeyboardInterrupt:
         outcome = Outcome(exits.CANCELLED, error="cancelled")
-    _report(conversation, run, outcome, output, plain=plain)
+    if schema and output == "text" and outcome.exit_code == exits.OK:
+        print_json(outcome.value)
+    else:
+        _report(conversation, run, outcome, output, plain=plain)
     ctx.exit(outcome.exit_code)
 
 
@@ -127,6 +145,16 @@ def _image(path: str) -> v1.Image:
         return image(path)
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{path}: {error}", param_hint="--image") from None
+
+
+def _schema(path: str) -> dict[str, Any]:
+    try:
+        schema = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint="--output-schema") from None
+    if not isinstance(schema, dict):
+        raise click.BadParameter(f"{path}: it is no JSON object", param_hint="--output-schema")
+    return schema
 
 
 def _is_piped() -> bool:
@@ -160,7 +188,8 @@ def _follow(
 
 def _outcome(run: Run) -> Outcome:
     try:
-        return Outcome(exits.OK, text=run.answer())
+        answer = run.answer()
+        return Outcome(exits.OK, text=answer, value=answer.output)
     except RunEnded as error:
         if run.stop is None or run.stop.reason != "interrupted":
             return Outcome(exits.FAILED, error=error.message)
@@ -204,6 +233,7 @@ def _result(conversation: Conversation, run: Run | None, outcome: Outcome) -> di
         "text": outcome.text,
         "error": outcome.error or None,
         "needs_approval": outcome.needs_approval or None,
+        "output": outcome.value,
         "exit_code": outcome.exit_code,
         "usage": latest.total_usage.to_dict(),
     }

@@ -65,19 +65,19 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
             {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
             for tool in request.tools
         ]
+    config: dict[str, Any] = {}
     if effort := request.generation.reasoning_effort:
-        head |= _reasoning(effort)
+        thinks = effort is not ReasoningEffort.NONE
+        head["thinking"] = {"type": "adaptive" if thinks else "disabled"}
+        config |= {"effort": effort.value} if thinks else {}
+    if request.output is not None:
+        config["format"] = {"type": "json_schema", "schema": request.output.schema}
+    if config:
+        head["output_config"] = config
     if provider.prompt_cache:
         head["cache_control"] = {"type": "ephemeral"}
     end = _END if any(turns) else b""
     return object_with_array(head | dict(provider.extra_body), "messages", *turns, end)
-
-
-def _reasoning(effort: ReasoningEffort) -> dict[str, Any]:
-    """Return the fields that ask for an effort of reasoning."""
-    if effort is ReasoningEffort.NONE:
-        return {"thinking": {"type": "disabled"}}
-    return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort.value}}
 
 
 def joint(before: str, role: str) -> bytes:

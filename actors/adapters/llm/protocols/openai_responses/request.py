@@ -18,6 +18,7 @@ from actors.adapters.llm.protocols.rendering import (
     images_caption,
     is_failed,
     json_elements,
+    json_schema_format,
     object_with_array,
     result_text,
     separate_images,
@@ -62,6 +63,8 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
         head["temperature"] = request.generation.temperature
     if effort := request.generation.reasoning_effort:
         head["reasoning"] = {"effort": effort_name(effort)}
+    if request.output is not None:
+        head["text"] = {"format": {"type": "json_schema", **json_schema_format(request.output)}}
     if request.system:
         head["instructions"] = request.system
     if request.tools:

@@ -1,0 +1,66 @@
+"""Values that fit a JSON Schema, for runs of the demo model that end with an output. Pure.
+
+It knows the usual keywords. `default`, `examples`, `const` and `enum` decide where they are given, so that an example
+program can say what it wants to see.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_DEPTH = 24
+_WIDE = 6
+"""The depth from which on lists are empty, so that a schema that contains itself has an end."""
+
+
+def sample(schema: Any, root: Any = None, depth: int = 0) -> Any:
+    """Return a value that fits a schema as far as its keywords are known here; `root` holds its definitions."""
+    root = schema if root is None else root
+    if not isinstance(schema, dict) or depth > _DEPTH:
+        return None
+    if "default" in schema or "const" in schema:
+        return schema.get("default", schema.get("const"))
+    for choices in ("examples", "enum"):
+        if schema.get(choices):
+            return schema[choices][0]
+    if "$ref" in schema:
+        return sample(_definition(root, schema["$ref"]), root, depth + 1)
+    for choices in ("anyOf", "oneOf", "allOf"):
+        if schema.get(choices):
+            return sample(schema | schema[choices][0] | {choices: []}, root, depth + 1)
+    return _of_type(schema, root, depth)
+
+
+def _of_type(schema: dict[str, Any], root: Any, depth: int) -> Any:
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    match kind[0] if isinstance(kind, list) else kind:
+        case "object":
+            wanted = schema.get("properties", {})
+            return {name: sample(wanted.get(name, {}), root, depth + 1) for name in schema.get("required", wanted)}
+        case "array":
+            usual = 1 if depth < _WIDE else 0
+            return [sample(schema.get("items", {}), root, depth + 1)] * max(schema.get("minItems", usual), usual)
+        case "integer" | "number":
+            return _number(schema)
+        case "boolean":
+            return True
+        case "null":
+            return None
+        case _:
+            words = "A text by script."
+            return words.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength", len(words) + 10**6)]
+
+
+def _number(schema: dict[str, Any]) -> int:
+    least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + ("exclusiveMinimum" in schema))
+    step = schema.get("multipleOf", 1)
+    number = -(-least // step) * step
+    return int(number) if number == int(number) else number
+
+
+def _definition(root: Any, reference: str) -> Any:
+    """Return the part of a schema that a reference within it names; {} if there is none."""
+    found = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        found = found.get(step, {}) if isinstance(found, dict) else {}
+    return found
