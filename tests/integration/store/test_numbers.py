@@ -28,6 +28,19 @@ def with_value(row: tuple[Any, ...], place: int, value: object) -> tuple[Any, ..
     return (*row[:place], value, *row[place + 1 :])
 
 
+@pytest.mark.parametrize(
+    "stop",
+    [
+        RunStop("c1:1", StopReason.COMPLETED, "context_exhausted", output='{"a":1}'),
+        RunStop("c1:1", StopReason.INTERRUPTED, "restart"),
+        RunStop("c1:1", StopReason.ERROR, "auth", "check the key"),
+    ],
+)
+def test_the_end_of_a_run_is_kept_with_its_text_or_its_output(stop: RunStop) -> None:
+    ended = StoppedRun(4, 5, stop, 3)
+    assert outcomes.run_of(outcomes.run_values("c1", ended)) == ended
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("column", ["revision", "last_sequence", "at"])
 def test_of_the_end_of_a_run(column: str, wrong: object) -> None:

@@ -18,7 +18,6 @@ from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, Purpose, ToolSpec
-from actors.ports.output_schema import NativeOutput
 from tests.unit.llm.model_requests import RequestThread, Sink, ask, assistant, request, tool, user
 
 TOOLS = (
@@ -356,12 +355,9 @@ def test_small_requests_are_scripted_too(purpose: Purpose, asked: str, answered:
 
 def test_a_run_with_an_output_schema_ends_with_a_made_up_value() -> None:
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-    native = replace(request(user("hello")), output=NativeOutput(schema, strict=True))
-    first = DemoModel(0).respond(native, Sink(), CancelToken())
-    assert call_of(first)[0] == "bash", "it works first"
-    no_tools = replace(native, tools=())
-    assert json.loads(text_of(DemoModel(0).respond(no_tools, Sink(), CancelToken()))) == {"name": "A text by script."}
     submit = ToolSpec("Submit.", schema, ToolTraits("submit_output", ToolGroup.OTHER))
+    first = DemoModel(0).respond(replace(request(user("hello")), tools=(*TOOLS, submit)), Sink(), CancelToken())
+    assert call_of(first)[0] == "bash", "it works first"
     asked = replace(request(user("think about it")), tools=(submit,))
     assert call_of(DemoModel(0).respond(asked, Sink(), CancelToken())) == (
         "submit_output", {"name": "A text by script."},

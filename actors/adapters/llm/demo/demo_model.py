@@ -53,7 +53,6 @@ class DemoModel:
             max_output=_OUTPUT,
             usable_window=_WINDOW - _OUTPUT,
             reasoning_efforts=tuple(ReasoningEffort),
-            structured_output=True,
         )
         self._pace = pace
 
@@ -93,9 +92,7 @@ def _scene(request: ModelRequest) -> Scene:
 
 
 def _with_output(scene: Scene, request: ModelRequest) -> Scene:
-    """Return the last scene of a run, which ends with a made-up value if the run has an output schema."""
-    if request.output is not None:
-        return replace(scene, text=msgspec.json.encode(sample(request.output.schema)).decode())
+    """Return the last scene of a run, which submits a made-up value if the run has an output schema."""
     schema = next((tool.input_schema for tool in request.tools if tool.name == SUBMIT_OUTPUT), None)
     return scene if schema is None else replace(scene, text="", calls=((SUBMIT_OUTPUT, sample(schema)),))
 
