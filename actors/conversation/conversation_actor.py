@@ -271,7 +271,7 @@ class ConversationActor(Actor):
     def on_fault(self, message: Any, error: BaseException) -> None:
         """Handle a bug or a failure of the store: the message was applied completely or not at all."""
         if isinstance(error, StoreDamagedError):
-            log.error("conversation %s is damaged in the store", self.conversation_id)
+            log.error("the conversation is damaged in the store", extra={"conversation": self.conversation_id})
         elif isinstance(message, AskEnvelope) and isinstance(error, StoreError):
             message.fail(Rejected(Reason.STORE_UNAVAILABLE))
         super().on_fault(message, error)

@@ -127,7 +127,7 @@ class Lifecycle:
             if loaded is not None and needs_recovery(loaded.record):
                 self._pipeline.advance(Restart(self._pipeline.now()))
         except StoreError:
-            log.error("conversation %s is recovered at the next start", self._pipeline.conversation_id)
+            log.error("recovered at the next start", extra={"conversation": self._pipeline.conversation_id})
 
     def report_end(self) -> None:
         """Drop the state kept by an ended sub-agent's tools, and report its end to the parent if no effect did."""

@@ -98,7 +98,9 @@ class LoadedConversation:
             # then conflicts with its own rows, which is a success.
             if not self._is_stored(unit):
                 raise
-            log.warning("conversation %s: the store had taken a commit that it reported as failed", self.record.id)
+            log.warning(
+                "the store had taken a commit that it reported as failed", extra={"conversation": self.record.id}
+            )
 
     def _is_stored(self, unit: UnitOfWork) -> bool:
         """Return whether the store contains exactly this unit after the state that it began with."""

@@ -46,7 +46,7 @@ class Recovery:
         except StoreUnavailableError:
             self.retry_queue.requeue(EffectOutcome(fault), first=True)
         except BaseException:
-            log.exception("conversation %s could not record its fault", self._pipeline.conversation_id)
+            log.exception("the fault could not be recorded", extra={"conversation": self._pipeline.conversation_id})
             self.reload()
 
     def reload(self) -> None:
@@ -75,4 +75,5 @@ class Recovery:
             self.reload()
 
     def _drop(self, entry: Uncommitted) -> None:
-        log.info("conversation %s is not in memory: dropped %s", self._pipeline.conversation_id, type(entry).__name__)
+        fields = {"conversation": self._pipeline.conversation_id}
+        log.info("not in memory: dropped %s", type(entry).__name__, extra=fields)

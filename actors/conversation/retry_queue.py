@@ -147,7 +147,7 @@ class RetryQueue(Generic[Entry]):
             return
         pause = PAUSES_MS[min(self._failures, len(PAUSES_MS) - 1)]
         level = logging.CRITICAL if self._failures == len(PAUSES_MS) else logging.WARNING
-        log.log(level, "conversation %s: not stored yet; trying again in %d ms", self._name, pause)
+        log.log(level, "not stored yet; trying again in %d ms", pause, extra={"conversation": self._name})
         self._failures += 1
         self._retry_due = True
         self._later(pause)

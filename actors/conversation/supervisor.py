@@ -201,7 +201,7 @@ class Supervisor:
             except StoreError:
                 asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
             except BaseException as error:
-                log.exception("a request to %s could not be prepared", conversation_id)
+                log.exception("a request could not be prepared", extra={"conversation": conversation_id})
                 asked.fail(error)
             else:
                 self._put(conversation_id, asked)
@@ -256,7 +256,7 @@ class Supervisor:
         except StoreUnavailableError:
             raise
         except (StoreError, ValueError):
-            log.exception("conversation %s could not be recovered", part.record.id)
+            log.exception("the conversation could not be recovered", extra={"conversation": part.record.id})
 
     def _recovering_commit(self, conversation_id: str) -> Commit | None:
         """Return the commit that recovers a conversation; None if it needs none, or is damaged."""
@@ -269,6 +269,6 @@ class Supervisor:
         except StoreUnavailableError:
             raise
         except Exception:
-            log.exception("conversation %s could not be recovered", conversation_id)
+            log.exception("the conversation could not be recovered", extra={"conversation": conversation_id})
             return None
         return None if unit.empty else unit.commit()

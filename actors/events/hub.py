@@ -349,4 +349,4 @@ def _call(watch: Watch, wake: Callable[[], None]) -> None:
     try:
         wake()
     except Exception:  # a failing watcher must affect neither the others nor the publishing conversation
-        log.exception("a watcher of %s could not be woken", watch.conversation_id)
+        log.exception("a watcher could not be woken", extra={"conversation": watch.conversation_id})

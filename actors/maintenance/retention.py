@@ -127,7 +127,7 @@ class Housekeeper:
             except StoreUnavailableError:
                 raise
             except StoreError as error:
-                log.error("the events of conversation %s are not pruned: %s", id_, error)
+                log.error("its events are not pruned: %s", error, extra={"conversation": id_})
 
     def _prune_one(self, conversation_id: str, before: int) -> Iterator[None]:
         record = self._store.load(conversation_id)
@@ -144,9 +144,9 @@ class Housekeeper:
             except (UnknownConversationError, EtagMismatchError):
                 continue  # it was deleted, or is no longer archived
             except (Rejected, TimeoutError) as refusal:
-                log.info("conversation %s, archived long ago, is not deleted yet: %s", id_, refusal)
+                log.info("archived long ago, and not deleted yet: %s", refusal, extra={"conversation": id_})
             else:
-                log.info("conversation %s was deleted: it has been archived for long", id_)
+                log.info("deleted: it has been archived for long", extra={"conversation": id_})
             yield
 
 

@@ -200,7 +200,7 @@ class LlmRunner(Actor):
         except BaseException as fault:  # without an outcome the conversation would wait for ever
             if text := exhausted_resource(fault):
                 return self._error(resource_failure(text))
-            log.exception("fault in a model request of %s", request.request_id)
+            log.exception("fault in a model request", extra={"request": request.request_id})
             text = "Bedrock itself failed while asking the model. Send a message to go on; the server's log tells more."
             return self._error(LlmFailure(ErrorKind.UNKNOWN, text))
 
@@ -229,7 +229,8 @@ class LlmRunner(Actor):
     ) -> LlmError:
         request = self._request
         # The provider's text is not logged: it may quote the conversation, which must not get into the log.
-        log.warning("model request %s, attempt %d: %s", request.request_id, request.attempt, failure.kind.value)
+        fields = {"request": request.request_id, "attempt": request.attempt, "outcome": failure.kind.value}
+        log.warning("an attempt of a model request failed", extra=fields)
         return LlmError(
             at=self._clock.now_ms(),
             request_id=request.request_id,

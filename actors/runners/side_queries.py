@@ -113,11 +113,11 @@ class SideQueries:
         except ModelFailedError as failed:
             kind = failed.failure.kind
             # The provider's text is not logged: it may quote the conversation, which must not get into the log.
-            log.info("small request of %s: %s", request.conversation_id, kind.value)
+            log.info("a small request failed", extra={"request": request.request_id, "outcome": kind.value})
             busy = kind is ErrorKind.RATE_LIMIT
             raise SideQueryFailedError(failed.failure.message, failed.usage, busy=busy) from None
         except Exception:
-            log.exception("fault in a small request of %s", request.conversation_id)
+            log.exception("fault in a small request", extra={"request": request.request_id})
             raise SideQueryFailedError("Bedrock itself failed") from None
         finally:
             cancel.forget(stop.cancel)

@@ -81,7 +81,7 @@ class SubAgents:
             try:
                 self._directory.deliver(agent_id, _cancel(reason))
             except RuntimeError:
-                log.warning("sub-agent %s has no actor, and there is no thread left for one", agent_id)
+                log.warning("there is no thread left for a sub-agent", extra={"conversation": agent_id})
             self._cancel_run_now(agent_id)
 
     def abandon(self, agent_ids: Iterable[str]) -> None:
@@ -101,7 +101,7 @@ class SubAgents:
                 self._directory.deliver(parent_id, EffectOutcome(UsageReported(at, usage, aside=False, run=run)))
             self._directory.deliver(parent_id, EffectOutcome(SubAgentResult(at, agent_id, outcome)))
         except RuntimeError:
-            log.warning("the parent of sub-agent %s has no actor, and there is no thread left for one", agent_id)
+            log.warning("there is no thread left for the parent of a sub-agent", extra={"conversation": agent_id})
 
     def last_text(self, agent_id: str) -> str:
         """Return the last text that a sub-agent has written so far, "" if none is known."""

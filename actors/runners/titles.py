@@ -128,7 +128,7 @@ class Titles:
             if title or usage is not None:
                 self._deliver(record.id, SetGeneratedTitleCommand(title, instead_of=record.title, usage=usage))
         except Exception:  # a failure to write a title must not affect the conversation
-            log.exception("the title of conversation %s", record.id)
+            log.exception("no title could be made", extra={"conversation": record.id})
         finally:
             with self._lock:
                 self._asking.pop(record.id, None)

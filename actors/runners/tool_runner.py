@@ -166,7 +166,7 @@ class ToolRunner(Actor):
                 tell(self._owner, EffectOutcome(outcome))
             case ReportReceipt(receipt=receipt):
                 if receipt.leaked:
-                    log.error("the processes of tool call %s outlived their kill", receipt.tool_use_id)
+                    log.error("the processes of a tool call outlived their kill", extra={"call": receipt.tool_use_id})
                 tell(self._owner, receipt)
 
     def _start(self, execution: Execution) -> None:
@@ -235,7 +235,7 @@ class ToolRunner(Actor):
         except SandboxUnavailableError as refused:
             result = ToolError(tool_use_id, f"Not run: {refused}")
         except BaseException:  # without an outcome the conversation would wait for ever
-            log.exception("fault in tool %s, call %s", execution.run.effect.name, tool_use_id)
+            log.exception("fault in a tool", extra={"tool": execution.run.effect.name, "call": tool_use_id})
             result = ToolError(tool_use_id, _INTERNAL)
         if isinstance(result, tuple):
             return AgentsSpawned(now(), *execution.identity, result)

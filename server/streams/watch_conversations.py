@@ -192,7 +192,7 @@ class ConversationListStream(Stream):
         try:
             record = self._sources.store.load(id_)
         except StoreDamagedError:
-            log.exception("conversation %s cannot be read and is left out", id_)
+            log.exception("it cannot be read and is left out", extra={"conversation": id_})
             return None
         if record is None:
             return _deleted(id_) if self._filter is None or self._filter.forget(id_) else None

@@ -307,7 +307,7 @@ def test_a_damaged_conversation_affects_no_other_one_and_keeps_no_thread(
         after.rest(Idle)
         failed = successor.supervisor.ask(broken.id, SendMessageCommand("hello")).exception(PATIENCE)
         assert isinstance(failed, StoreDamagedError)
-        assert f"conversation {broken.id} is damaged" in caplog.text
+        assert broken.id in {getattr(line, "conversation", "") for line in caplog.records}
         assert successor.supervisor.ask(broken.id, CancelConversationCommand()).exception(PATIENCE) is not None
         all_gone(successor)
         after.send("still there?")

@@ -133,7 +133,9 @@ def test_an_operator_reads_of_a_failed_request_but_not_what_was_said(
         raise ModelFailedError(LlmFailure(ErrorKind.AUTH, "the provider repeats the prompt"))
 
     harness.request(respond)
-    assert [record.getMessage() for record in caplog.records] == ["model request r1, attempt 1: auth"]
+    (record,) = caplog.records
+    assert record.getMessage() == "an attempt of a model request failed"
+    assert vars(record).items() >= {"request": "r1", "attempt": 1, "outcome": "auth"}.items()
 
 
 def test_a_history_that_cannot_be_read_is_a_failure_that_may_pass(harness: ToolHarness) -> None:

@@ -131,7 +131,8 @@ class StoreReads:
                 yield self._record(connection, row)
             except (msgspec.DecodeError, ValueError, KeyError) as error:
                 conversation_id = str(row[0]).encode(errors="replace").decode()
-                _log.error("conversation %s cannot be read and is left out: %s", conversation_id, type(error).__name__)
+                fields = {"conversation": conversation_id, "error": type(error).__name__}
+                _log.error("it cannot be read and is left out", extra=fields)
                 skipped(conversation_id)
 
     @read_again
@@ -266,7 +267,7 @@ class StoreReads:
         try:
             return self._checked(conversation_id)
         except StoreDamagedError:
-            _log.exception("conversation %s cannot be verified", conversation_id)
+            _log.exception("it cannot be verified", extra={"conversation": conversation_id})
             return ("the database file is damaged, so that not everything of the conversation can be read",)
 
     @read_again
@@ -328,7 +329,7 @@ class StoreReads:
         record, intact = rows.record_of(row)
         if intact:
             return record
-        _log.error("conversation %s: its state cannot be read; it is taken to be idle", record.id)
+        _log.error("its state cannot be read; it is taken to be idle", extra={"conversation": record.id})
         found = connection.execute(
             "SELECT sequence_id, usage_data FROM messages WHERE conversation_id = ? ORDER BY sequence_id", (record.id,)
         ).fetchall()
