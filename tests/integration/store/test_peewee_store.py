@@ -51,7 +51,7 @@ from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS, Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     import peewee
 
@@ -739,7 +739,7 @@ class Failing:
 
     def lend(self, lend: Callable[[Readers], Any]) -> Callable[[Readers], Any]:
         @contextmanager
-        def lending(readers: Readers) -> Iterator[peewee.SqliteDatabase]:
+        def lending(readers: Readers) -> Generator[peewee.SqliteDatabase]:
             with lend(readers) as database:
                 if self.left:
                     self.left -= 1
