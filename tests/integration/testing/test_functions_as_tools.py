@@ -134,6 +134,22 @@ def test_two_loops_of_one_program_call_a_function_once(bedrock: Bedrock, tmp_pat
     assert called == [0, 1, 2, 3, 4]
 
 
+def test_a_call_that_is_answered_already_is_left_alone(bedrock: Bedrock, tmp_path: Path) -> None:
+    called: list[str] = []
+
+    def ship() -> None:
+        called.append("shipped twice")
+
+    conversation = bedrock.client.create(tmp_path, mode="unrestricted", client_tools=[ship])
+    bedrock.model.then(calls(("ship", {})), says("Done."))
+    for event in conversation.send("Go."):
+        changed = event.client_tool_call_changed
+        if changed and changed.status == "pending":
+            conversation.submit_tool_result(changed.call, "shipped by hand")
+    assert called == []
+    assert "shipped by hand" in results(bedrock)[0]
+
+
 def test_a_result_that_comes_after_a_cancel_changes_nothing(bedrock: Bedrock, tmp_path: Path) -> None:
     entered, leave = threading.Event(), threading.Event()
 

@@ -362,3 +362,15 @@ def test_a_run_with_an_output_schema_ends_with_a_made_up_value() -> None:
     assert call_of(DemoModel(0).respond(asked, Sink(), CancelToken())) == (
         "submit_output", {"name": "A text by script."},
     )  # fmt: skip
+
+
+def test_tools_of_clients_alone_are_each_used_once_with_input_that_fits() -> None:
+    traits = ToolTraits("find_order", ToolGroup.OTHER, client=True)
+    schema = {"type": "object", "properties": {"number": {"type": "integer", "examples": [7]}}, "required": ["number"]}
+    tools = (ToolSpec("Finds it.", schema, traits),)
+    calling = said_to_demo(user("Where is it?"), tools=tools)
+    assert call_of(calling) == ("find_order", {"number": 7})
+    results = Turn("user", (ToolSuccess("r1", "shipped"),))
+    ended = said_to_demo(user("Where is it?"), Turn("assistant", calling.content), results, tools=tools)
+    assert ended.end_turn
+    assert "shipped" in text_of(ended)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from actors.adapters.llm.demo.sample import sample
 from actors.adapters.llm.protocols.rendering import image_placeholder, is_failed
 from actors.core.content import (
     Content,
@@ -22,6 +23,7 @@ from actors.core.content import (
     is_tool_result,
 )
 from actors.core.history import Turn
+from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.ports import ModelRequest
 
 HELP = """I am scripted, but what I do here is real: my tools run (or ask you first), my failures are retried, and you \
@@ -87,6 +89,10 @@ def scene_for(request: ModelRequest) -> Scene:
     offered = {tool.name for tool in request.tools}
     if not offered:
         return _summary(request)
+    mine = [tool for tool in request.tools if tool.name != SUBMIT_OUTPUT]
+    if not results and mine and all(tool.traits.client for tool in mine):
+        calls = tuple((tool.name, sample(tool.input_schema)) for tool in mine)
+        return Scene("I am scripted, so I will use each of my tools once, with made-up input.", calls=calls)
     if found := _RESULTS.match(_end_of(last)):
         return Scene(f"The sub-agents are done. They say:\n{found[1]}")
     # After a cancelled call a message is a new request, not a comment on the results.

@@ -1,0 +1,37 @@
+"""The example programs of clients/examples, with a server that has no key of a provider."""
+
+from __future__ import annotations
+
+import runpy
+from typing import TYPE_CHECKING
+
+from bedrock import Client
+from fastapi.testclient import TestClient
+
+from tests.documents.pages import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from tests.e2e.server_process import Servers
+
+
+def test_the_order_desk_answers_with_its_own_functions_only(
+    start_server: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server(tmp_path)
+    monkeypatch.setenv("BEDROCK_DATA_DIR", str(server.data))
+    desk = runpy.run_path(str(ROOT / "clients" / "examples" / "order_desk.py"))
+    with TestClient(desk["app"]) as web:
+        replied = web.post("/questions", json={"question": "Where is order 7?"})
+    assert replied.status_code == 200, replied.text
+    assert replied.json() == {"text": "A text by script.", "orders": [0]}, "as the scripted model makes it up"
+    assert desk["orders"] == {7: "cancelled", 8: "shipped"}, "the scripted model has used every function"
+    with Client() as client:
+        (made,) = client.conversations()
+        talk = client.conversation(made.name)
+        results = [result.output for message in talk.messages() for result in message.tool_results]
+        assert results[:3] == ["[]", '{"number":7,"state":"open"}', "cancelled"]
+        assert talk.get().tools is not None
