@@ -30,7 +30,7 @@ from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, 
 from actors.adapters.mcp.server_settings import McpServer, servers_from_tables
 from actors.adapters.mcp.servers import McpServerHub
 from actors.adapters.sandbox.control_groups import ControlGroups
-from actors.adapters.sandbox.probe import probe, with_limits
+from actors.adapters.sandbox.probe import probe, with_limits, with_separation
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.store.sqlite.store import open_store
 from actors.adapters.telemetry import metrics
@@ -61,8 +61,11 @@ from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
+from server.auth.authentication import Authentication
+from server.auth.local_token import TokenUnusableError, read_or_create_token
+from server.auth.token_file import FILE as PRINCIPALS_TOKENS
+from server.auth.token_file import TokenFile
 from server.config import Config, Listen
-from server.contract.auth import TokenAuth, TokenUnusableError, read_or_create_token
 from server.local_access import check_closable, claim_directory, socket_path
 from server.local_endpoint import published
 from server.process import malloc_trim, service_manager
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from actors.ports.permissions import PermissionsOf
     from actors.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -104,7 +108,7 @@ class Wiring:
     """The event bus that is also in `services`, with the interface for watchers."""
     supervisor: Supervisor
     housekeeper: Housekeeper
-    token: str
+    authentication: Authentication
     socket: Listen
     """The address for clients on this machine."""
     engine_version: str
@@ -137,7 +141,7 @@ def wire(config: Config) -> Generator[Wiring]:
             claim_directory(config.data_dir)
             store = open_store(config.data_dir, clock=clock, written=telemetry.written if exported else None)
             opened.callback(store.close)
-            token = read_or_create_token(config.data_dir / TOKEN_FILE)
+            authentication = _authentication(config)
             socket = socket_path(config.data_dir, config.environ)
         except (DataDirectoryBusyError, StoreUnusableError, TokenUnusableError, NotPrivateError) as error:
             raise CannotStartError(str(error)) from None
@@ -148,7 +152,7 @@ def wire(config: Config) -> Generator[Wiring]:
         sandbox = _sandbox(config, socket, tool_cpus, threads)
         opened.callback(sandbox.close)
         hub, toolbox = EventHub(), StandardToolbox(threads)
-        mcp = _mcp_servers(config, sandbox, threads)
+        mcp = _mcp_servers(config, sandbox, threads, authentication.permissions)
         opened.callback(mcp.close)
         services = Services(
             store=store,
@@ -167,6 +171,7 @@ def wire(config: Config) -> Generator[Wiring]:
             approval_rules=operator_rules(config, toolbox.prepared_rule),
             titles=config.titles,
             mcp=mcp,
+            permissions=authentication.permissions,
             telemetry=telemetry,
         )
         if telemetry.on or exported:
@@ -193,7 +198,7 @@ def wire(config: Config) -> Generator[Wiring]:
             hub,
             supervisor,
             housekeeper,
-            token,
+            authentication,
             Listen(path=str(socket)),
             store.engine_version,
             functools.partial(_load, toolbox, mcp),
@@ -254,10 +259,14 @@ def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:
     mcp.start()
 
 
-def _mcp_servers(config: Config, sandbox: ToolHostSandbox, threads: ThreadPool) -> McpServers:
+def _mcp_servers(
+    config: Config, sandbox: ToolHostSandbox, threads: ThreadPool, permissions: PermissionsOf
+) -> McpServers:
     """Return the MCP servers of the settings. Raises ConfigError."""
     servers = _mcp_settings(config)
-    return McpServerHub(servers, sandbox, threads, tool_environment(config.environ)) if servers else NoMcpServers()
+    if not servers:
+        return NoMcpServers()
+    return McpServerHub(servers, sandbox, threads, tool_environment(config.environ), permissions=permissions)
 
 
 def _mcp_settings(config: Config) -> tuple[McpServer, ...]:
@@ -293,13 +302,14 @@ def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads:
     own = (config.data_dir, socket.parent, config.tls_key, config.file)
     try:
         groups = ControlGroups()
-        report = with_limits(probe(config.sandbox), groups.controllers)
+        report = with_limits(_probed(config), groups.controllers)
         protected = [str(path) for path in own if path is not None]
         sandbox = ToolHostSandbox(
             report,
             protected=protected,
             workspace_protected=config.workspace_protected,
             deny_read=config.deny_read,
+            system_paths=config.system_paths,
             groups=groups,
             cpus=cpus,
             threads=threads,
@@ -314,11 +324,30 @@ def _sandbox_line(report: SandboxReport) -> str:
     return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")
 
 
+def _probed(config: Config) -> SandboxReport:
+    """Return what the sandbox can do here. Raises SandboxUnavailableError."""
+    report = probe(config.sandbox)
+    return with_separation(report) if config.principals else report
+
+
+def _authentication(config: Config) -> Authentication:
+    """Return how callers are known: by the token of the data directory, and those of principals.
+
+    Raises TokenUnusableError.
+    """
+    file = TokenFile(config.data_dir / PRINCIPALS_TOKENS) if config.principals else None
+    if file is not None:
+        file.read()
+    return Authentication(read_or_create_token(config.data_dir / TOKEN_FILE), file, config.principals)
+
+
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
     """Log the sandbox report once the server runs; if it cannot start, only the reason is logged."""
     log.info("%s", _sandbox_line(report))
     if report.restriction_available and not report.workspace_available:
         log.warning("the workspace mode is not available: %s", report.workspace_reason)
+    if report.separation_reason:
+        log.warning("no tool of a principal runs: %s", report.separation_reason)
     if not report.hides_protected:
         log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
         return
@@ -385,7 +414,7 @@ async def _serve(
         wired.services,
         wired.hub,
         wired.supervisor,
-        TokenAuth(wired.token),
+        wired.authentication,
         watching=WatchSettings(max_streams=config.max_streams),
         engine_version=wired.engine_version,
         reflection=config.reflection,
@@ -451,9 +480,13 @@ def checked(config: Config) -> Iterator[str]:
         for rule in operator_rules(config, prepared_rule):
             yield f"approval rule {rule.id}: {rule.action} {describe(rule)}"
         try:
-            report = probe(config.sandbox)
+            report = _probed(config)
         except SandboxUnavailableError as error:
             raise CannotStartError(str(error)) from None
+        for principal in config.principals.values():
+            yield f"principal {principal.name}: {principal.role}, reads {', '.join(principal.permissions.roots or ())}"
+        if report.separation_reason:
+            yield f"no tool of a principal would run: {report.separation_reason}"
         yield _sandbox_line(report)
 
 

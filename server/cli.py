@@ -64,6 +64,12 @@ USAGE = 2
     type=str,
     help="Files and directories that tools cannot read, with commas between them; none: no such. [those with keys]",
 )
+@click.option(
+    "--system-paths",
+    type=str,
+    help="What the tools of every principal can read beside its own directories, with commas between them. "
+    "[/usr, /lib and what else programs need]",
+)
 @click.option("--cpus", type=str, help="CPUs for the server itself, such as 1 or 0,2-3; tools may use all. [all]")
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input, a pipe, is closed by its writer.")
 def serve(file: Path | None, until_eof: bool, **options: Any) -> None:

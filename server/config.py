@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
-from actors.ports.processes import DENY_READ, WORKSPACE_PROTECTED
+from actors.ports.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.telemetry import CONTENTS
+from server.auth.principals import Principal, principals_from_tables
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_CPUS = 8_192
@@ -99,6 +100,8 @@ class Config:
     """Names that tools in workspace mode cannot change, beside .git."""
     deny_read: tuple[str, ...] = DENY_READ
     """Files and directories that tools cannot read, in every mode in which the sandbox can keep them from it."""
+    system_paths: tuple[str, ...] = SYSTEM_PATHS
+    """Files and directories of the system that the tools of every principal can read."""
     cpus: frozenset[int] | None = None
     """The CPUs that the server itself runs on; None: all that it may use. Its tools may use all in any case."""
     file: Path | None = None
@@ -111,6 +114,8 @@ class Config:
     """MCP servers from the file; may hold secrets, so it is never shown."""
     approval_rules: tuple[Mapping[str, Any], ...] = ()
     """The operator's approval rules from the file, as they are written."""
+    principals: Mapping[str, Principal] = field(default_factory=dict)
+    """The principals from the file, beside the server's own user."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment in which keys of well-known providers are looked up."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -120,7 +125,8 @@ class Config:
         """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
-        in_file = setting.startswith(("models.", "mcp_servers", "approval_rules[")) or provider in self.providers
+        tables = ("models.", "mcp_servers", "approval_rules[", "principals.")
+        in_file = setting.startswith(tables) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
 
     @property
@@ -315,10 +321,11 @@ SETTINGS: dict[str, Parser] = {
     "sandbox": _sandbox,
     "workspace_protected": _names,
     "deny_read": _paths,
+    "system_paths": _paths,
     "cpus": _cpus,
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
-`providers`, `models`, `mcp_servers` and `approval_rules`."""
+`providers`, `models`, `mcp_servers`, `approval_rules` and `principals`."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -335,9 +342,10 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     if not isinstance(models, dict):
         raise ConfigError(f'{origin}: models: must be tables, [models."name"]')
     lists = {name: _tables(table, name, origin) for name in ("mcp_servers", "approval_rules")}
+    principals = _principals(table.pop("principals", {}), origin)
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        known = ", ".join((*SETTINGS, "providers", "models", *lists))
+        known = ", ".join((*SETTINGS, "providers", "models", *lists, "principals"))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -354,7 +362,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         values[name] = _parsed(parse, value, origins[name])
     if "data_dir" not in values:
         values["data_dir"] = data_directory(environ)
-    tables: dict[str, Any] = {"providers": providers, "models": models, **lists}
+    tables: dict[str, Any] = {"providers": providers, "models": models, "principals": principals, **lists}
     return _checked(Config(file=source, environ=environ, origins=origins, **tables, **values))
 
 
@@ -364,6 +372,16 @@ def _tables(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str,
     if not (isinstance(tables, list) and all(isinstance(each, dict) for each in tables)):
         raise ConfigError(f"{origin}: {name}: must be tables, [[{name}]]")
     return tuple(tables)
+
+
+def _principals(tables: Any, origin: str) -> dict[str, Principal]:
+    """Return the principals of the tables [principals.NAME]. Raises ConfigError."""
+    if not (isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())):
+        raise ConfigError(f"{origin}: principals: must be tables, [principals.NAME]")
+    try:
+        return principals_from_tables(tables)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {error}") from None
 
 
 def _parsed(parse: Parser, value: Any, origin: str) -> Any:

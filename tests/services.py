@@ -6,6 +6,7 @@ from typing import Any
 
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.workspace.local import LocalWorkspace
+from actors.core.context import Mode
 from actors.events.hub import EventHub
 from actors.ports import NoFaultPoints, SandboxReport
 from actors.runtime.services import Services
@@ -20,8 +21,13 @@ class NoSandbox:
     report = SandboxReport("none", 0, pid_namespace=False, reason="tests run no processes")
     protected: tuple[str, ...] = ()
 
-    def workspace_refusal(self, directory: str) -> str:
-        return "" if self.report.workspace_available else f"tests run no processes in {directory}"
+    def mode_refusal(self, mode: Mode, directory: str) -> str:
+        offered = {
+            Mode.RESTRICTED: self.report.restriction_available,
+            Mode.WORKSPACE: self.report.workspace_available,
+            Mode.UNRESTRICTED: True,
+        }
+        return "" if offered[mode] else f"{self.report.reason} in {directory}"
 
     def start(self, launch: object, on_output: object) -> Any:
         raise AssertionError("no process is started here")

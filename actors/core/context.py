@@ -119,6 +119,8 @@ class ConvContext(Struct, frozen=True):
     restriction_available: bool = False
     workspace_available: bool = False
     """Whether the workspace mode can be kept in this conversation's directory."""
+    unrestricted_available: bool = True
+    """Whether the conversation's principal may use the unrestricted mode."""
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     always_approved: tuple[str, ...] = ()
     """Names of tools that ask no more; only in logs of earlier versions, where approval_rules are now."""

@@ -20,6 +20,18 @@ DENY_READ = (
 """Where keys of people are kept, which no tool reads: the default of the setting."""
 
 
+SYSTEM_PATHS = (
+    "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/opt", "/sbin", "/usr", "/etc/alternatives",
+    "/etc/bash.bashrc", "/etc/ca-certificates", "/etc/debian_version", "/etc/gitconfig", "/etc/group",
+    "/etc/host.conf", "/etc/hosts",
+    "/etc/inputrc", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/locale.alias",
+    "/etc/localtime", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/profile",
+    "/etc/profile.d", "/etc/protocols", "/etc/pki/tls/certs", "/etc/resolv.conf", "/etc/services", "/etc/ssl/certs",
+    "/etc/terminfo", "/etc/timezone",
+)  # fmt: skip
+"""What programs need of a system and what holds nothing of its users: the default of the setting."""
+
+
 class ProcessLimits(Struct, frozen=True):
     """Resource limits of one tool call; 0: no limit."""
 
@@ -64,6 +76,10 @@ class Launch(Struct, frozen=True):
     stdin: bytes = b""
     output_bytes: int = 128 * 1024
     """Maximum bytes kept of the merged stdout and stderr: the beginning and the end of it."""
+    readable: tuple[str, ...] | None = None
+    """The only files and directories that the program can read beside those of the system and its private directory;
+    None: every one that the server's user can. Processes of others are then invisible to it, too.
+    """
     service: ServiceStreams | None = None
     """Set for a service, which lives longer than a call: these are its stdin and stdout instead, and only its stderr is
     output. Its end is that of any program: its tree is killed with it, and with the server.
@@ -138,9 +154,12 @@ class SandboxReport(Struct, frozen=True):
     kernel_bounds_memory: bool = False
     """Whether the kernel limits the memory of all processes of a call together."""
     workspace_available: bool = False
-    """Whether the workspace mode can be enforced, in directories that `Sandbox.workspace_refusal` does not refuse."""
+    """Whether the workspace mode can be enforced, in directories that `Sandbox.mode_refusal` does not refuse."""
     workspace_reason: str = ""
     """Why it cannot be, as text for people."""
+
+    separation_reason: str = ""
+    """Why `Launch.readable` cannot be enforced, as text for people; "" if it can, or if that was not asked."""
 
     @property
     def restriction_available(self) -> bool:
@@ -161,8 +180,8 @@ class Sandbox(Protocol):
         """Real paths of files and directories that no tool may access: the server's data, keys and settings."""
         ...
 
-    def workspace_refusal(self, directory: str) -> str:
-        """Return why the workspace mode cannot be enforced in a directory, for people; "" if it can. Any thread."""
+    def mode_refusal(self, mode: Mode, directory: str) -> str:
+        """Return why programs cannot have a mode in a directory, as text for people; "" if they can. Any thread."""
         ...
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:

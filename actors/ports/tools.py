@@ -60,6 +60,7 @@ class ToolContext(Struct, frozen=True):
     """The services that a running tool may use. Tools themselves hold no state of conversations."""
 
     conversation_id: str
+    principal: str
     tool_use_id: str
     working_directory: str
     mode: Mode

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class GitState(Struct, frozen=True):
@@ -64,19 +67,22 @@ class DirectoryListing(Struct, frozen=True):
 class Workspace(Protocol):
     """The directories that conversations work in. Any thread; reads the disk."""
 
-    def check(self, path: str) -> str:
-        """Return the real path of an existing directory. Raises ValueError with a text for people."""
-        ...
+    def check(self, path: str, within: Sequence[str] | None = None) -> str:
+        """Return the real path of an existing directory. Raises ValueError with a text for people.
 
-    def list_directory(self, path: str) -> DirectoryListing:
-        """List a directory, the home directory of the server's user if `path` is "".
-
-        Files of the server are omitted. Raises ValueError with a text for people.
+        With `within`, it must be one of these directories or beneath one; of others nothing is told.
         """
         ...
 
-    def surroundings(self, directory: str) -> WorkspaceContext:
-        """Return the description of a checked directory for the system prompt.
+    def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
+        """List a directory; if `path` is "", the home directory of the server's user, or the first one of `within`.
+
+        Files of the server are omitted, and links out of `within`. Raises ValueError with a text for people.
+        """
+        ...
+
+    def surroundings(self, directory: str, within: Sequence[str] | None = None) -> WorkspaceContext:
+        """Return the description of a checked directory for the system prompt, from files beneath `within` only.
 
         Reads little; blocks only on the disk.
         """

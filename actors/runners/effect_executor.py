@@ -210,7 +210,7 @@ class EffectExecutor:
         return work.token
 
     def _execute(self, effect: ExecuteTool, record: ConversationRecord, context: ConvContext) -> None:
-        run = RunTool(effect, context, self._begin(record), self.rights)
+        run = RunTool(effect, record.principal, context, self._begin(record), self.rights)
         if self._tell_runner(run):
             return
         runner = ToolRunner(self._services, self._owner, self._side_queries)

@@ -49,15 +49,21 @@ def planned(
     Raises SubAgentsRefusedError, or the errors of a tool.
     """
     model_choice.learn(services, (task.model for task in wanted), context.cancel)
-    return with_files(services, checked(services, wanted, context.working_directory, model), context)
+    tasks = checked(services, wanted, context.working_directory, model, context.principal)
+    return with_files(services, tasks, context)
 
 
-def checked(services: Services, wanted: tuple[AgentTask, ...], directory: str, model: str) -> tuple[AgentTask, ...]:
+def checked(
+    services: Services, wanted: tuple[AgentTask, ...], directory: str, model: str, principal: str
+) -> tuple[AgentTask, ...]:
     """Return the tasks with their defaults filled in. Raises SubAgentsRefusedError."""
     most = services.agents.per_call
     if not 1 <= len(wanted) <= most:
         raise SubAgentsRefusedError(None, "", f"1 to {most} sub-agents can be started at a time, not {len(wanted)}")
-    return tuple(_checked(services, index, task, directory, model) for index, task in enumerate(wanted))
+    return tuple(
+        _checked(services, index, _filled(services, task, directory, model), model, principal)
+        for index, task in enumerate(wanted)
+    )
 
 
 def with_files(services: Services, tasks: tuple[AgentTask, ...], context: ToolContext) -> tuple[AgentTask, ...]:
@@ -106,11 +112,12 @@ def _tool_context(services: Services, record: ConversationRecord, cancel: Cancel
 
     return ToolContext(
         conversation_id=record.id,
+        principal=record.principal,
         tool_use_id="",
         working_directory=record.cwd,
         mode=record.mode,
         cancel=cancel,
-        sandbox=services.sandbox,
+        sandbox=services.sandbox_of(record.principal),
         clock=services.clock,
         on_output=lambda _text: None,
         track=track,
@@ -140,15 +147,18 @@ def task_refusal(refused: SubAgentsRefusedError) -> InvalidFieldError | TaskRefu
     return InvalidFieldError(place, str(refused))
 
 
-def _checked(services: Services, index: int, task: AgentTask, directory: str, model: str) -> AgentTask:
-    limits = services.agents
-    filled = msgspec.structs.replace(
+def _filled(services: Services, task: AgentTask, directory: str, model: str) -> AgentTask:
+    return msgspec.structs.replace(
         task,
         cwd=task.cwd or directory,
         model=task.model or model,
         max_turns=task.max_turns or services.limits.max_turns,
-        timeout_ms=task.timeout_ms or limits.timeout_ms,
+        timeout_ms=task.timeout_ms or services.agents.timeout_ms,
     )
+
+
+def _checked(services: Services, index: int, task: AgentTask, model: str, principal: str) -> AgentTask:
+    limits = services.agents
     if not task.task.strip():
         raise SubAgentsRefusedError(index, "task", "it is empty: say what is to be done")
     if len(task.task.encode(errors="replace")) > limits.task_bytes:
@@ -156,19 +166,24 @@ def _checked(services: Services, index: int, task: AgentTask, directory: str, mo
             f"it is longer than {limits.task_bytes:,} bytes: put what is long into files, and name them in read_first"
         )
         raise SubAgentsRefusedError(index, "task", text)
-    if not 1 <= filled.max_turns <= limits.max_turns:
+    if not 1 <= task.max_turns <= limits.max_turns:
         raise SubAgentsRefusedError(index, "max_turns", f"it must be 1 to {limits.max_turns}")
-    if not limits.min_timeout_ms <= filled.timeout_ms <= limits.max_timeout_ms:
+    if not limits.min_timeout_ms <= task.timeout_ms <= limits.max_timeout_ms:
         least, most = limits.min_timeout_ms // 1000, limits.max_timeout_ms // 1000
         raise SubAgentsRefusedError(index, "timeout_ms", f"it must be {least} to {most:,} seconds")
     if len(task.read_first) > limits.files:
         raise SubAgentsRefusedError(index, "read_first", f"{limits.files} files at most")
     try:
-        (validation.served_model if filled.model == model else validation.offered_model)(services, filled.model)
+        if task.model == model:
+            validation.served_model(services, task.model)
+        else:
+            validation.offered_model(services, task.model, principal)
     except Rejected as refusal:
         raise SubAgentsRefusedError(index, "model", str(refusal), refusal.reason) from None
     try:
-        return msgspec.structs.replace(filled, cwd=services.workspace.check(filled.cwd))
+        return msgspec.structs.replace(
+            task, cwd=services.workspace.check(task.cwd, services.permissions(principal).roots)
+        )
     except ValueError as error:
         raise SubAgentsRefusedError(index, "cwd", str(error), Reason.WORKING_DIRECTORY_INVALID) from None
 

@@ -66,6 +66,7 @@ class RunTool:
     """To a tool runner: run this call."""
 
     effect: ExecuteTool
+    principal: str
     context: ConvContext
     cancel: CancelToken
     rights: ToolRights
@@ -285,11 +286,12 @@ class ToolRunner(Actor):
 
         return ToolContext(
             conversation_id=context.conversation_id,
+            principal=run.principal,
             tool_use_id=run.effect.tool_use_id,
             working_directory=context.working_dir,
             mode=run.rights.begin(run.effect.tool_use_id, run.cancel),
             cancel=run.cancel,
-            sandbox=self._services.sandbox,
+            sandbox=self._services.sandbox_of(run.principal),
             clock=self._services.clock,
             on_output=show,
             track=track,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from actors.core.approval.approval_rules import ApprovalRule
-from actors.core.context import ConvContext, Limits
+from actors.core.context import ConvContext, Limits, Mode
+from actors.core.steps.approvals import REQUEST_MODE_UPGRADE
 from actors.ports import (
     Clock,
     ConversationRecord,
@@ -21,7 +22,9 @@ from actors.ports import (
     ToolSpec,
     Workspace,
 )
+from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.mcp import McpServers, NoMcpServers
+from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import spec_of
@@ -81,6 +84,8 @@ class Services:
     """Admission of work by free file descriptors."""
     mcp: McpServers = field(default_factory=NoMcpServers)
     """The MCP servers, whose tools conversations get beside those of the toolbox."""
+    permissions: PermissionsOf = everything
+    """What each principal may do."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     """What the server tells about its work."""
     approval_rules: tuple[ApprovalRule, ...] = ()
@@ -91,6 +96,7 @@ class Services:
 
     def context_of(self, record: ConversationRecord) -> ConvContext:
         """Return the state machine's context of a stored conversation."""
+        permissions = self.permissions(record.principal)
         return ConvContext(
             conversation_id=record.id,
             working_dir=record.cwd,
@@ -99,7 +105,8 @@ class Services:
             is_sub_agent=not record.user_initiated,
             mode=record.mode,
             restriction_available=self.sandbox.report.restriction_available,
-            workspace_available=self.sandbox.report.workspace_available,
+            workspace_available=self.sandbox.report.workspace_available and not permissions.refusal(Mode.WORKSPACE),
+            unrestricted_available=not permissions.refusal(Mode.UNRESTRICTED),
             approval_policy=record.approval_policy,
             approval_rules=(*self.approval_rules, *record.approval_rules),
             follow_up_policy=record.follow_up_policy,
@@ -107,6 +114,11 @@ class Services:
             limits=self.limits,
             tools=tuple(spec.traits for spec in self.offered(record)),
         )
+
+    def sandbox_of(self, principal: str) -> Sandbox:
+        """Return the sandbox for the programs of a principal."""
+        permissions = self.permissions(principal)
+        return self.sandbox if permissions == EVERYTHING else ConfinedSandbox(self.sandbox, permissions)
 
     def usable_window(self, model: str) -> int:
         """Return how many tokens a history may fill; changes at most once, when the provider reports its limits."""
@@ -118,4 +130,7 @@ class Services:
         ours, chosen = self.toolbox.specs(sub_agent=not record.user_initiated), record.profile.tools
         if chosen is not None:
             ours = tuple(spec for spec in ours if spec.name in chosen)
+        permissions = self.permissions(record.principal)
+        if permissions.refusal(Mode.WORKSPACE) and permissions.refusal(Mode.UNRESTRICTED):
+            ours = tuple(spec for spec in ours if spec.name != REQUEST_MODE_UPGRADE)
         return (*ours, *self.mcp.offered(record.id), *map(spec_of, record.profile.client_tools))

@@ -12,6 +12,8 @@ from server.contract.errors import MalformedRequestError
 from server.contract.pagination import page_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.ports import Workspace
 
 
@@ -24,10 +26,15 @@ class NotBrowsableError(MalformedRequestError):
         super().__init__(("path", text))
 
 
-def browse_directory(workspace: Workspace, request: v1.BrowseDirectoryRequest) -> v1.BrowseDirectoryResponse:
-    """List a directory; "" is the home directory of the server's user. Raises MalformedRequestError."""
+def browse_directory(
+    workspace: Workspace, request: v1.BrowseDirectoryRequest, within: Sequence[str] | None = None
+) -> v1.BrowseDirectoryResponse:
+    """List a directory; "" is the home directory of the server's user, or the first of `within`.
+
+    Raises MalformedRequestError.
+    """
     try:
-        listing = workspace.list_directory(request.path)
+        listing = workspace.list_directory(request.path, within)
     except ValueError as error:
         raise NotBrowsableError(str(error)) from None
     shown = [v1.BrowseDirectoryResponse.Entry(name=each.name, directory=each.directory) for each in listing.entries]

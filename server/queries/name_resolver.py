@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.runtime.system_clock import has_form_of_id
+from server.auth.authentication import caller, subject
 from server.contract import resource_names as names
-from server.contract.auth import caller, subject
 from server.contract.errors import ConversationNotFoundError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class NameResolver:
     async def record(self, name: str) -> ConversationRecord:
         """Read the row of a conversation of the caller. Raises ConversationNotFoundError, also for another owner's."""
         record = await self._reads(self._find, names.parse_conversation(name) or "")
-        if record is None or record.principal != caller.get():
+        if record is None or record.principal != caller.get().principal:
             raise ConversationNotFoundError(name)
         self._remember(record)
         subject.set(record.id)
@@ -40,14 +40,14 @@ class NameResolver:
         It may have been deleted since its owner was cached, which its actor checks.
         """
         key = names.parse_conversation(name) or ""
-        if self._owners.get(key) == caller.get():
+        if self._owners.get(key) == caller.get().principal:
             subject.set(key)
             return key
         return (await self.record(name)).id
 
     async def locate(self, name: str) -> str:
         """Return the id of a conversation, even of a damaged row. Raises ConversationNotFoundError."""
-        conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get())
+        conversation_id = await self._reads(self._locate, names.parse_conversation(name) or "", caller.get().principal)
         if conversation_id is None:
             raise ConversationNotFoundError(name)
         return conversation_id

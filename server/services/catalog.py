@@ -21,6 +21,8 @@ from actors.ports import (
     Workspace,
 )
 from actors.ports.mcp import McpServers, McpServerStatus, McpState
+from server.auth.authentication import caller
+from server.auth.principals import Role
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
@@ -32,6 +34,7 @@ from server.wire.values import duration, struct_of
 if TYPE_CHECKING:
     import grpc.aio
 
+    from actors.ports.permissions import PermissionsOf
     from server.queries.read_pool import ReadPool
     from server.streams.base import WatchSettings
 
@@ -67,6 +70,7 @@ class CatalogService(v1.CatalogServiceServicer):
         mcp: McpServers,
         report: SandboxReport,
         workspace: Workspace,
+        permissions: PermissionsOf,
         reads: ReadPool,
         bounds: Limits,
         watching: WatchSettings,
@@ -74,6 +78,7 @@ class CatalogService(v1.CatalogServiceServicer):
     ) -> None:
         self._models = models
         self._workspace = workspace
+        self._permissions = permissions
         self._reads = reads
         self._tools = tools(toolbox)
         self._mcp = mcp
@@ -99,7 +104,8 @@ class CatalogService(v1.CatalogServiceServicer):
         await asyncio.to_thread(self._models.learn, "", CancelToken())
         infos = await self._reads(self._models.list)
         default = self._models.default
-        ordered = sorted(infos, key=lambda info: info.name)
+        allowed = self._permissions(caller.get().principal)
+        ordered = sorted((info for info in infos if allowed.allows_model(info.name)), key=lambda info: info.name)
         return [model(info, default) for info in ordered]
 
     async def ListTools(self, request: v1.ListToolsRequest, context: Context) -> v1.ListToolsResponse:
@@ -113,26 +119,47 @@ class CatalogService(v1.CatalogServiceServicer):
         return v1.GetToolResponse(tool=found)
 
     def _all_tools(self) -> list[v1.Tool]:
-        of_servers = [_mcp_tool(server, spec) for server in self._mcp.statuses() for spec in server.tools]
+        of_servers = [_mcp_tool(server, spec) for server in self._mcp_servers() for spec in server.tools]
         return sorted((*self._tools, *of_servers), key=lambda tool: tool.name)
 
+    def _mcp_servers(self) -> list[McpServerStatus]:
+        """Return the MCP servers whose tools the caller's principal is offered."""
+        allowed = self._permissions(caller.get().principal)
+        return [status for status in self._mcp.statuses() if allowed.allows_mcp_server(status.name)]
+
     async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
-        return await self._reads(browse_directory, self._workspace, request)
+        roots = self._permissions(caller.get().principal).roots
+        return await self._reads(browse_directory, self._workspace, request, roots)
 
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
         answer = v1.GetServerInfoResponse()
         answer.CopyFrom(self._info)
         answer.version = await self._reads(version)
-        answer.mcp_servers.extend(map(mcp_server, self._mcp.statuses()))
+        allowed = self._permissions(caller.get().principal)
+        if refusal := allowed.refusal(Mode.WORKSPACE):
+            answer.sandbox.workspace_available = False
+            answer.sandbox.workspace_reason = refusal
+        told = mcp_server if caller.get().role is Role.OPERATOR else mcp_server_without_place
+        answer.mcp_servers.extend(map(told, self._mcp_servers()))
         if self._models.undecided(self._models.default):
             await asyncio.to_thread(self._models.learn, self._models.default, CancelToken())
         default = self._models.default
+        if not allowed.allows_model(default):
+            default = ""
         answer.default_model = names.model(default) if default else ""
         return answer
 
 
 def _name(shown: v1.Model | v1.Tool) -> str:
     return shown.name
+
+
+def mcp_server_without_place(status: McpServerStatus) -> v1.McpServer:
+    """Return an MCP server for those who are not to know where it is: its program or URL, and its errors."""
+    server = mcp_server(status)
+    server.ClearField("transport")
+    server.ClearField("error")
+    return server
 
 
 def model(info: ModelInfo, default: str) -> v1.Model:

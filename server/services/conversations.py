@@ -15,9 +15,9 @@ from bedrock import v1
 from actors.core.errors import Rejected
 from actors.messages import commands as requests
 from actors.messages.refusals import InvalidFieldError, TaskRefusedError, UnknownConversationError
+from server.auth.authentication import caller
 from server.contract import limits
 from server.contract import resource_names as names
-from server.contract.auth import caller
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
 from server.contract.resource_names import parse_approval_rule
 from server.wire import commands
@@ -107,7 +107,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.CreateConversationRequest, context: Context
     ) -> v1.CreateConversationResponse:
         seconds = _seconds(context)
-        create = commands.create(request, caller.get())
+        create = commands.create(request, caller.get().principal)
         future = self._conversations.create(create, deadline=self._clock.monotonic() + seconds)
         with _within("conversation"):
             record = await self._answer(future, seconds)
@@ -159,7 +159,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
     async def ResolveApproval(self, request: v1.ResolveApprovalRequest, context: Context) -> v1.ResolveApprovalResponse:
         conversation_id, approval = await self._child(request.name, "approvals")
-        resolve = commands.resolve(request, approval, caller.get())
+        resolve = commands.resolve(request, approval, caller.get().principal)
         record = await self._ask_id(context, request.name, conversation_id, resolve)
         return v1.ResolveApprovalResponse(conversation=self._encoded.message(record))
 
@@ -175,7 +175,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.CreateApprovalRuleRequest, context: Context
     ) -> v1.CreateApprovalRuleResponse:
         conversation_id = await self._resolver.identify(request.parent)
-        command = commands.make_rule(request, caller.get())
+        command = commands.make_rule(request, caller.get().principal)
         with _within("approval_rule"):
             rule = await self._ask_id(context, request.parent, conversation_id, command)
         return v1.CreateApprovalRuleResponse(approval_rule=approval_rule(conversation_id, rule))
@@ -184,7 +184,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.DeleteApprovalRuleRequest, context: Context
     ) -> v1.DeleteApprovalRuleResponse:
         conversation_id, rule = await self._child(request.name, "approvalRules")
-        command = requests.DeleteApprovalRuleCommand(rule, caller.get())
+        command = requests.DeleteApprovalRuleCommand(rule, caller.get().principal)
         await self._ask_id(context, request.name, conversation_id, command)
         return v1.DeleteApprovalRuleResponse()
 
@@ -221,7 +221,7 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> v1.ForkConversationResponse:
         seconds = _seconds(context)
         origin = await self._resolver.identify(request.name)
-        fork = commands.fork(request, origin, caller.get())
+        fork = commands.fork(request, origin, caller.get().principal)
         future = self._conversations.create(fork, deadline=self._clock.monotonic() + seconds)
         record = await self._answer(future, seconds)
         return v1.ForkConversationResponse(conversation=self._encoded.message(record))
@@ -281,7 +281,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.ListConversationsRequest, context: Context
     ) -> v1.ListConversationsResponse:
         parent = await self._resolver.locate(request.parent) if request.parent else None
-        return await self._reads(self._listings.conversations, request, caller.get(), parent)
+        return await self._reads(self._listings.conversations, request, caller.get().principal, parent)
 
     async def ListMessages(self, request: v1.ListMessagesRequest, context: Context) -> v1.ListMessagesResponse:
         conversation_id = await self._resolver.identify(request.parent)
@@ -299,7 +299,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
     async def ListApprovals(self, request: v1.ListApprovalsRequest, context: Context) -> v1.ListApprovalsResponse:
         one = None if request.parent == names.ALL_CONVERSATIONS else await self._resolver.identify(request.parent)
-        return await self._reads(self._listings.approvals, request, caller.get(), one)
+        return await self._reads(self._listings.approvals, request, caller.get().principal, one)
 
     async def GetApproval(self, request: v1.GetApprovalRequest, context: Context) -> v1.GetApprovalResponse:
         conversation_id, _ = await self._child(request.name, "approvals")
@@ -369,7 +369,7 @@ class ConversationService(v1.ConversationServiceServicer):
     async def WatchConversations(  # type: ignore[override]
         self, request: v1.WatchConversationsRequest, context: Context
     ) -> None:
-        await self._watch_list.serve(caller.get(), request, context.write)
+        await self._watch_list.serve(caller.get().principal, request, context.write)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from actors.core.context import ToolGroup
     from actors.events.hub import EventHub
     from actors.runtime.services import Services
-    from server.contract.auth import TokenAuth
+    from server.auth.authentication import Authentication
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
@@ -78,7 +78,7 @@ class GrpcServer:
         services: Services,
         hub: EventHub,
         conversations: Conversations,
-        auth: TokenAuth,
+        authentication: Authentication,
         *,
         watching: WatchSettings | None = None,
         engine_version: str = "",
@@ -101,7 +101,8 @@ class GrpcServer:
         )
         self.watchers = SubscribeStreams(sources, watching)
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(interceptors=[RequestInterceptor(auth, services.telemetry)], options=OPTIONS)
+        interceptor = RequestInterceptor(authentication, services.telemetry)
+        self._server = grpc.aio.server(interceptors=[interceptor], options=OPTIONS)
         service = ConversationService(
             conversations=conversations,
             resolver=NameResolver(services.store, self._reads),
@@ -133,6 +134,7 @@ class GrpcServer:
             mcp=services.mcp,
             report=services.sandbox.report,
             workspace=services.workspace,
+            permissions=services.permissions,
             reads=self._reads,
             bounds=services.limits,
             watching=watching,

@@ -16,7 +16,9 @@ from grpc_status import rpc_status
 
 from actors.ports import StoreDamagedError, StoreUnusableError
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
-from server.contract.auth import TokenAuth, caller, subject
+from server.auth.authentication import Authentication, caller, subject
+from server.auth.authorization import check_role
+from server.auth.live_calls import CallRevokedError, LiveCalls
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
 
@@ -47,8 +49,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Wraps each method of the services once; runs on the event loop."""
 
-    def __init__(self, auth: TokenAuth, telemetry: Telemetry) -> None:
-        self._auth = auth
+    def __init__(self, authentication: Authentication, telemetry: Telemetry) -> None:
+        self._authentication = authentication
+        self._live = LiveCalls(authentication)
         self._telemetry = telemetry
         self._guarded: dict[str, Handler] = {}
 
@@ -62,17 +65,17 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or method.startswith(OPEN_PREFIX):
             return handler
-        principal = self._auth.principal_of(handler_call_details.invocation_metadata)
-        if principal is None:
+        who = self._authentication.caller_of(handler_call_details.invocation_metadata)
+        if who is None:
             return _like(handler, _refuse)
-        caller.set(principal)
+        caller.set(who)
         if self._telemetry.on:
             trace_parent.set(_trace_parent_in(handler_call_details.invocation_metadata))
         if not method.startswith(OURS):
             return handler
         guarded = self._guarded.get(method)
         if guarded is None:
-            guarded = self._guarded[method] = _guard(method, handler, self._telemetry)
+            guarded = self._guarded[method] = _guard(method, handler, self._live, self._telemetry)
         return guarded
 
 
@@ -110,7 +113,7 @@ def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return found if isinstance(found, str) and TRACE_PARENT.fullmatch(found) else ""
 
 
-def _guard(method: str, handler: Handler, telemetry: Telemetry) -> Handler:
+def _guard(method: str, handler: Handler, live: LiveCalls, telemetry: Telemetry) -> Handler:
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
     decode: Any = handler.request_deserializer
     name = method.rsplit("/", 1)[-1]
@@ -125,7 +128,12 @@ def _guard(method: str, handler: Handler, telemetry: Telemetry) -> Handler:
 
     async def answer(raw: bytes, context: Context, call: _Observed) -> Any:
         try:
-            response = await _call(behaviour, decode, raw, context, call)
+            who = caller.get()
+            check_role(method, who.role)
+            with live.serving(who):
+                response = await _call(behaviour, decode, raw, context, call)
+        except CallRevokedError:
+            status = status_of(UnauthenticatedError())
         except (asyncio.CancelledError, grpc.aio.AbortError):
             call.outcome = "CANCELLED"
             raise
@@ -169,7 +177,7 @@ class _Observed:
         return Rpc(
             method=self._method,
             conversation=subject.get() or self._conversation,
-            principal=caller.get(),
+            principal=caller.get().principal,
             peer=peer,
             request_id=self._request_id,
             outcome=self.outcome,

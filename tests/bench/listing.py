@@ -14,7 +14,7 @@ from bedrock import v1
 
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import Commit
-from server.contract.auth import PRINCIPAL
+from server.auth.principals import LOCAL
 from tests.bench.figures import Report, rss_mib, spread
 from tests.bench.running_server import running_server
 from tests.bench.store import record_of
@@ -64,7 +64,7 @@ def _record(number: int) -> ConversationRecord:
     rare = number == RARE
     return msgspec.structs.replace(
         record_of(f"c{number}"),
-        principal=PRINCIPAL,
+        principal=LOCAL,
         title="a needle" if rare else f"What is in the file number {number}?",
         labels={"team": "docs"} | ({"rare": "yes"} if rare else {}),
         created_at=number + 1,

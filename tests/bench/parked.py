@@ -12,7 +12,7 @@ from bedrock import v1
 
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Commit
-from server.contract.auth import PRINCIPAL
+from server.auth.principals import LOCAL
 from tests.bench.clients import Clients, Watched, on_loop
 from tests.bench.fan_out import change
 from tests.bench.figures import Report, rss_mib, spread
@@ -59,7 +59,7 @@ def _create(store: PeeweeStore, rest: object, lock: threading.Lock) -> None:
             conversation_id = next(rest, None)  # type: ignore[call-overload]
         if conversation_id is None:
             return
-        record = msgspec.structs.replace(record_of(conversation_id), principal=PRINCIPAL)
+        record = msgspec.structs.replace(record_of(conversation_id), principal=LOCAL)
         store.commit(Commit(record, 0, create=True))
 
 

@@ -201,7 +201,7 @@ def attacked(case: str, found: dict[str, Any], storms: bool) -> dict[str, str]:
 def _refused_as_workspace(report: SandboxReport, found: dict[str, Any], protected: list[str]) -> None:
     """Hold that tier B, which cannot mask them, takes no directory with the server's own files for a workspace."""
     sandbox = ToolHostSandbox(report, protected=protected)
-    refusal = sandbox.workspace_refusal(found["workspace"])
+    refusal = sandbox.mode_refusal(Mode.WORKSPACE, found["workspace"])
     sandbox.close()
     if not refusal:
         raise RuntimeError("a workspace has files of the server's own")

@@ -15,6 +15,7 @@ from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
 from actors.ports.mcp import McpServerStatus, McpState
 from actors.ports.models import ToolSpec
+from actors.ports.permissions import PermissionsOf, everything
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,9 +50,11 @@ class McpServerHub:
         threads: Threads,
         environment: Mapping[str, str],
         *,
+        permissions: PermissionsOf = everything,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """Connect to nothing yet. `environment`: the variables of every program."""
+        self._permissions = permissions
         self._servers = {server.name: server for server in servers}
         self._sandbox = sandbox
         self._environment = environment
@@ -85,12 +88,19 @@ class McpServerHub:
         """Decide which tools the next run is offered; see ports.McpServers."""
         if not record.user_initiated:
             return ()
+        allowed = self._permissions(record.principal).mcp_servers
         with self._lock:
-            self._offered[record.id] = offered = self._all
+            offered = self._all if allowed is None else self._tools_of(allowed)
+            self._offered[record.id] = offered
             unknown = [name for name in self._servers if name not in self._tools]
         for name in unknown:
             self._learn(name, record.cwd, record.mode)
         return offered
+
+    def _tools_of(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
+        """Return the known tools of these servers, in the order of the settings (under the lock)."""
+        wanted = set(names)
+        return tuple(tool for name in self._servers if name in wanted for tool in self._tools.get(name, ()))
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
         """Return what `offer` returned last."""
@@ -117,7 +127,7 @@ class McpServerHub:
                 return
             self._tried[name] = time.monotonic()
             with suppress(ServerError):
-                self._open("", self._servers[name], cwd, mode)
+                self._open("", self._servers[name], self._sandbox, cwd, mode)
 
     # --- connections -----------------------------------------------------------------------------------------------
 
@@ -129,7 +139,8 @@ class McpServerHub:
             if before is not None and before.unreachable_since(time.monotonic() - PAUSE_SECONDS):
                 raise ServerError(f"The MCP server {server.name} is down: {before.error}.")
             if session is None or session.over:
-                session = self._open(context.conversation_id, server, context.working_directory, context.mode)
+                where = context.working_directory, context.mode
+                session = self._open(context.conversation_id, server, context.sandbox, *where)
                 session.note = RESTARTED if before is not None and (before.served or before.note) else ""
         if not server.url and wider(session.mode, context.mode):
             raise ServerError(
@@ -138,13 +149,13 @@ class McpServerHub:
             )
         return session
 
-    def _open(self, conversation_id: str, server: McpServer, cwd: str, mode: Mode) -> Session:
+    def _open(self, conversation_id: str, server: McpServer, sandbox: Sandbox, cwd: str, mode: Mode) -> Session:
         """Connect in the background (under the lock). Raises ServerError."""
         try:
             session = Session(
                 server,
                 loop=self._loop,
-                sandbox=self._sandbox,
+                sandbox=sandbox,
                 environment=self._environment,
                 cwd=cwd,
                 mode=mode,
@@ -166,7 +177,7 @@ class McpServerHub:
                 self._states[name] = session.state, session.error
             if session.state is McpState.READY:
                 self._tools[name] = session.tools
-                self._all = tuple(tool for server in self._servers for tool in self._tools.get(server, ()))
+                self._all = self._tools_of(self._servers)
             ended = session.state in {McpState.STOPPED, McpState.FAILED}
             if not conversation_id and ended and self._sessions.get(("", name)) is session:
                 del self._sessions["", name]

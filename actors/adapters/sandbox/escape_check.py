@@ -1,6 +1,7 @@
-"""Try to break out of the sandbox that this program runs in: MODE PROTECTED_FILE OUTSIDE_FILE.
+"""Try to break out of the sandbox that this program runs in: MODE PROTECTED_FILE OUTSIDE_FILE [NEIGHBOUR_FILE].
 
-In workspace mode the current directory is the workspace, and changing it must work.
+A neighbour's file is one of another principal, from which this program should be kept apart. In workspace mode the
+current directory is the workspace, and changing it must work.
 
 Prints what succeeded, or KEPT if nothing did. The probe runs it, as a program of its own that imports only the standard
 library, so that a sandbox is offered only where it holds.
@@ -18,7 +19,7 @@ KEPT = b"kept"
 CLONE_NEWUSER = 0x10000000
 
 
-def check(mode: str, secret: str, outside: str) -> None:
+def check(mode: str, secret: str, outside: str, neighbour: str = "") -> None:
     """Make every attempt and write to stdout what succeeded."""
     tries: list[tuple[str, Callable[[], object]]]
     tries = [("protected files can be read", lambda: os.open(secret, os.O_RDONLY))]
@@ -43,6 +44,11 @@ def check(mode: str, secret: str, outside: str) -> None:
             ("links can be followed out of it", lambda: os.open("link", os.O_CREAT | os.O_WRONLY)),
         ]
         os.symlink(outside, "link")
+    if neighbour:
+        tries += [
+            ("files of others can be read", lambda: os.open(neighbour, os.O_RDONLY)),
+            ("directories of others can be listed", lambda: os.listdir(os.path.dirname(neighbour))),
+        ]
     found = [what for what, attempt in tries if succeeds(attempt)]
     os.write(1, "; ".join(found).encode() or KEPT)
 

@@ -57,6 +57,17 @@ def _with_workspace(report: SandboxReport) -> SandboxReport:
     return replace(report, workspace_reason=reason)
 
 
+def with_separation(report: SandboxReport) -> SandboxReport:
+    """Return the report with whether the files and processes of several principals can be kept apart: tried, too."""
+    if not report.restriction_available:
+        reason = report.reason
+    elif report.tier == "B" and report.landlock_abi < toolhost.SIGNALS_ABI:
+        reason = f"Landlock ABI {report.landlock_abi} does not stop signals to other processes: it takes Linux 6.12"
+    else:
+        reason = why_not(report, Mode.RESTRICTED, apart=True)
+    return replace(report, separation_reason=reason)
+
+
 def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxReport:
     """Return the report of a server whose calls have control groups with these controllers.
 
@@ -142,10 +153,10 @@ def _advice_on_signals(abi: int) -> str:
     return f"; Landlock ABI {abi} does not stop signals to other processes of the same user, Linux 6.12 does"
 
 
-def why_not(report: SandboxReport, mode: Mode | None = None) -> str:
+def why_not(report: SandboxReport, mode: Mode | None = None, *, apart: bool = False) -> str:
     """Run a program that tries to break out of the restrictions in `report`; return what it could do, "" if nothing.
 
-    `mode`: its mode, the narrowest that the report offers if it is None.
+    `mode`: its mode, the narrowest that the report offers if it is None. `apart`: it may only read its own directory.
     """
     narrowest = Mode.RESTRICTED if report.restriction_available else Mode.UNRESTRICTED
     try:
@@ -154,19 +165,23 @@ def why_not(report: SandboxReport, mode: Mode | None = None) -> str:
             secret.parent.mkdir()
             secret.write_text("secret")
             Path(folder, "workspace").mkdir()
-            return _tried(report, mode or narrowest, secret)
+            return _tried(report, mode or narrowest, secret, apart)
     except (SandboxUnavailableError, ProcessStartError, OSError) as error:
         return str(error)
 
 
-def _tried(report: SandboxReport, mode: Mode, secret: Path) -> str:
+def _tried(report: SandboxReport, mode: Mode, secret: Path, apart: bool) -> str:
     folder = secret.parents[1]
-    outside = folder / "outside"
-    program = (sys.executable, "-I", "-S", str(escape_check.__file__), mode.value, str(secret), str(outside))
+    outside, own, neighbour = folder / "outside", folder / "workspace", folder / "neighbour" / "file"
+    neighbour.parent.mkdir()
+    neighbour.touch()
+    arguments = (mode.value, str(secret), str(outside), *((str(neighbour),) if apart else ()))
+    program = (sys.executable, "-I", "-S", str(escape_check.__file__), *arguments)
     sandbox = ToolHostSandbox(report, protected=[str(secret.parent)])
     try:
         limits = ProcessLimits(wall_seconds=PROBE_SECONDS)
-        launch = Launch(argv=program, cwd=str(folder / "workspace"), env={}, mode=mode, limits=limits)
+        readable = (str(own),) if apart else None
+        launch = Launch(argv=program, cwd=str(own), env={}, mode=mode, limits=limits, readable=readable)
         end = sandbox.start(launch, lambda _: None).wait()
     finally:
         sandbox.close()

@@ -71,6 +71,13 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
     return not _within(folder, os.path.expanduser("~")) and not os.stat(folder).st_mode & stat.S_IRWXO
 
 
+def own_programs() -> tuple[str, ...]:
+    """Return the real paths of the interpreter, its libraries and this package, which tools in Python run with."""
+    source = str(Path(__file__).parents[3])  # Python lists the directory that holds the package
+    found = (source, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
+    return tuple(sorted({*map(os.path.realpath, found)}))
+
+
 def _shared() -> tuple[str, ...]:
     """Return the directories that the server, its programs and its tools need."""
     home, source = os.path.expanduser("~"), str(Path(__file__).parents[3])

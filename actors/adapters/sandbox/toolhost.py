@@ -144,6 +144,7 @@ CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x0200000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 0x1000, 0x4000, 1 << 18, 1 << 19
+MNT_DETACH = 2
 AT_FDCWD, AT_RECURSIVE, OPEN_TREE_CLONE = -100, 0x8000, 1
 MOUNT_ATTR_RDONLY = 1
 LIMITS = {
@@ -677,6 +678,8 @@ def arrange_mounts(launch: "dict[str, Any]", namespace: bool) -> None:
             raise
         return  # the outer /proc stays visible
     limit_pids(int(launch["limits"]["processes"]))
+    if closed and restriction is not None and restriction["readable"] is not None:
+        enter_root(closed, restriction["readable"])
     for path in hidden:
         mask(path)
     if closed and restriction is not None:
@@ -708,6 +711,41 @@ def unshare_mounts(closed: bool, hiding: bool) -> None:
     elif hiding:
         mount(b"none", b"/", None, MS_REC | MS_SLAVE)
     mount(b"none", b"/proc", None, MS_REC | MS_PRIVATE)
+
+
+def enter_root(private: bytes, readable: "list[bytes]") -> None:
+    """Make a root directory with nothing in it but these paths, /proc and harmless devices. Raises OSError.
+
+    It is built on the mount point `private`, which exists in it too. Links are copied, everything else is the same
+    file as outside; what does not exist is left out.
+    """
+    mount(b"tmpfs", private, b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755,size=1m,nr_inodes=4k")
+    for path in (b"/proc", *DEVICES, *readable):
+        show(path, private)
+    for folder in (b"/dev/shm", private):
+        os.makedirs(private + folder, exist_ok=True)
+    for name, target in STANDARD_FILES:
+        os.symlink(target, private + name)
+    os.chdir(private)
+    checked(libc.syscall(NUMBERS[os.uname().machine]["pivot_root"], b".", b"."))
+    checked(libc.umount2(b".", MNT_DETACH))
+    os.chdir(b"/")
+
+
+def show(path: bytes, root: bytes) -> None:
+    """Make a path appear beneath a new root, with all that is mounted below it. Raises OSError."""
+    place = root + path
+    if not os.path.lexists(path) or os.path.lexists(place):
+        return
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    if os.path.islink(path):
+        os.symlink(os.readlink(path), place)
+        return
+    if os.path.isdir(path):
+        os.mkdir(place)
+    else:
+        os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    mount(path, place, None, MS_BIND | MS_REC)
 
 
 def close_mounts(private: bytes) -> None:
@@ -978,6 +1016,11 @@ SIGNALS_ABI = 6
 """The first version of Landlock that can confine signals to the sandbox."""
 
 DEVICES = (b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom")
+STANDARD_FILES = (
+    (b"/dev/fd", b"/proc/self/fd"), (b"/dev/stdin", b"/proc/self/fd/0"), (b"/dev/stdout", b"/proc/self/fd/1"),
+    (b"/dev/stderr", b"/proc/self/fd/2"),
+)  # fmt: skip
+"""The links of /dev to the open files of a process."""
 
 
 def file_rights(abi: int) -> int:
@@ -994,8 +1037,9 @@ def ruleset_attributes(abi: int) -> "list[int]":
 def apply_landlock(section: "dict[str, Any]") -> None:
     """Allow reading anything but protected paths and writing in the private directory only; close the network.
 
-    Only DEVICES can be opened: a disk would reveal protected files, a terminal the user's input. In tier A masks hide
-    protected directories, so that usually no rules for the paths around them are needed.
+    With `readable` paths nothing else can be read; in tier A there is nothing else. Only DEVICES can be opened: a disk
+    would reveal protected files, a terminal the user's input. In tier A masks hide protected directories, so that
+    usually no rules for the paths around them are needed.
     """
     abi = min(section["abi"], LANDLOCK_ABI)
     if abi < 1:
@@ -1004,9 +1048,7 @@ def apply_landlock(section: "dict[str, Any]") -> None:
     attributes = (ctypes.c_uint64 * len(numbers))(*numbers)
     ruleset = checked(libc.syscall(NR_LANDLOCK_CREATE, ctypes.byref(attributes), ctypes.sizeof(attributes), 0))
     rights = file_rights(abi)
-    grant(ruleset, b"/", READ_DIR)
-    for path in around(b"/", [b"/dev", *section["protected"]]):
-        grant(ruleset, path, READ)
+    grant_reading(ruleset, section)
     if section["tier"] == "A":
         grant(ruleset, b"/dev/shm", rights)
     for device in DEVICES:
@@ -1015,6 +1057,18 @@ def apply_landlock(section: "dict[str, Any]") -> None:
         raise OSError(errno.ENOENT, "no private directory")
     checked(libc.syscall(NR_LANDLOCK_RESTRICT, ruleset, 0))
     os.close(ruleset)
+
+
+def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
+    """Allow reading everything that is not protected, or in tier B only what is `readable`."""
+    tops = [b"/"]
+    if section["readable"] is None or section["tier"] == "A":
+        grant(ruleset, b"/", READ_DIR)
+    else:
+        tops = [path for path in section["readable"] if os.path.exists(path) and not os.path.islink(path)]
+    for top in tops:
+        for path in around(top, [b"/dev", *section["protected"]]):
+            grant(ruleset, path, READ)
 
 
 def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":

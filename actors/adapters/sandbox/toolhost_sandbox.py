@@ -14,10 +14,10 @@ from actors.adapters.sandbox.broker.workspaces import Workspaces
 from actors.adapters.sandbox.fork_server import ForkServer
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
 from actors.adapters.sandbox.process_tree import ForkUnsupportedError, HostLostError, ProcessTree
-from actors.adapters.sandbox.server_files import ServerFiles
+from actors.adapters.sandbox.server_files import ServerFiles, own_programs
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
-from actors.ports.processes import WORKSPACE_PROTECTED
+from actors.ports.processes import SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.resources import exhausted_resource
 from actors.ports.threads import NewThreads
 
@@ -46,6 +46,8 @@ class ToolHostSandbox:
 
     `deny_read`: paths, also of the home directory (~), that programs cannot read wherever `protected` ones are hidden.
 
+    `system_paths`: what programs can read beside the paths of `Launch.readable`, if a launch has any.
+
     `workspace_protected`: names that programs in workspace mode cannot change, beside .git.
 
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
@@ -59,6 +61,7 @@ class ToolHostSandbox:
         protected: Iterable[str] = (),
         workspace_protected: Iterable[str] = WORKSPACE_PROTECTED,
         deny_read: Iterable[str] = (),
+        system_paths: Iterable[str] = SYSTEM_PATHS,
         pid_namespace: bool = True,
         groups: ControlGroups | None = None,
         cpus: Set[int] | None = None,
@@ -69,6 +72,7 @@ class ToolHostSandbox:
         self._files = ServerFiles(protected)
         self._unreadable = tuple(map(os.path.expanduser, deny_read))
         self._workspaces = Workspaces(workspace_protected)
+        self._system = (*system_paths, *own_programs())
         self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
         self._private = PrivateDirectories(self._files.real()) if report.restriction_available else None
@@ -114,8 +118,34 @@ class ToolHostSandbox:
             if real == path or _inside(real, path):
                 raise SandboxUnavailableError(f"the working directory lies in {path}, which tools may not read")
 
-    def workspace_refusal(self, directory: str) -> str:
-        """Return why the workspace mode cannot be enforced in a directory, "" if it can."""
+    def _check_separation(self, launch: Launch, readable: tuple[str, ...]) -> None:
+        """Raise SandboxUnavailableError if a program could see more than the `readable` paths and the system's."""
+        if launch.mode is not Mode.RESTRICTED:
+            raise SandboxUnavailableError(f"{launch.mode.value} mode cannot keep the files of several principals apart")
+        if self._report.separation_reason:
+            raise SandboxUnavailableError(
+                f"this machine cannot keep several principals apart ({self._report.separation_reason})"
+            )
+        real = os.path.realpath(launch.cwd)
+        if not any(real == root or _inside(real, root) for root in map(os.path.realpath, readable)):
+            raise SandboxUnavailableError("the working directory is not within the roots of its principal")
+
+    def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
+        """Return the paths that a program can read: its roots and the system's, none of them inside of another one."""
+        found = {*map(os.path.realpath, roots), *self._system}
+        return [os.fsencode(path) for path in sorted(found) if not any(_inside(path, other) for other in found)]
+
+    def mode_refusal(self, mode: Mode, directory: str) -> str:
+        """Return why a mode cannot be enforced in a directory, "" if it can."""
+        match mode:
+            case Mode.RESTRICTED if not self._report.restriction_available:
+                return self._report.reason or "the sandbox does not offer it"
+            case Mode.WORKSPACE:
+                return self._workspace_refusal(directory)
+            case _:
+                return ""
+
+    def _workspace_refusal(self, directory: str) -> str:
         if not self._report.workspace_available:
             return self._report.workspace_reason or self._report.reason or "the sandbox does not offer it"
         hidden = self._to_hide(directory)
@@ -133,9 +163,11 @@ class ToolHostSandbox:
         """
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
             raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")
+        if launch.readable is not None:
+            self._check_separation(launch, launch.readable)
         if launch.mode is not Mode.UNRESTRICTED or self._report.hides_protected:
             self._check_readable(launch.cwd)
-        if launch.mode is Mode.WORKSPACE and (why := self.workspace_refusal(launch.cwd)):
+        if launch.mode is Mode.WORKSPACE and (why := self._workspace_refusal(launch.cwd)):
             raise SandboxUnavailableError(f"workspace mode cannot be kept here ({why})")
         try:
             return self._begun(launch, on_output)
@@ -230,6 +262,7 @@ class ToolHostSandbox:
             "abi": self._report.landlock_abi,
             "private": os.fsencode(directory),
             "protected": [os.fsencode(path) for path in protected],
+            "readable": None if launch.readable is None else self._readable(launch.readable),
             "workspace": self._workspace(launch, directory, hidden),
         }
 

@@ -105,15 +105,12 @@ class ModeUpgradeTool:
         wanted = Mode(arguments.get("mode", Mode.UNRESTRICTED))
         if not wider(wanted, context.mode):
             return ToolOutput(NOT_NEEDED if context.mode is Mode.UNRESTRICTED else NOT_NEEDED_WORKSPACE)
-        if wanted is Mode.UNRESTRICTED:
-            return ToolOutput(GRANTED)
-        refusal = context.sandbox.workspace_refusal(context.working_directory)
-        if refusal:
+        if refusal := context.sandbox.mode_refusal(wanted, context.working_directory):
             still = f"The mode is {context.mode.value} still."
             return ToolOutput(
-                f"Approved, but the workspace mode cannot be kept here: {refusal}. {still}", is_error=True
+                f"Approved, but the {wanted.value} mode cannot be kept here: {refusal}. {still}", is_error=True
             )
-        return ToolOutput(GRANTED_WORKSPACE)
+        return ToolOutput(GRANTED if wanted is Mode.UNRESTRICTED else GRANTED_WORKSPACE)
 
 
 def hint(mode: Mode, end: ProcessEnd) -> str:

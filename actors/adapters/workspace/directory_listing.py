@@ -17,15 +17,15 @@ MAX_ENTRIES = 100_000
 """Maximum number of entries in a listing; that of a larger directory may lack some of its first entries."""
 
 
-def list_entries(directory: str, hidden: Sequence[str]) -> DirectoryListing:
+def list_entries(directory: str, hidden: Sequence[str], within: Sequence[str] | None = None) -> DirectoryListing:
     """Return the entries of a directory, given by its real path; directories first, each kind by name.
 
-    Entries that are at or in a `hidden` real path, or link to one, are omitted. Raises ValueError with a text for
-    people if the directory cannot be read.
+    Entries that are at or in a `hidden` real path, or link to one, are omitted, and links out of `within`. Raises
+    ValueError with a text for people if the directory cannot be read.
     """
     try:
         with os.scandir(directory) as found:
-            entries = list(islice(_visible(directory, found, hidden), MAX_ENTRIES + 1))
+            entries = list(islice(_visible(directory, found, hidden, within), MAX_ENTRIES + 1))
     except PermissionError:
         raise ValueError("the user that the server runs as may not read it") from None
     except OSError as error:
@@ -42,11 +42,16 @@ def home_directory() -> str:
         return "/"
 
 
-def _visible(directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str]) -> Iterator[tuple[bool, str]]:
+def _visible(
+    directory: str, found: Iterator[os.DirEntry[str]], hidden: Sequence[str], within: Sequence[str] | None
+) -> Iterator[tuple[bool, str]]:
     """Yield (is not a directory, name) of each entry that is not hidden; the pairs sort in the order of the listing."""
     for entry in found:
         path = os.path.join(directory, entry.name)
-        if _is_utf8(entry.name) and not _is_hidden(path, entry.is_symlink(), hidden):
+        link = entry.is_symlink()
+        if link and within is not None and not _leads_into(path, within):
+            continue
+        if _is_utf8(entry.name) and not _is_hidden(path, link, hidden):
             yield not _is_directory(entry), entry.name
 
 
@@ -55,6 +60,11 @@ def _is_hidden(path: str, link: bool, hidden: Sequence[str]) -> bool:
         return False
     real = os.path.realpath(path) if link else path  # the path of the directory has no links
     return any(is_inside(real, folder) for folder in hidden)
+
+
+def _leads_into(path: str, within: Sequence[str]) -> bool:
+    real = os.path.realpath(path)
+    return any(is_inside(real, os.path.realpath(root)) for root in within)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

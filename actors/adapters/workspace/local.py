@@ -42,15 +42,18 @@ class LocalWorkspace(Workspace):
     def __init__(self, protected: Callable[[], Sequence[str]] = tuple) -> None:
         self._protected = protected
 
-    def check(self, path: str) -> str:
+    def check(self, path: str, within: Sequence[str] | None = None) -> str:
         """Return the real path of a directory.
 
-        Raises ValueError, with a text for people, unless it is an existing absolute directory that may be worked in.
+        Raises ValueError, with a text for people, unless it is an existing absolute directory that may be worked in,
+        and one of `within` or beneath one, if that is given.
         """
         if "\0" in path:
             raise ValueError("it contains a NUL character")
         if not path.startswith("/"):
             raise ValueError("it must be an absolute path")
+        if not _is_within(path, within):
+            raise ValueError(f"it is not within the directories of this principal: {', '.join(within or ())}")
         try:
             real = str(Path(path).resolve(strict=True))
         except (OSError, RuntimeError):
@@ -63,14 +66,23 @@ class LocalWorkspace(Workspace):
             raise ValueError("it is where the server keeps its own data, or people their keys: choose another one")
         return real
 
-    def list_directory(self, path: str) -> DirectoryListing:
-        """List a directory, the home directory if `path` is "", without the server's own files. Raises ValueError."""
-        return list_entries(self.check(path or home_directory()), self._protected())
+    def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
+        """List a directory, without the server's own files and links out of `within`. Raises ValueError."""
+        first = home_directory() if within is None else next(iter(within), "")
+        return list_entries(self.check(path or first, within), self._protected(), within)
 
-    def surroundings(self, directory: str) -> WorkspaceContext:
+    def surroundings(self, directory: str, within: Sequence[str] | None = None) -> WorkspaceContext:
         """Return the description of a checked directory for the system prompt; unreadable parts are omitted."""
+        if not _is_within(directory, within):
+            return WorkspaceContext(directory)
         root = repository_root(directory)
-        git = git_state(root, self._refusal) if root else None
+        if not _is_within(root or directory, within):
+            root = ""
+
+        def refusal(real: str) -> str:
+            return self._refusal(real) if _is_within(real, within) else "it belongs to others"
+
+        git = git_state(root, refusal) if root else None
         found, unnamed = self._instructions(directory, root or directory)
         return WorkspaceContext(directory, git, found, unnamed)
 
@@ -115,6 +127,17 @@ class LocalWorkspace(Workspace):
 
     def _is_protected(self, real: str) -> bool:
         return any(is_inside(real, folder) for folder in self._protected())
+
+
+def _is_within(path: str, within: Sequence[str] | None) -> bool:
+    """Return whether the real path is one of these directories or beneath one; True without any limit."""
+    if within is None:
+        return True
+    try:
+        real = os.path.realpath(path)
+        return any(is_inside(real, os.path.realpath(root)) for root in within)
+    except (OSError, ValueError):
+        return False
 
 
 def _upwards(directory: str, top: str) -> Iterator[str]:

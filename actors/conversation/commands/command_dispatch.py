@@ -254,15 +254,12 @@ class CommandDispatch:
     def _change_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
         """Change the mode. Rights are narrowed first, so that no tool starts in the wider mode during the change."""
         rights, mode = self._pipeline.executor.rights, request.mode
-        validation.check_workspace(self._services, mode, loaded.record.cwd)
+        if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
+            validation.check_mode(self._services, mode, loaded.record.cwd, loaded.record.principal)
         rights.narrow(mode)
         stopped = (*rights.wider_than(mode), *_client_call_beyond(loaded, mode)) if request.stop_running else ()
         try:
             self._pipeline.advance(SetMode(self._pipeline.now(), mode, stopped))
-        except Rejected as refusal:
-            if refusal.reason is Reason.MODE_UNAVAILABLE:
-                raise validation.mode_unavailable(self._services, mode, loaded.record.cwd) from None
-            raise
         finally:
             rights.set(loaded.context.mode)
         rights.cancel(stopped)

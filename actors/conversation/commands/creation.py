@@ -48,11 +48,12 @@ def conversation(
     clients).
     """
     profile = profiles.checked(services, request.profile)
-    cwd = validation.working_directory(services, request.working_directory)
+    cwd = validation.working_directory(services, request.working_directory, request.principal)
     model = request.model or services.models.default
-    info = validation.offered_model(services, model).info
+    info = validation.offered_model(services, model, request.principal).info
     check_generation(profile.generation, info)
-    mode = validation.initial_mode(services, request.mode, cwd)
+    mode = validation.initial_mode(services, request.mode, cwd, request.principal)
+    surroundings = services.workspace.surroundings(cwd, services.permissions(request.principal).roots)
     record = ConversationRecord(
         id=conversation_id,
         slug=request.slug or services.ids.slug(),
@@ -66,7 +67,7 @@ def conversation(
         principal=request.principal,
         title=request.title,
         labels=request.labels,
-        system_prompt=system_prompt(services.workspace.surroundings(cwd), mode, at, profile, lean=info.lean),
+        system_prompt=system_prompt(surroundings, mode, at, profile, lean=info.lean),
         profile=profile,
         approval_policy=request.approval_policy,
         follow_up_policy=request.follow_up_policy,
@@ -87,7 +88,7 @@ def successor(
     """Return the successor of the unit's conversation and link the unit to it; both go into one commit."""
     parent = unit.record
     lean = validation.served_model(services, parent.model).info.lean
-    surroundings = services.workspace.surroundings(parent.cwd)
+    surroundings = services.workspace.surroundings(parent.cwd, services.permissions(parent.principal).roots)
     successor = msgspec.structs.replace(
         parent,
         id=services.ids.conversation(),
@@ -143,10 +144,10 @@ def sub_agent(
     Its mode is restricted where the server can enforce that, independent of the parent's mode, since
     no user watches it. Raises Rejected (budget, working directory, model).
     """
-    cwd = validation.working_directory(services, task.cwd)
+    cwd = validation.working_directory(services, task.cwd, parent.principal)
     info = validation.served_model(services, task.model).info
     mode = Mode.RESTRICTED if services.sandbox.report.restriction_available else parent.mode
-    surroundings = services.workspace.surroundings(cwd)
+    surroundings = services.workspace.surroundings(cwd, services.permissions(parent.principal).roots)
     record = ConversationRecord(
         id=task.agent_id,
         slug="",
@@ -208,7 +209,9 @@ def spawn_from_command(
     """
     record = loaded.record
     try:
-        tasks = checked(pipeline.services, tuple(map(agent_task, request.tasks)), record.cwd, record.model)
+        tasks = checked(
+            pipeline.services, tuple(map(agent_task, request.tasks)), record.cwd, record.model, record.principal
+        )
     except SubAgentsRefusedError as refused:
         raise task_refusal(refused) from None
     unit, message_id = loaded.begin(), pipeline.services.ids.message()

@@ -40,7 +40,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
     }
     if "model" in wanted:
         _refuse_unless_at_rest(record, "the model")
-        validation.offered_model(services, wanted["model"])
+        validation.offered_model(services, wanted["model"], record.principal)
     if request.generation is not None and request.generation != record.profile.generation:
         wanted["generation"] = request.generation
     if "model" in wanted or "generation" in wanted:

@@ -74,14 +74,14 @@ def grant(builder: TransitionBuilder, mode: Mode) -> None:
 
 
 def available(context: ConvContext, mode: Mode) -> bool:
-    """Whether the machine can keep the mode."""
+    """Whether the conversation may have the mode, and the machine can keep it."""
     match mode:
         case Mode.RESTRICTED:
             return context.restriction_available
         case Mode.WORKSPACE:
             return context.workspace_available
         case Mode.UNRESTRICTED:
-            return True
+            return context.unrestricted_available
 
 
 def _check_available(context: ConvContext, mode: Mode) -> None:

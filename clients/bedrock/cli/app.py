@@ -58,7 +58,7 @@ OURS = {
 ALIASES = {"ls": "list"}
 
 #: Commands of the server's distribution, so that an error can say that it is not installed.
-SERVERS = ("serve", "config", "backup", "restore")
+SERVERS = ("serve", "config", "token", "backup", "restore")
 
 GROUP = "bedrock.commands"
 

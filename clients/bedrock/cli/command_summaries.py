@@ -37,6 +37,7 @@ SUMMARIES = {
     "doctor": "Check the server, the connection to it, and this machine.",
     "completion": "Print the completion script of a shell.",
     "serve": "Run the Bedrock server until it receives a signal to stop.",
+    "token": "Manage the tokens of principals.",
     "config": "Look at the settings of the server on this machine.",
     "backup": "Copy the database into FILE.",
     "restore": "Make a backup the database of a stopped server.",

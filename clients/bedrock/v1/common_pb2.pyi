@@ -195,7 +195,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_PERMISSION_DENIED: _RefusalReason.ValueType  # 26
     """PERMISSION_DENIED. The token is valid but does not allow this call. A
     conversation that belongs to somebody else is answered with NOT_FOUND instead.
-    Reserved: this version of the server has one token, which allows everything.
+    The message says which role the call needs.
 
     Use a token that allows the call.
     """
@@ -435,7 +435,7 @@ Connect again and repeat the call with the same `request_id`.
 REFUSAL_REASON_PERMISSION_DENIED: RefusalReason.ValueType  # 26
 """PERMISSION_DENIED. The token is valid but does not allow this call. A
 conversation that belongs to somebody else is answered with NOT_FOUND instead.
-Reserved: this version of the server has one token, which allows everything.
+The message says which role the call needs.
 
 Use a token that allows the call.
 """

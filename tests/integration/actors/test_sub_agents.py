@@ -127,6 +127,9 @@ class Sandboxed:
     report = SandboxReport("A", 4, pid_namespace=True)
     protected: tuple[str, ...] = ()
 
+    def mode_refusal(self, mode: Mode, directory: str) -> str:
+        return ""
+
 
 def test_files_are_given_with_the_task_and_what_is_cut_is_said(family: World) -> None:
     talk = family.create()

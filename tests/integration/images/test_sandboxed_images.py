@@ -30,6 +30,8 @@ from tests.integration.store.commit_builder import CommitBuilder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from actors.core.context import Mode
+
 BOUND = 60.0
 
 
@@ -182,7 +184,7 @@ class Broken:
     protected: tuple[str, ...] = ()
     report = SandboxReport("none", 0, False)
 
-    def workspace_refusal(self, directory: str) -> str:
+    def mode_refusal(self, mode: Mode, directory: str) -> str:
         raise NotImplementedError
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> Any:

@@ -57,6 +57,7 @@ class Hub:
     def context(self, cancel: CancelToken | None = None, **changes: Any) -> ToolContext:
         context = ToolContext(
             conversation_id="c1",
+            principal="local",
             tool_use_id="t1",
             working_directory="/",
             mode=Mode.UNRESTRICTED,

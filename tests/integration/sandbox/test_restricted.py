@@ -18,7 +18,7 @@ from actors.adapters.sandbox import private_dirs as private
 from actors.adapters.sandbox.probe import landlock_abi, probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
-from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
+from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, Sandbox, SandboxReport, SandboxUnavailableError
 from tests.e2e import processes
 from tests.e2e.patience import eventually
 from tests.fault.escapes import namespaces_possible
@@ -115,7 +115,7 @@ def restricted(tier: str, tmp_path: Path) -> Iterator[ToolHostSandbox]:
     sandbox.close()
 
 
-def run(sandbox: ToolHostSandbox, command: str, **changes: Any) -> ProcessEnd:
+def run(sandbox: Sandbox, command: str, **changes: Any) -> ProcessEnd:
     fields: dict[str, Any] = {"mode": Mode.RESTRICTED, "env": {"PATH": os.environ["PATH"]}, **changes}
     return sandbox.start(launch(command, **fields), lambda data: None).wait()
 

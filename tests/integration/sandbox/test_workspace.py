@@ -232,7 +232,7 @@ def test_what_cannot_be_a_workspace_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setenv("HOME", str(workspace / "nested"))
     folder = {"~": workspace / "nested", "the home directory of a user": workspace}.get(place, Path(place))
-    assert sandbox.workspace_refusal(str(folder))
+    assert sandbox.mode_refusal(Mode.WORKSPACE, str(folder))
     with pytest.raises(SandboxUnavailableError, match="workspace mode cannot be kept here"):
         run(sandbox, "touch ran", folder)
     assert sandbox.live == 0
@@ -245,7 +245,7 @@ def test_nor_can_what_is_protected_itself(sandbox: ToolHostSandbox, workspace: P
     for entry in ("objects", "refs", "HEAD"):
         (workspace / "bare" / entry).mkdir(parents=True)
     protecting = ToolHostSandbox(sandbox.report, protected=[str(workspace / "own")])
-    assert why in protecting.workspace_refusal(str(workspace / name))
+    assert why in protecting.mode_refusal(Mode.WORKSPACE, str(workspace / name))
     protecting.close()
 
 
@@ -254,7 +254,7 @@ def test_only_tier_a_takes_a_directory_with_the_server_s_own_files(
 ) -> None:
     """Tier B keeps them by rules for all that is around them, so that what is made there could not be read."""
     protecting = ToolHostSandbox(sandbox.report, protected=[str(workspace / "own"), str(workspace.parent / "key")])
-    refusal = protecting.workspace_refusal(str(workspace))
+    refusal = protecting.mode_refusal(Mode.WORKSPACE, str(workspace))
     assert "own lies in it" in refusal if tier == "B" else refusal == ""
     if tier == "A":
         end = run(
@@ -270,7 +270,7 @@ def test_only_tier_a_takes_a_directory_with_the_server_s_own_files(
 
 def test_a_file_of_the_server_s_own_in_it_is_refused_in_both_tiers(sandbox: ToolHostSandbox, workspace: Path) -> None:
     protecting = ToolHostSandbox(sandbox.report, protected=[str(workspace / "own" / "token")])
-    assert "token lies in it" in protecting.workspace_refusal(str(workspace))
+    assert "token lies in it" in protecting.mode_refusal(Mode.WORKSPACE, str(workspace))
     protecting.close()
 
 
@@ -279,7 +279,7 @@ def test_the_server_s_own_programs_are_no_workspace_nor_part_of_one(tier: str) -
     sandbox = ToolHostSandbox(report)
     root = Path(__file__).parents[3]
     try:
-        assert "the server" in sandbox.workspace_refusal(str(root / "actors"))
+        assert "the server" in sandbox.mode_refusal(Mode.WORKSPACE, str(root / "actors"))
         end = run(sandbox, f"touch {root.name}/actors/made", root.parent)
         assert end.exit_code != 0
     finally:

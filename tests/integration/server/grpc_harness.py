@@ -17,8 +17,8 @@ from actors.adapters.llm.catalog import Catalog
 from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
 from actors.ports import SandboxReport, Store, Tool, ToolSpec
+from server.auth.authentication import Authentication
 from server.config import Listen
-from server.contract.auth import TokenAuth
 from server.services.grpc_server import GrpcServer
 from server.streams.base import WatchSettings
 from tests.services import NoSandbox, in_memory
@@ -137,7 +137,7 @@ class GrpcHarness:
             self.services,
             self.hub,
             self.conversations,
-            TokenAuth(TOKEN),
+            Authentication(TOKEN),
             watching=watching,
             engine_version="3",
             reflection=True,

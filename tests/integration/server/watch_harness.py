@@ -18,7 +18,7 @@ from actors.core.summary import StateSummary
 from actors.events.hub import EventHub
 from actors.ports import Commit, LogEntry, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
-from server.contract.auth import PRINCIPAL
+from server.auth.principals import LOCAL
 from server.loop_calls import LoopCalls
 from server.queries.read_pool import ReadPool
 from server.streams.base import WatchSettings
@@ -45,7 +45,7 @@ class Author:
     def __init__(self, store: Store, hub: EventHub, conversation_id: str = ID, **fields: Any) -> None:
         self.store = store
         self.hub = hub
-        settings = {"slug": f"slug-{conversation_id}", "mode": Mode.UNRESTRICTED, "principal": PRINCIPAL} | fields
+        settings = {"slug": f"slug-{conversation_id}", "mode": Mode.UNRESTRICTED, "principal": LOCAL} | fields
         self.record = record_of(conversation_id, epoch=1, step=1, **settings)
         self.messages = 0
         store.commit(Commit(record=self.record, expected_step=0, log=(LogEntry(1, 1, b"{}", 1, ()),), create=True))

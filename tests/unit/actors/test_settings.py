@@ -37,8 +37,10 @@ class Sandbox:
     def __init__(self, tier: str) -> None:
         self.report = SandboxReport(tier, 5, pid_namespace=True, reason="no Landlock here")
 
-    def workspace_refusal(self, directory: str) -> str:
-        return "" if self.report.workspace_available else f"no broker for {directory}"
+    def mode_refusal(self, mode: Mode, directory: str) -> str:
+        if mode is Mode.RESTRICTED:
+            return "" if self.report.restriction_available else self.report.reason
+        return "" if mode is Mode.UNRESTRICTED or self.report.workspace_available else f"no broker for {directory}"
 
     def start(self, launch: object, on_output: object) -> Any:
         raise AssertionError

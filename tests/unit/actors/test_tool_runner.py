@@ -57,7 +57,7 @@ class Shop:
         self.calls += 1
         token = cancel or CancelToken()
         effect = ExecuteTool(f"t{self.calls}", self.calls, name, "{}")
-        assert tell(self.runner.actor_ref, RunTool(effect, CONTEXT, token, self.rights))
+        assert tell(self.runner.actor_ref, RunTool(effect, "local", CONTEXT, token, self.rights))
         return token
 
     def abort(self, number: int) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server.contract.auth import PRINCIPAL, TokenAuth, TokenUnusableError, read_or_create_token, write_private
+from server.auth.authentication import OWN_USER, Authentication, Caller
+from server.auth.local_token import TokenUnusableError, read_or_create_token, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,12 +67,12 @@ TOKEN = "t" * 43
 
 
 @pytest.mark.parametrize(
-    ("metadata", "principal"),
+    ("metadata", "expected"),
     [
-        ((("authorization", f"Bearer {TOKEN}"),), PRINCIPAL),
-        ((("user-agent", "x"), ("authorization", f"Bearer {TOKEN}")), PRINCIPAL),
-        ((("authorization", f"bearer {TOKEN}"),), PRINCIPAL),
-        ((("authorization", f"BEARER  {TOKEN}"),), PRINCIPAL),
+        ((("authorization", f"Bearer {TOKEN}"),), OWN_USER),
+        ((("user-agent", "x"), ("authorization", f"Bearer {TOKEN}")), OWN_USER),
+        ((("authorization", f"bearer {TOKEN}"),), OWN_USER),
+        ((("authorization", f"BEARER  {TOKEN}"),), OWN_USER),
         ((("authorization", f"Basic {TOKEN}"),), None),
         ((("authorization", f"Bearer{TOKEN}"),), None),
         ((("authorization", f" {TOKEN}"),), None),
@@ -85,5 +86,5 @@ TOKEN = "t" * 43
         ((), None),
     ],
 )
-def test_only_the_whole_token_opens(metadata: tuple[tuple[str, str | bytes], ...], principal: str | None) -> None:
-    assert TokenAuth(TOKEN).principal_of(metadata) == principal
+def test_only_the_whole_token_opens(metadata: tuple[tuple[str, str | bytes], ...], expected: Caller | None) -> None:
+    assert Authentication(TOKEN).caller_of(metadata) == expected

@@ -59,7 +59,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         "sandbox": "b", "retention_events_days": "30", "retention_events_min": "5", "retention_archived_days": "0.5",
         "small_model": "none", "titles": "off", "cpus": "0,2-3", "insecure_behind_proxy": "off",
         "metrics_listen": "9464", "otlp_endpoint": "http://c:4317", "otlp_contents": "gen_ai.output.messages",
-        "workspace_protected": ".envrc, a/b", "deny_read": "~/.ssh,/keys",
+        "workspace_protected": ".envrc, a/b", "deny_read": "~/.ssh,/keys", "system_paths": "/usr,/opt",
     }  # fmt: skip
     assert set(values) == set(SETTINGS)
     file = tmp_path / "c.toml"
@@ -76,6 +76,7 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         small_model="none", titles=False, cpus=frozenset({0, 2, 3}),
         metrics_listen=Listen("127.0.0.1", 9464), otlp_endpoint="http://c:4317",
         otlp_contents=("gen_ai.output.messages",), workspace_protected=(".envrc", "a/b"), deny_read=("~/.ssh", "/keys"),
+        system_paths=("/usr", "/opt"),
         file=file, environ=by_file.environ,
     )  # fmt: skip
 

@@ -13,7 +13,8 @@ import pytest
 from bedrock import v1
 
 from actors.ports.telemetry import Rpc, Telemetry
-from server.contract.auth import caller
+from server.auth.authentication import OWN_USER, Authentication, caller
+from server.auth.live_calls import LiveCalls
 from server.services.interceptors import _guard
 
 
@@ -32,8 +33,10 @@ def ended_with(error: Exception) -> grpc.StatusCode:
         raise Ended
 
     codes: list[grpc.StatusCode] = []
+    caller.set(OWN_USER)
     handler = grpc.unary_stream_rpc_method_handler(subscribe, v1.SubscribeRequest.FromString, bytes)
-    guarded: Any = _guard("/bedrock.v1.ConversationService/Subscribe", handler, Telemetry())
+    live = LiveCalls(Authentication("t" * 43))
+    guarded: Any = _guard("/bedrock.v1.ConversationService/Subscribe", handler, live, Telemetry())
     request = v1.SubscribeRequest(name="conversations/c").SerializeToString()
     with pytest.raises(Ended):
         asyncio.run(guarded.unary_stream(request, SimpleNamespace(abort_with_status=abort_with_status)))
@@ -69,7 +72,7 @@ def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> 
     """Its ten minutes would be the worst latency of all calls."""
 
     async def call() -> None:
-        caller.set("local")
+        caller.set(OWN_USER)
         request = v1.GetRequestCycleRequest(name="conversations/c/requestCycles/c:1").SerializeToString()
         await guarded.unary_unary(request, SimpleNamespace(peer=lambda: ""))
 
@@ -78,6 +81,8 @@ def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> 
 
     ends = Ends()
     handler = grpc.unary_unary_rpc_method_handler(answer, v1.GetRequestCycleRequest.FromString, bytes)
-    guarded: Any = _guard(f"/bedrock.v1.ConversationService/{method}", handler, ends)
+    guarded: Any = _guard(
+        f"/bedrock.v1.ConversationService/{method}", handler, LiveCalls(Authentication("t" * 43)), ends
+    )
     asyncio.run(call())
     assert ends.calls == [(method, lasts)]

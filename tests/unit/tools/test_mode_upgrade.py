@@ -42,14 +42,14 @@ def end(output: str, exit_code: int | None = 1, tail: str = "") -> ProcessEnd:
     ],
 )
 def test_what_an_approval_leads_to(mode: Mode, asked: dict[str, str], said: str) -> None:
-    sandbox = SimpleNamespace(workspace_refusal=lambda directory: "")
+    sandbox = SimpleNamespace(mode_refusal=lambda mode, directory: "")
     context: Any = SimpleNamespace(mode=mode, sandbox=sandbox, working_directory="/work")
     output = ModeUpgradeTool().run({"reason": "r", **asked}, context)
     assert (output.text, output.is_error) == (said, False)
 
 
 def test_a_workspace_that_cannot_be_kept_is_not_granted() -> None:
-    sandbox = SimpleNamespace(workspace_refusal=lambda directory: f"{directory} is the home directory")
+    sandbox = SimpleNamespace(mode_refusal=lambda mode, directory: f"{directory} is the home directory")
     context: Any = SimpleNamespace(mode=Mode.RESTRICTED, sandbox=sandbox, working_directory="/home/me")
     output = ModeUpgradeTool().run({"reason": "r", "mode": "workspace"}, context)
     assert output.is_error

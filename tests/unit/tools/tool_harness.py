@@ -47,6 +47,7 @@ class ToolHarness:
         self.calls += 1
         return ToolContext(
             conversation_id=self.conversation,
+            principal="local",
             tool_use_id=f"t-{self.calls}",
             working_directory=str(self.directory),
             mode=self.mode,

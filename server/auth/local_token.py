@@ -1,52 +1,22 @@
-"""Authentication: one bearer token, one principal."""
+"""The token of the server's own user: a file in the data directory, created at the first start."""
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
 import stat
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from bedrock.local_server import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
-PRINCIPAL = "local"
-"""The principal of every client with the token."""
 TOKEN_BYTES = 32
-
-caller: ContextVar[str] = ContextVar("caller")
-"""The principal of the call being served."""
-subject: ContextVar[str] = ContextVar("subject", default="")
-"""The id of the conversation that the call being served is about, once it is known."""
 
 
 class TokenUnusableError(Exception):
     """The token's file cannot be used; the text says why and holds no part of the token."""
-
-
-class TokenAuth:
-    """Compares the token of a call with that of the server."""
-
-    def __init__(self, token: str) -> None:
-        self._expected = token.encode()
-
-    def principal_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-        """Return the caller; None without a valid token.
-
-        Takes constant time, so that the token cannot be guessed by timing.
-
-        The scheme may be written in any case, and be followed by more than one space (RFC 6750, RFC 9110).
-        """
-        given = next((value for key, value in metadata if key == "authorization"), "")
-        raw = given.encode() if isinstance(given, str) else given
-        scheme, _, token = raw.partition(b" ")
-        same = hmac.compare_digest(token.lstrip(b" "), self._expected)
-        return PRINCIPAL if same and scheme.lower() == b"bearer" else None
 
 
 def read_or_create_token(path: Path) -> str:

@@ -1,0 +1,47 @@
+"""The sandbox as the tools of one principal see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from actors.ports.processes import SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.core.context import Mode
+    from actors.ports.permissions import Permissions
+    from actors.ports.processes import Launch, RunningProcess, Sandbox, SandboxReport
+
+
+class ConfinedSandbox:
+    """Starts programs only in modes that a principal may use, and with nothing to read but its roots (ports.Sandbox).
+
+    So no tool has to know of principals, and none can forget to.
+    """
+
+    def __init__(self, sandbox: Sandbox, permissions: Permissions) -> None:
+        self._sandbox = sandbox
+        self._permissions = permissions
+
+    @property
+    def report(self) -> SandboxReport:
+        """Return the capabilities of this machine's sandbox."""
+        return self._sandbox.report
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Return the real paths that no tool may access."""
+        return self._sandbox.protected
+
+    def mode_refusal(self, mode: Mode, directory: str) -> str:
+        """Return why programs cannot have a mode in a directory, "" if they can."""
+        return self._permissions.refusal(mode) or self._sandbox.mode_refusal(mode, directory)
+
+    def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:
+        """Start a program within the permissions. Raises ProcessStartError or SandboxUnavailableError."""
+        if refusal := self._permissions.refusal(launch.mode):
+            raise SandboxUnavailableError(f"{launch.mode.value} mode: {refusal}")
+        return self._sandbox.start(replace(launch, readable=self._permissions.roots), on_output)

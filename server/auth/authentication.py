@@ -1,0 +1,127 @@
+"""Who calls: the principal and the role that the token of a call stands for."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from actors.ports.permissions import NOTHING
+from server.auth.local_token import TokenUnusableError
+from server.auth.principals import LOCAL, OWNER, Role
+from server.auth.token_file import matching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from actors.ports.permissions import Permissions
+    from server.auth.principals import Principal
+    from server.auth.token_file import Token, TokenFile
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 1.0
+"""How often the token file is looked at, at most: a revoked token is refused after this time."""
+
+
+class Caller(Struct, frozen=True):
+    """Who makes a call."""
+
+    principal: str
+    role: Role
+    token: str = ""
+    """The id of the token in the token file; "" for the server's own user."""
+
+
+caller: ContextVar[Caller] = ContextVar("caller")
+"""Who makes the call being served."""
+subject: ContextVar[str] = ContextVar("subject", default="")
+"""The id of the conversation that the call being served is about, once it is known."""
+
+OWN_USER = Caller(LOCAL, Role.OPERATOR)
+
+
+class Authentication:
+    """Knows callers by their tokens. Event loop only, but for `permissions`, which any thread may call.
+
+    `file`: the tokens of `principals`, read again when it has changed; None if there are no principals.
+    """
+
+    def __init__(
+        self,
+        own_token: str,
+        file: TokenFile | None = None,
+        principals: Mapping[str, Principal] | None = None,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._own_token = own_token.encode()
+        self._file = file
+        self._principals = {LOCAL: OWNER, **(principals or {})}
+        self._now_ms, self._monotonic = now_ms, monotonic
+        self._tokens: dict[str, Token] = {}
+        self._version: object = None
+        self._due = 0.0
+
+    def caller_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
+        """Return who calls; None without a valid token.
+
+        Secrets are compared in constant time, so that they cannot be guessed by timing. The scheme may be written in
+        any case, and be followed by more than one space (RFC 6750, RFC 9110).
+        """
+        given = next((value for key, value in metadata if key == "authorization"), "")
+        raw = given.encode() if isinstance(given, str) else given
+        scheme, _, text = raw.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        text = text.lstrip(b" ")
+        if hmac.compare_digest(text, self._own_token):
+            return OWN_USER
+        self._refresh()
+        token = matching(self._tokens, text)
+        if token is None:  # it may have been created a moment ago
+            self._due = 0.0
+            self._refresh()
+            token = matching(self._tokens, text)
+        return None if token is None else self._caller(token)
+
+    def accepts(self, caller: Caller) -> bool:
+        """Whether the token of a caller that was known before is still valid, and gives the same rights."""
+        if not caller.token:
+            return True
+        self._refresh()
+        token = self._tokens.get(caller.token)
+        return token is not None and self._caller(token) == caller
+
+    def permissions(self, principal: str) -> Permissions:
+        """Return what a principal may do; NOTHING for one that the settings do not name (ports.PermissionsOf)."""
+        found = self._principals.get(principal)
+        return NOTHING if found is None else found.permissions
+
+    def _caller(self, token: Token) -> Caller | None:
+        """Return the caller with this token; None if it has expired, or its principal is no longer in the settings."""
+        principal = self._principals.get(token.principal)
+        if principal is None or not token.valid(self._now_ms()):
+            return None
+        role = token.role if principal.role.includes(token.role) else principal.role
+        return Caller(principal.name, role, token.id)
+
+    def _refresh(self) -> None:
+        """Read the token file if it has changed. If it cannot be used, no token of it is valid."""
+        if self._file is None or self._monotonic() < self._due:
+            return
+        self._due = self._monotonic() + REFRESH_SECONDS
+        version = self._file.version()
+        if version == self._version:
+            return
+        try:
+            self._tokens = {token.id: token for token in self._file.read()}
+        except TokenUnusableError as error:
+            log.error("no token of a principal is accepted: %s", error)
+            self._tokens = {}
+        self._version = version

@@ -1,0 +1,63 @@
+"""Ends the calls of a token that is revoked, expires or loses rights while they are served. Event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from server.auth.authentication import Authentication, Caller
+
+CHECK_SECONDS = 1.0
+"""How often the tokens of live calls are checked."""
+
+
+class CallRevokedError(Exception):
+    """The token of the call is no longer valid."""
+
+
+class LiveCalls:
+    """The calls being served for tokens that can be revoked, each with the task that serves it."""
+
+    def __init__(self, authentication: Authentication) -> None:
+        self._authentication = authentication
+        self._tasks: dict[asyncio.Task[object], Caller] = {}
+        self._revoked: set[asyncio.Task[object]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def serving(self, caller: Caller) -> Generator[None]:
+        """Serve a call in the current task. Raises CallRevokedError when its token is revoked meanwhile."""
+        task = asyncio.current_task()
+        if task is None or not caller.token:
+            yield
+            return
+        self._tasks[task] = caller
+        if self._timer is None:
+            self._check_later()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._revoked:
+                raise
+            task.uncancel()
+            raise CallRevokedError from None
+        finally:
+            self._tasks.pop(task, None)
+            self._revoked.discard(task)
+
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
+
+    def _check(self) -> None:
+        """Cancel the calls whose caller is no longer accepted; goes on as long as there are calls."""
+        self._timer = None
+        for task, caller in self._tasks.items():
+            if task not in self._revoked and not self._authentication.accepts(caller):
+                self._revoked.add(task)
+                task.cancel()
+        if self._tasks:
+            self._check_later()

@@ -1,0 +1,102 @@
+"""Principals: the people and services whose conversations are kept apart, as the operator's settings name them."""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from actors.core.context import Mode
+from actors.ports.permissions import EVERYTHING, Permissions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOCAL = "local"
+"""The principal of the server's own user, who has the token of the data directory and may do everything."""
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
+KEYS = ("roots", "modes", "models", "mcp_servers", "role")
+
+
+class Role(StrEnum):
+    """What a caller may do with the conversations of its principal; each role may do what those before it may."""
+
+    READER = "reader"
+    """Look at conversations, and follow them."""
+    USER = "user"
+    """Use conversations: everything that a person at a terminal does."""
+    OPERATOR = "operator"
+    """Use conversations, and see how the server is set up."""
+
+    def includes(self, other: Role) -> bool:
+        """Whether this role may do everything that another one may."""
+        order = tuple(Role)
+        return order.index(self) >= order.index(other)
+
+
+class Principal(Struct, frozen=True):
+    """A principal of the settings."""
+
+    name: str
+    permissions: Permissions
+    role: Role = Role.USER
+    """The most that a token of this principal may be given."""
+
+
+OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
+"""The server's own user. A tool of the same user could read everything that the server can, so nothing is gained by
+keeping it from anything."""
+
+
+def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Principal]:
+    """Return the principals of the tables [principals.NAME]. Raises ValueError, "principals.NAME.key: why"."""
+    return {name: _principal(name, table) for name, table in tables.items()}
+
+
+def _principal(name: str, table: Mapping[str, Any]) -> Principal:
+    where = f"principals.{name}"
+    if not NAME.fullmatch(name) or name == LOCAL:
+        raise ValueError(
+            f"{where}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @, and is not {LOCAL}"
+        )
+    if unknown := table.keys() - set(KEYS):
+        raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(KEYS)}")
+    modes = _choices(f"{where}.modes", table.get("modes", [Mode.RESTRICTED]), Mode)
+    role = _choices(f"{where}.role", [table.get("role", Role.USER)], Role)[0]
+    if "roots" not in table:
+        raise ValueError(f"{where}.roots: name the directories in which this principal works, and all that it reads")
+    permissions = Permissions(
+        modes=frozenset(modes),
+        roots=_roots(f"{where}.roots", table["roots"]),
+        models=_names(f"{where}.models", table["models"]) if "models" in table else None,
+        mcp_servers=_names(f"{where}.mcp_servers", table.get("mcp_servers", [])),
+    )
+    return Principal(name, permissions, role)
+
+
+def _roots(where: str, value: Any) -> tuple[str, ...]:
+    roots = _names(where, value)
+    for root in roots:
+        if not root.startswith("/") or os.path.normpath(root) == "/":
+            raise ValueError(f"{where}: {root!r} must be an absolute path, and not /")
+    return tuple(map(os.path.normpath, roots))
+
+
+def _names(where: str, value: Any) -> tuple[str, ...]:
+    if not (isinstance(value, list) and all(isinstance(each, str) and each for each in value)):
+        raise ValueError(f"{where}: must be a list of texts")
+    return tuple(value)
+
+
+def _choices(where: str, value: Any, kind: type[StrEnum]) -> list[Any]:
+    known = ", ".join(kind)
+    if not isinstance(value, list):
+        raise ValueError(f"{where}: must be a list of {known}")
+    try:
+        return [kind(each) for each in value]
+    except ValueError:
+        raise ValueError(f"{where}: must be one of {known}") from None

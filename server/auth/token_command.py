@@ -1,0 +1,163 @@
+"""`bedrock token`: the tokens of principals, created, listed, rotated and revoked without a restart."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from bedrock.cli.text.output import print_text
+
+from server.auth.local_token import TokenUnusableError
+from server.auth.principals import Role
+from server.auth.token_file import FILE, Token, TokenFile
+from server.cli import CANNOT_START, USAGE, fail
+from server.config import Config, ConfigError, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+DAY_MS = 86_400_000
+LIFETIME = re.compile(r"([1-9][0-9]{0,4})([hd])")
+
+CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="The server's file with settings.")
+DATA_DIR = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def token() -> None:
+    """Manage the tokens of principals.
+
+    Principals are the people and services that the server's file names in tables [principals.NAME]. Only hashes of
+    tokens are kept; a running server notices a change within a second.
+    """
+
+
+@token.command()
+@click.argument("principal")
+@click.option(
+    "--role", type=click.Choice([role.value for role in Role]), help="What it may do. [the role of the principal]"
+)
+@click.option("--expires", metavar="TIME", help="When it ends: 12h, 90d. [never]")
+@click.option("--note", default="", help="What it is for.")
+@CONFIG
+@DATA_DIR
+def create(  # noqa: PLR0917 -- one for each option
+    principal: str, role: str | None, expires: str | None, note: str, file: Path | None, data_dir: str | None
+) -> None:
+    """Create a token, and print it: this is the only time that it is shown."""
+    config = _config(file, data_dir)
+    known = config.principals.get(principal)
+    if known is None:
+        names = ", ".join(sorted(config.principals)) or "none; name some in tables [principals.NAME]"
+        fail(f"the server's file names no principal {principal!r}; there are: {names}", USAGE)
+    chosen = Role(role) if role else known.role
+    if not known.role.includes(chosen):
+        fail(f"the principal {principal} has the role {known.role}, so its tokens cannot be given {chosen}", USAGE)
+    now = time.time_ns() // 1_000_000
+    ends = _expiry(expires, now)
+    made, text = _done(lambda: _file(config).create(principal, chosen, now, expires_at=ends, note=note))
+    print_text(f"token {made.id} of {principal}, {_described(made)}:", err=True)
+    print_text(text)
+
+
+@token.command(name="list")
+@JSON
+@CONFIG
+@DATA_DIR
+def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
+    """List the tokens, without their secrets."""
+    config = _config(file, data_dir)
+    tokens = _done(_file(config).read)
+    if as_json:
+        shown = [
+            {
+                "id": each.id,
+                "principal": each.principal,
+                "role": each.role,
+                "created": _time(each.created_at),
+                "expires": _time(each.expires_at) if each.expires_at else None,
+                "note": each.note,
+            }
+            for each in tokens
+        ]
+        print_text(json.dumps(shown, indent=2))
+        return
+    for each in tokens:
+        gone = "" if each.principal in config.principals else "; refused: the server's file does not name it"
+        print_text(f"{each.id}  {each.principal}, {_described(each)}{gone}{f'  {each.note}' if each.note else ''}")
+    if not tokens:
+        print_text("there are no tokens", err=True)
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@CONFIG
+@DATA_DIR
+def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
+    """Give a token another secret, and print it. The one before is refused from then on."""
+    tokens = _file(_config(file, data_dir))
+    text = _done(lambda: tokens.rotate(token_id))
+    if text is None:
+        fail(f"there is no token {token_id}; `bedrock token list` shows them", USAGE)
+    print_text(text)
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@CONFIG
+@DATA_DIR
+def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
+    """Remove a token: calls with it are refused, and its streams end within seconds."""
+    tokens = _file(_config(file, data_dir))
+    if not _done(lambda: tokens.revoke(token_id)):
+        fail(f"there is no token {token_id}; `bedrock token list` shows them", USAGE)
+    print_text(f"revoked {token_id}")
+
+
+def _config(file: Path | None, data_dir: str | None) -> Config:
+    """Return the settings, or exit."""
+    try:
+        return load({"data_dir": data_dir} if data_dir else {}, file=file)
+    except ConfigError as error:
+        fail(str(error), USAGE)
+
+
+def _file(config: Config) -> TokenFile:
+    if not config.data_dir.is_dir():
+        fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
+    return TokenFile(config.data_dir / FILE)
+
+
+def _done(work: Callable[[], T]) -> T:
+    """Return what `work` returns, or exit with the reason."""
+    try:
+        return work()
+    except TokenUnusableError as error:
+        fail(str(error), CANNOT_START)
+
+
+def _expiry(text: str | None, now: int) -> int:
+    """Return a time in milliseconds since 1970, 0 for never, or exit."""
+    if text is None:
+        return 0
+    found = LIFETIME.fullmatch(text)
+    if found is None:
+        fail(f"--expires {text!r} must be hours or days, such as 12h or 90d", USAGE)
+    return now + int(found[1]) * (DAY_MS if found[2] == "d" else DAY_MS // 24)
+
+
+def _described(each: Token) -> str:
+    ends = f"until {_time(each.expires_at)}" if each.expires_at else "for ever"
+    return f"{each.role}, since {_time(each.created_at)}, {ends}"
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,209 @@
+"""Tokens of principals: made, known, rotated, expired, revoked; and who calls with which role."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.core.context import Mode
+from actors.core.errors import Rejected
+from actors.ports.permissions import NOTHING, Permissions
+from server.auth.authentication import OWN_USER, Authentication, Caller
+from server.auth.authorization import check_role
+from server.auth.local_token import TokenUnusableError
+from server.auth.principals import Principal, Role, principals_from_tables
+from server.auth.token_file import FILE, TokenFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWN = "t" * 43
+ADA = Principal("ada", Permissions(roots=("/srv/ada",)), Role.USER)
+
+
+class World:
+    """A token file, and a server that knows ada."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = TokenFile(folder / FILE)
+        self.now = 1_000_000
+        self.clock = 0.0
+        self.authentication = Authentication(
+            OWN, self.file, {"ada": ADA}, now_ms=lambda: self.now, monotonic=lambda: self.clock
+        )
+
+    def caller(self, text: str) -> Caller | None:
+        return self.authentication.caller_of([("authorization", f"Bearer {text}")])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_token_is_known_from_its_creation_on(world: World) -> None:
+    assert world.caller(OWN) == OWN_USER
+    token, text = world.file.create("ada", Role.USER, world.now)
+    assert world.caller(text) == Caller("ada", Role.USER, token.id)
+    assert text.startswith(f"bedrock_{token.id}_")
+    assert text.split("_", 2)[2] not in (token.digest, repr(token))
+
+
+def test_only_the_whole_secret_opens(world: World) -> None:
+    _, text = world.file.create("ada", Role.USER, world.now)
+    _, other = world.file.create("ada", Role.USER, world.now)
+    crossed = "_".join([*text.split("_", 2)[:2], other.split("_", 2)[2]])
+    for wrong in (
+        text[:-1],
+        text + "x",
+        text.upper(),
+        text.replace("bedrock", "bedrokk"),
+        crossed,
+        "bedrock__",
+        "bedrock",
+        "",
+    ):
+        assert world.caller(wrong) is None, wrong
+
+
+def test_a_revoked_token_is_refused_within_a_second(world: World) -> None:
+    token, text = world.file.create("ada", Role.USER, world.now)
+    who = world.caller(text)
+    assert who is not None
+    assert world.file.revoke(token.id)
+    assert not world.file.revoke(token.id)
+    world.clock += 1.0
+    assert world.caller(text) is None
+    assert not world.authentication.accepts(who)
+    assert world.authentication.accepts(OWN_USER)
+
+
+def test_a_rotated_token_has_one_secret(world: World) -> None:
+    token, old = world.file.create("ada", Role.USER, world.now)
+    assert world.caller(old)
+    new = world.file.rotate(token.id)
+    assert new is not None
+    assert world.file.rotate("none") is None
+    world.clock += 1.0
+    assert world.caller(old) is None
+    assert world.caller(new) == Caller("ada", Role.USER, token.id)
+
+
+def test_a_token_ends_when_it_expires(world: World) -> None:
+    _, text = world.file.create("ada", Role.USER, world.now, expires_at=world.now + 10)
+    who = world.caller(text)
+    assert who is not None
+    world.now += 9
+    assert world.authentication.accepts(who)
+    world.now += 1
+    assert world.caller(text) is None
+    assert not world.authentication.accepts(who)
+
+
+def test_a_principal_that_the_settings_do_not_name_has_nothing(world: World) -> None:
+    _, text = world.file.create("eve", Role.OPERATOR, world.now)
+    assert world.caller(text) is None
+    assert world.authentication.permissions("eve") == NOTHING
+    assert world.authentication.permissions("local") == Permissions()
+    assert world.authentication.permissions("ada") == ADA.permissions
+
+
+def test_a_role_is_at_most_that_of_the_principal(world: World) -> None:
+    _, operator = world.file.create("ada", Role.OPERATOR, world.now)
+    _, reader = world.file.create("ada", Role.READER, world.now)
+    assert [who.role for who in (world.caller(operator), world.caller(reader)) if who] == [Role.USER, Role.READER]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "[{}]"])
+def test_a_file_that_is_no_list_of_tokens_opens_to_nobody(world: World, tmp_path: Path, content: str) -> None:
+    _, text = world.file.create("ada", Role.USER, world.now)
+    assert world.caller(text)
+    (tmp_path / FILE).write_text(content)
+    world.clock += 1.0
+    assert world.caller(text) is None
+    assert world.caller(OWN) == OWN_USER
+    with pytest.raises(TokenUnusableError, match="holds no list of tokens"):
+        world.file.create("ada", Role.USER, world.now)
+
+
+def test_a_file_that_others_can_read_opens_to_nobody(world: World, tmp_path: Path) -> None:
+    _, text = world.file.create("ada", Role.USER, world.now)
+    (tmp_path / FILE).chmod(0o644)
+    assert world.caller(text) is None
+    with pytest.raises(TokenUnusableError, match="chmod 600"):
+        world.file.read()
+
+
+def test_no_token_is_lost_when_several_programs_make_one(world: World, tmp_path: Path) -> None:
+    made: list[Any] = []
+
+    def make() -> None:
+        made.extend(TokenFile(tmp_path / FILE).create("ada", Role.USER, world.now)[0] for _ in range(10))
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(world.file.read()) == set(made)
+    assert len({token.id for token in made}) == 40
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_the_file_is_read_only_when_it_has_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, text = world.file.create("ada", Role.USER, world.now)
+    assert world.caller(text)
+    monkeypatch.setattr(world.file, "read", lambda: pytest.fail("it is read again"))
+    for _ in range(5):
+        world.clock += 1.0
+        assert world.caller(text)
+
+
+def test_a_method_that_nobody_has_thought_of_is_refused_to_everybody() -> None:
+    check_role("/bedrock.v1.ConversationService/GetConversation", Role.READER)
+    check_role("/bedrock.v1.ConversationService/SendMessage", Role.OPERATOR)
+    with pytest.raises(Rejected, match="it needs the role user"):
+        check_role("/bedrock.v1.ConversationService/SendMessage", Role.READER)
+    with pytest.raises(Rejected, match="nobody may"):
+        check_role("/bedrock.v1.ConversationService/NewMethod", Role.OPERATOR)
+
+
+def test_principals_are_as_the_file_has_them() -> None:
+    found = principals_from_tables(
+        {
+            "ada": {"roots": ["/srv/ada/"], "models": ["claude-*"], "mcp_servers": ["git"]},
+            "dash@x.org": {"roots": [], "role": "reader", "modes": ["restricted", "workspace"]},
+        }
+    )
+    ada, dash = found["ada"].permissions, found["dash@x.org"]
+    assert ada == Permissions(frozenset({Mode.RESTRICTED}), ("/srv/ada",), ("claude-*",), ("git",))
+    assert ada.allows_model("claude-x")
+    assert not ada.allows_model("gpt-x")
+    assert (dash.role, dash.permissions.models, dash.permissions.mcp_servers) == (Role.READER, None, ())
+    assert dash.permissions.refusal(Mode.WORKSPACE)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "why"),
+    [
+        ("Ada", {"roots": []}, "principals.Ada: a name has"),
+        ("local", {"roots": []}, "is not local"),
+        ("ada", {}, "principals.ada.roots: name the directories"),
+        ("ada", {"roots": "/srv"}, "principals.ada.roots: must be a list"),
+        ("ada", {"roots": ["srv"]}, "'srv' must be an absolute path"),
+        ("ada", {"roots": ["/srv/.."]}, "and not /"),
+        ("ada", {"roots": [], "role": "admin"}, "principals.ada.role: must be one of reader, user, operator"),
+        ("ada", {"roots": [], "modes": ["all"]}, "must be one of restricted"),
+        ("ada", {"roots": [], "modes": "restricted"}, "must be a list of restricted"),
+        ("ada", {"roots": [], "models": [1]}, "principals.ada.models: must be a list of texts"),
+        ("ada", {"roots": [], "mode": []}, "principals.ada.mode: unknown; there are: roots, modes"),
+    ],
+)
+def test_what_is_wrong_with_a_principal_is_said(name: str, table: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        principals_from_tables({name: table})
