@@ -36,13 +36,23 @@ def refused_by_server(request: Message) -> set[str]:
     return set()
 
 
+OF_MESSAGES = {
+    "generation.steer": "generation",
+    "output_schema.steer": "output_schema",
+    "message.empty": "text",
+    "result.one": "output",
+    "result.images": "output",
+}
+"""The field that the server refuses for each rule of a whole message."""
+
+
 def refused_by_contract(request: Message) -> set[str]:
-    """The first parts of the paths of the fields that the contract's rules refuse; "text" for a whole message."""
+    """The first parts of the paths of the fields that the contract's rules refuse, also by a rule for a message."""
     found = set()
     for violation in protovalidate.collect_violations(request):
         path = violation.proto.field
-        whole = "output" if isinstance(request, v1.SubmitToolResultRequest) else "text"
-        found.add(path.elements[0].field_name if path is not None and path.elements else whole)
+        named = path.elements[0].field_name if path is not None and path.elements else ""
+        found.add(named or OF_MESSAGES[violation.proto.rule_id])
     return found
 
 
