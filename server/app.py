@@ -27,6 +27,7 @@ from bedrock.local_server import TOKEN_FILE, NotPrivateError
 from actors.adapters.images.sandboxed_images import SandboxedImages
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.adapters.mcp.from_clients import FromClients, from_clients
 from actors.adapters.mcp.server_settings import McpServer, servers_from_tables
 from actors.adapters.mcp.servers import McpServerHub
 from actors.adapters.sandbox.control_groups import ControlGroups
@@ -263,20 +264,25 @@ def _mcp_servers(
     config: Config, sandbox: ToolHostSandbox, threads: ThreadPool, permissions: PermissionsOf
 ) -> McpServers:
     """Return the MCP servers of the settings. Raises ConfigError."""
-    servers = _mcp_settings(config)
-    if not servers:
+    servers, rules = _mcp_settings(config)
+    if not servers and not rules.programs and not rules.origins:
         return NoMcpServers()
-    return McpServerHub(servers, sandbox, threads, tool_environment(config.environ), permissions=permissions)
+    return McpServerHub(servers, sandbox, threads, tool_environment(config.environ), rules, permissions=permissions)
 
 
-def _mcp_settings(config: Config) -> tuple[McpServer, ...]:
-    """Return the settings of the MCP servers. Raises ConfigError, also if the extra `mcp` is not installed."""
-    if not config.mcp_servers:
-        return ()
+def _mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
+    """Return the settings of the MCP servers, and which ones clients may name.
+
+    Raises ConfigError, also if the extra `mcp` is not installed.
+    """
+    setting = "mcp_servers" if config.mcp_servers else "mcp_from_clients"
+    if not config.mcp_servers and not config.mcp_from_clients:
+        return (), FromClients()
     if importlib.util.find_spec("mcp") is None:
-        raise config.refusal("mcp_servers: the server was installed without MCP; install phoenix-bedrock[mcp]")
+        raise config.refusal(f"{setting}: the server was installed without MCP; install phoenix-bedrock[mcp]")
     try:
-        return servers_from_tables(config.mcp_servers, config.environ)
+        servers = servers_from_tables(config.mcp_servers, config.environ)
+        return servers, from_clients(config.mcp_from_clients, config.environ)
     except ValueError as error:
         raise config.refusal(str(error)) from None
 
@@ -475,10 +481,13 @@ def checked(config: Config) -> Iterator[str]:
         for provider in _providers(config):
             key = f", key from {provider.key_source}" if provider.key_source else ""
             yield f"provider {provider.name}: {provider.protocol}{key}"
-        for server in _mcp_settings(config):
+        servers, rules = _mcp_settings(config)
+        for server in servers:
             yield f"MCP server {server.name}: {server.url or server.command[0]}"
         for rule in operator_rules(config, prepared_rule):
             yield f"approval rule {rule.id}: {rule.action} {describe(rule)}"
+        if allowed := [*(["programs"] if rules.programs else []), *sorted(rules.origins)]:
+            yield f"MCP servers of clients: {', '.join(allowed)}"
         try:
             report = _probed(config)
         except SandboxUnavailableError as error:

@@ -116,6 +116,8 @@ class Config:
     """The operator's approval rules from the file, as they are written."""
     principals: Mapping[str, Principal] = field(default_factory=dict)
     """The principals from the file, beside the server's own user."""
+    mcp_from_clients: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Which MCP servers clients may name, from the file; may hold secrets, so it is never shown."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment in which keys of well-known providers are looked up."""
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -125,7 +127,7 @@ class Config:
         """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
-        tables = ("models.", "mcp_servers", "approval_rules[", "principals.")
+        tables = ("models.", "mcp_servers", "mcp_from_clients", "approval_rules[", "principals.")
         in_file = setting.startswith(tables) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
 
@@ -325,7 +327,7 @@ SETTINGS: dict[str, Parser] = {
     "cpus": _cpus,
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
-`providers`, `models`, `mcp_servers`, `approval_rules` and `principals`."""
+`providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules` and `principals`."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -341,11 +343,14 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     models = table.pop("models", {})
     if not isinstance(models, dict):
         raise ConfigError(f'{origin}: models: must be tables, [models."name"]')
+    mcp_from_clients = table.pop("mcp_from_clients", {})
+    if not isinstance(mcp_from_clients, dict):
+        raise ConfigError(f"{origin}: mcp_from_clients: must be a table, [mcp_from_clients]")
     lists = {name: _tables(table, name, origin) for name in ("mcp_servers", "approval_rules")}
     principals = _principals(table.pop("principals", {}), origin)
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        known = ", ".join((*SETTINGS, "providers", "models", *lists, "principals"))
+        known = ", ".join((*SETTINGS, "providers", "models", "mcp_from_clients", *lists, "principals"))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -362,7 +367,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         values[name] = _parsed(parse, value, origins[name])
     if "data_dir" not in values:
         values["data_dir"] = data_directory(environ)
-    tables: dict[str, Any] = {"providers": providers, "models": models, "principals": principals, **lists}
+    given = {"providers": providers, "models": models, "principals": principals}
+    tables: dict[str, Any] = {**given, "mcp_from_clients": mcp_from_clients, **lists}
     return _checked(Config(file=source, environ=environ, origins=origins, **tables, **values))
 
 

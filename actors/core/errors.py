@@ -82,6 +82,7 @@ class Reason(StrEnum):
     SERVER_EXHAUSTED = "SERVER_EXHAUSTED"
     GENERATION_UNSUPPORTED = "GENERATION_UNSUPPORTED"
     NOT_FORKABLE = "NOT_FORKABLE"
+    MCP_NOT_ALLOWED = "MCP_NOT_ALLOWED"
     CYCLE_RUNNING = "CYCLE_RUNNING"
 
 
@@ -116,6 +117,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.NOT_FORKABLE: "there is nothing to fork: no request cycle has ended",
     Reason.CYCLE_RUNNING: "this request cycle has not ended: wait, or fork at an earlier one",
     Reason.GENERATION_UNSUPPORTED: "the model cannot do that",
+    Reason.MCP_NOT_ALLOWED: "the operator of this server does not allow MCP servers that clients name",
     Reason.NOT_EXHAUSTED: "the context is not used up: send a message instead",
 }
 

@@ -65,6 +65,20 @@ class Generation(Struct, frozen=True, omit_defaults=True):
         )
 
 
+class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
+    """An MCP server that a client names for one conversation: a program or a URL. Holds no secret."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    """The program and its arguments; () for a server with a URL."""
+    environment: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+    """References to secrets of the operator, `secret:NAME`, by the header that they are sent in."""
+    read_only: tuple[str, ...] = ()
+    """The tools that change nothing, by their own names."""
+
+
 class Profile(Struct, frozen=True, omit_defaults=True):
     """What the creator of a conversation chose; the defaults are those of a conversation that chose nothing.
 
@@ -87,3 +101,5 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     """The key by which providers find cached prefixes, shared by forks and their origin; "": the conversation's id."""
     client_tools: tuple[ClientTool, ...] = ()
     """The tools that clients run; they change at rest only."""
+    mcp_servers: tuple[ChosenMcpServer, ...] = ()
+    """The MCP servers beside those of the operator; they change at rest only."""

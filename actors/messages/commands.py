@@ -16,7 +16,7 @@ from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Image, Message, ToolError, ToolSuccess, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import QueueChanged
-from actors.core.profile import ClientTool, Generation, Profile
+from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord
@@ -190,6 +190,7 @@ class UpdateConversationCommand(Struct, frozen=True):
     """Fields of the budget to set; the others stay."""
     client_tools: tuple[ClientTool, ...] | None = None
     generation: Generation | None = None
+    mcp_servers: tuple[ChosenMcpServer, ...] | None = None
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):
@@ -326,5 +327,6 @@ def etag_of(record: ConversationRecord) -> str:
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
         record.follow_up_policy, record.budget, record.archived_at, record.mode, record.profile.client_tools,
         record.profile.generation,
+        record.profile.mcp_servers,
     )  # fmt: skip
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:16]

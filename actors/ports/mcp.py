@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from actors.core.errors import REFUSAL_TEXTS, Reason
 from actors.ports.models import ToolSpec
 
 if TYPE_CHECKING:
     from actors.core.context import Mode
+    from actors.core.profile import ChosenMcpServer
     from actors.ports.records import ConversationRecord
     from actors.ports.tools import Tool
 
@@ -27,7 +29,7 @@ class McpState(StrEnum):
 
 
 class McpServerStatus(Struct, frozen=True):
-    """One MCP server of the operator."""
+    """One MCP server of the operator or of a conversation."""
 
     name: str
     state: McpState
@@ -40,8 +42,22 @@ class McpServerStatus(Struct, frozen=True):
     """The tools that it listed last, as they are offered."""
 
 
+class McpNotAllowedError(Exception):
+    """The operator does not allow an MCP server that a client names; the text says what would be allowed."""
+
+
+class McpServerInvalidError(Exception):
+    """An MCP server that a client names cannot be used."""
+
+    def __init__(self, position: int, field: str, text: str) -> None:
+        super().__init__(text)
+        self.position = position
+        """Its place among the servers of the conversation, from 0."""
+        self.field = field
+
+
 class McpServers(Protocol):
-    """The MCP servers of this server, with one connection per conversation that calls a tool of theirs.
+    """The MCP servers of the operator and of conversations; each conversation has connections of its own.
 
     Any thread; only a tool's `run` blocks.
     """
@@ -66,8 +82,23 @@ class McpServers(Protocol):
         """Return what `offer` returned last for a conversation; () before."""
         ...
 
-    def tool(self, name: str) -> Tool | None:
-        """Return the tool of an MCP server that models call by this name; None for other tools."""
+    def tool(self, name: str, conversation_id: str) -> Tool | None:
+        """Return the tool of an MCP server that models call by this name in a conversation; None for other tools."""
+        ...
+
+    def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
+        """Check whether a conversation may have these servers. Raises McpNotAllowedError or McpServerInvalidError."""
+        ...
+
+    def prepare(self, record: ConversationRecord) -> None:
+        """Begin to connect to the servers of a conversation that is new or has chosen others, in the background.
+
+        Connections to servers that it no longer has are ended.
+        """
+        ...
+
+    def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
+        """Return the servers that a conversation has chosen, in its order."""
         ...
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
@@ -89,8 +120,14 @@ class McpServers(Protocol):
         ...
 
     def statuses(self) -> tuple[McpServerStatus, ...]:
-        """Return the servers, in the order of the settings."""
+        """Return the servers of the operator, in the order of the settings."""
         ...
+
+
+def not_allowed(chosen: ChosenMcpServer) -> McpServerStatus:
+    """Return the status of a server that the operator does not, or no longer, allow."""
+    error = REFUSAL_TEXTS[Reason.MCP_NOT_ALLOWED]
+    return McpServerStatus(chosen.name, McpState.FAILED, chosen.command, chosen.url, error)
 
 
 class NoMcpServers:
@@ -108,8 +145,18 @@ class NoMcpServers:
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
         return ()
 
-    def tool(self, name: str) -> Tool | None:
+    def tool(self, name: str, conversation_id: str) -> Tool | None:
         return None
+
+    def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
+        if chosen:
+            raise McpNotAllowedError(REFUSAL_TEXTS[Reason.MCP_NOT_ALLOWED])
+
+    def prepare(self, record: ConversationRecord) -> None:
+        """Do nothing."""
+
+    def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
+        return tuple(not_allowed(chosen) for chosen in record.profile.mcp_servers)
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
         return ()

@@ -247,7 +247,8 @@ class ToolRunner(Actor):
         effect, started = execution.run.effect, self._services.clock.monotonic()
         services = self._services
         offered = any(traits.name == effect.name for traits in execution.run.context.tools)
-        mcp_tool = services.mcp.tool(effect.name) if offered else None  # so that sub-agents have none
+        conversation_id = execution.run.context.conversation_id
+        mcp_tool = services.mcp.tool(effect.name, conversation_id) if offered else None  # so that sub-agents have none
         tool = mcp_tool or services.toolbox.get(effect.name)
         parse = services.toolbox.parse if mcp_tool is None else parse_arguments
         if left_out := _left_out(execution.run.context, effect.name, tool):

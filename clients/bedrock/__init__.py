@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bedrock._sync.one_shot import ask
     from bedrock._sync.run import Run
     from bedrock.answers import Answer, ToolAnswer
-    from bedrock.catalog import Model, ServerInfo, Tool
+    from bedrock.catalog import McpHttp, McpServer, McpStdio, Model, ServerInfo, Tool
     from bedrock.conversations import Budget, ClientTool, ConversationInfo, Generation, Instructions, Task
     from bedrock.errors import (
         AgentBusy,
@@ -75,6 +75,9 @@ __all__ = [
     "Generation",
     "Instructions",
     "InvalidArgument",
+    "McpHttp",
+    "McpServer",
+    "McpStdio",
     "Message",
     "Model",
     "NotFound",
@@ -106,7 +109,7 @@ _HOMES = {
     "bedrock._async.conversation": ("AsyncConversation",),
     "bedrock._async.run": ("AsyncRun",),
     "bedrock.answers": ("Answer", "ToolAnswer"),
-    "bedrock.catalog": ("Model", "ServerInfo", "Tool"),
+    "bedrock.catalog": ("McpHttp", "McpServer", "McpStdio", "Model", "ServerInfo", "Tool"),
     "bedrock.conversations": ("Budget", "ClientTool", "ConversationInfo", "Generation", "Instructions", "Task"),
     "bedrock._sync.one_shot": ("ask",),
     "bedrock._sync.client": ("Client",),

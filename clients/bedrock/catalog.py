@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from bedrock import v1
-from bedrock._shared.wrapper import Wrapper
+from bedrock._shared.wrapper import Value, Wrapper, new_message
 from bedrock.types import McpServerState, Mode, ModelProtocol, ReasoningEffort, SandboxTier, ToolAudience, ToolGroup
 
 __all__ = [
@@ -184,37 +184,52 @@ class Limits(Wrapper[v1.GetServerInfoResponse.Limits]):
 
 
 @dataclass(frozen=True, slots=True)
-class McpStdio(Wrapper[v1.McpServer.Stdio]):
+class McpStdio(Value[v1.McpServer.Stdio]):
     """A program that offers tools over its stdin and stdout."""
 
     command: tuple[str, ...]
     """The program and its arguments."""
+    environment: dict[str, str] = field(default_factory=dict, hash=False)
+    """Variables for the program, which are stored and shown as they are: no secrets."""
 
 
 @dataclass(frozen=True, slots=True)
-class McpHttp(Wrapper[v1.McpServer.Http]):
+class McpHttp(Value[v1.McpServer.Http]):
     """A server that offers tools over streamable HTTP."""
 
     url: str
     """Its URL."""
+    headers: dict[str, str] = field(default_factory=dict, hash=False)
+    """Headers of every request; values name secrets of the operator: "secret:NAME"."""
 
 
 @dataclass(frozen=True, slots=True)
-class McpServer(Wrapper[v1.McpServer]):
-    """A server of tools that speaks the Model Context Protocol."""
+class McpServer(Value[v1.McpServer]):
+    """A server of tools that speaks the Model Context Protocol: of the operator, or to give to a conversation."""
 
     name: str
     """Its name; its tools are called ``mcp__{name}__{tool}``."""
-    stdio: McpStdio | None
+    stdio: McpStdio | None = None
     """How it is spoken with, if it is a program."""
-    http: McpHttp | None
+    http: McpHttp | None = None
     """How it is spoken with, if it has a URL."""
-    state: McpServerState
-    """What is known of it."""
-    error: str
+    read_only_tools: tuple[str, ...] = ()
+    """The tools that change nothing, by the server's own names. Only these run in restricted mode."""
+    state: McpServerState | Literal[""] = ""
+    """What is known of it. Set by the server, as all that follows."""
+    error: str = ""
     """Why it failed; empty unless it did."""
-    tools: tuple[str, ...]
+    tools: tuple[str, ...] = ()
     """The resource names of its tools, as it listed them last."""
+
+    def __post_init__(self) -> None:
+        """Create the message. Raises TypeError, whose text names the field."""
+        proto = new_message(v1.McpServer, name=self.name, read_only_tools=self.read_only_tools)
+        if isinstance(self.stdio, McpStdio):
+            proto.stdio.CopyFrom(self.stdio.proto)
+        elif isinstance(self.http, McpHttp):
+            proto.http.CopyFrom(self.http.proto)
+        object.__setattr__(self, "proto", proto)
 
 
 @dataclass(frozen=True, slots=True)

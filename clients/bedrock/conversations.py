@@ -11,6 +11,7 @@ from bedrock import v1
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.wrapper import Value, Wrapper, new_message
+from bedrock.catalog import McpServer
 from bedrock.messages import QueuedMessage, Usage
 from bedrock.states import ApprovalRule, ConversationState
 from bedrock.types import ApprovalPolicy, FollowUpPolicy, ListEventKind, Mode, ReasoningEffort, ToolGroup
@@ -193,6 +194,8 @@ class ConversationInfo(Wrapper[v1.Conversation]):
     """How the model is to answer; None if nothing is set."""
     approval_rules: tuple[ApprovalRule, ...]
     """Its own rules about tool calls, without those of the operator; `Conversation.approval_rules` lists all."""
+    mcp_servers: tuple[McpServer, ...]
+    """Its MCP servers beside the operator's. Set by `Conversation.get` and in the first snapshot only."""
 
 
 @dataclass(frozen=True, slots=True)

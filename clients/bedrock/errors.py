@@ -40,6 +40,7 @@ Catch the class that you can do something about, or a class higher up:
     ├── OutOfRange
     │   └── RevisionTooOld
     ├── PermissionDenied
+    │   └── McpNotAllowed
     ├── ResourceExhausted
     │   ├── QueueFull
     │   ├── ServerExhausted
@@ -89,6 +90,7 @@ __all__ = [
     "ImageInvalid",
     "Internal",
     "InvalidArgument",
+    "McpNotAllowed",
     "Misconfigured",
     "ModeUnavailable",
     "ModelUnavailable",
@@ -336,6 +338,12 @@ class RevisionTooOld(OutOfRange):
 
 class PermissionDenied(BedrockError):
     """The token is valid but does not allow this."""
+
+
+class McpNotAllowed(PermissionDenied):
+    """The operator of the server does not allow the MCP server that a client names."""
+
+    hint = "The operator can allow it, in the server's settings: [mcp_from_clients]."
 
 
 class ResourceExhausted(BedrockError):

@@ -30,6 +30,7 @@ MAX_INSTRUCTIONS_BYTES = 64 * 1024
 MAX_TOOL_OUTPUT_BYTES = 256 * 1024
 """Maximum size of a client's answer to a tool call in UTF-8."""
 MAX_CLIENT_TOOLS = 64
+MAX_MCP_SERVERS = 8
 MAX_TOOL_DESCRIPTION_CHARS = 4_096
 CLIENT_TOOL_SECONDS = (1, 24 * 60 * 60)
 """Bounds of the time that a call of a client's tool waits for an answer."""

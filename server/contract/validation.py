@@ -313,6 +313,15 @@ def client_tool_time(value: Duration) -> str | None:
     return None if nanos == 0 or least * 10**9 <= nanos <= most * 10**9 else f"must be {least} to {most} seconds"
 
 
+def mcp_servers(value: Any) -> str | None:
+    """Check the number and the names of MCP servers; how they are spoken with is checked later."""
+    if len(value) > limits.MAX_MCP_SERVERS:
+        return f"must be at most {limits.MAX_MCP_SERVERS}"
+    if any(not _SERVER.fullmatch(server.name) for server in value):
+        return "must have names of 1 to 32 small letters, digits and -, which begin with no -"
+    return None
+
+
 def tool_output(value: str) -> str | None:
     """Check the size of a client's answer, in bytes of UTF-8."""
     most = limits.MAX_TOOL_OUTPUT_BYTES
@@ -371,6 +380,7 @@ _UPDATABLE: dict[str, Rule] = {
     "budget": budget,
     "client_tools": client_tools,
     "generation": generation,
+    "mcp_servers": mcp_servers,
 }
 """Fields of a conversation that UpdateConversation may set."""
 
@@ -390,6 +400,7 @@ _CREATED: dict[str, Rule] = {
     "tools": selection,
     "client_tools": client_tools,
     "generation": generation,
+    "mcp_servers": mcp_servers,
 }
 """Fields of a conversation that CreateConversation reads."""
 

@@ -20,7 +20,6 @@ from actors.ports import (
     ToolSpec,
     Workspace,
 )
-from actors.ports.mcp import McpServers, McpServerStatus, McpState
 from server.auth.authentication import caller
 from server.auth.principals import Role
 from server.contract import limits
@@ -29,11 +28,13 @@ from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import page_of
 from server.queries.browse import browse_directory
 from server.wire.enums import MODE, REASONING_EFFORT, TOOL_GROUP
+from server.wire.mcp_servers import mcp_server
 from server.wire.values import duration, struct_of
 
 if TYPE_CHECKING:
     import grpc.aio
 
+    from actors.ports.mcp import McpServers, McpServerStatus
     from actors.ports.permissions import PermissionsOf
     from server.queries.read_pool import ReadPool
     from server.streams.base import WatchSettings
@@ -45,12 +46,6 @@ _PROTOCOLS = {
     "openai-chat": v1.Model.PROTOCOL_OPENAI_CHAT,
     "openai-responses": v1.Model.PROTOCOL_OPENAI_RESPONSES,
     "demo": v1.Model.PROTOCOL_DEMO,
-}
-_MCP_STATES = {
-    McpState.CONNECTING: v1.McpServer.STATE_CONNECTING,
-    McpState.READY: v1.McpServer.STATE_READY,
-    McpState.FAILED: v1.McpServer.STATE_FAILED,
-    McpState.STOPPED: v1.McpServer.STATE_STOPPED,
 }
 _TIERS = {
     "A": v1.GetServerInfoResponse.Sandbox.TIER_A,
@@ -179,21 +174,6 @@ def model(info: ModelInfo, default: str) -> v1.Model:
         temperature=info.temperature,
         structured_output=info.structured_output,
     )
-
-
-def mcp_server(status: McpServerStatus) -> v1.McpServer:
-    """Return an MCP server with its state and tools, and without its environment and headers."""
-    server = v1.McpServer(
-        name=status.name,
-        state=_MCP_STATES[status.state],
-        error=status.error,
-        tools=[names.tool(spec.name) for spec in status.tools],
-    )
-    if status.url:
-        server.http.url = status.url
-    else:
-        server.stdio.command.extend(status.command)
-    return server
 
 
 def tools(toolbox: Toolbox) -> list[v1.Tool]:

@@ -196,7 +196,9 @@ def conversion_context(services: Services) -> ConversionContext:
     """Return the facts about tools, models and jobs that conversions need."""
     specs = (*services.toolbox.specs(sub_agent=False), *services.toolbox.specs(sub_agent=True))
     groups: dict[str, ToolGroup] = {spec.name: spec.traits.group for spec in specs}
-    return ConversionContext(groups, services.usable_window, services.limits, services.toolbox.jobs)
+    return ConversionContext(
+        groups, services.usable_window, services.limits, services.toolbox.jobs, services.mcp.statuses_of
+    )
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:

@@ -19,7 +19,7 @@ from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
 from server.contract.update_mask import key_of_label, paths_to_set
 from server.contract.validation import UPDATABLE
-from server.wire import approval_rules, enums, messages
+from server.wire import approval_rules, enums, mcp_servers, messages
 from server.wire import conversation_messages as states
 from server.wire.values import plain
 
@@ -80,6 +80,7 @@ def _profile(wanted: v1.Conversation) -> Profile:
         tools=chosen if wanted.HasField("tools") else None,
         client_tools=_client_tools(wanted),
         generation=_generation(wanted.generation),
+        mcp_servers=mcp_servers.chosen(wanted.mcp_servers),
     )
 
 
@@ -133,6 +134,7 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
         some_amounts={amount: getattr(wanted.budget, amount) for amount in amounts},
         client_tools=_client_tools(wanted) if "client_tools" in mask else None,
         generation=_generation(wanted.generation) if "generation" in mask else None,
+        mcp_servers=mcp_servers.chosen(wanted.mcp_servers) if "mcp_servers" in mask else None,
     )
 
 

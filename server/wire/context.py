@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actors.core.context import Limits, ToolGroup
+from actors.ports import ConversationRecord
+from actors.ports.mcp import McpServerStatus
 
 if TYPE_CHECKING:
     from actors.core.content import ToolUse
@@ -16,9 +18,13 @@ def _no_jobs(_conversation_id: str) -> Sequence[str]:
     return ()
 
 
+def _no_servers(_record: ConversationRecord) -> Sequence[McpServerStatus]:
+    return ()
+
+
 @dataclass(frozen=True)
 class ConversionContext:
-    """Facts about tools, models and jobs for conversions. Created once, when the server starts."""
+    """Facts about tools, models, jobs and MCP servers for conversions. Created once, when the server starts."""
 
     groups: Mapping[str, ToolGroup]
     """The group of each tool, by the tool's name."""
@@ -27,6 +33,8 @@ class ConversionContext:
     limits: Limits
     background_jobs: Callable[[str], Sequence[str]] = _no_jobs
     """Returns the handles of a conversation's running jobs. Any thread; must not block."""
+    mcp_servers: Callable[[ConversationRecord], Sequence[McpServerStatus]] = _no_servers
+    """Returns what is known of the MCP servers of a conversation itself. Any thread; must not block."""
 
     def group_of(self, call: ToolUse) -> ToolGroup:
         """Return the group of the tool that is called."""

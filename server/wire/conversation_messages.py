@@ -28,12 +28,16 @@ from server.wire.enums import (
     STATE_KIND,
     TOOL_GROUP,
 )
+from server.wire.mcp_servers import servers_of
 from server.wire.messages import tool_call
 from server.wire.values import budget, duration, failure, run_error, struct, timestamp, usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.core.profile import ClientTool, Profile
     from actors.ports import ConversationRecord
+    from actors.ports.mcp import McpServerStatus
     from server.wire.context import ConversionContext
 
 
@@ -94,13 +98,19 @@ def _generation(generation: Generation) -> v1.Generation | None:
     )
 
 
-def in_full(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return the conversation in a row of the store, with what lists leave out: instructions, tools of clients."""
+def in_full(
+    conversion: ConversionContext, record: ConversationRecord, statuses: Sequence[McpServerStatus] = ()
+) -> v1.Conversation:
+    """Return the conversation in a row of the store, with what lists leave out.
+
+    That is the instructions, the tools of clients, and the conversation's own MCP servers with what is known of them.
+    """
     answer = conversation(conversion, record)
     profile = record.profile
     if profile.instructions:
         answer.instructions.CopyFrom(v1.Instructions(text=profile.instructions, replace=profile.replaces_prompt))
     answer.client_tools.extend(map(_client_tool, profile.client_tools))
+    answer.mcp_servers.extend(servers_of(profile.mcp_servers, statuses))
     return answer
 
 
@@ -117,8 +127,8 @@ def _client_tool(tool: ClientTool) -> v1.ClientTool:
 
 
 def present(conversion: ConversionContext, record: ConversationRecord) -> v1.Conversation:
-    """Return the conversation in a row of the store in full, with its present background jobs. Any thread."""
-    answer = in_full(conversion, record)
+    """Return the conversation in a row of the store in full, with its jobs and MCP servers as they are. Any thread."""
+    answer = in_full(conversion, record, conversion.mcp_servers(record) if record.profile.mcp_servers else ())
     answer.background_jobs.extend(conversion.background_jobs(record.id))
     return answer
 

@@ -8,6 +8,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+from bedrock import AgentBusy, McpHttp, McpServer, McpStdio
+from bedrock.errors import McpNotAllowed
+
 from tests.e2e import processes
 from tests.e2e.chat import Chat, question
 from tests.e2e.fake_provider import calls, says
@@ -181,3 +185,48 @@ def test_a_server_that_is_down_delays_nothing(
         assert chat.ask("Hi.") == "Hello."
         (status,) = client.server_info().mcp_servers
         assert status.state == "connecting"
+
+
+def test_a_client_names_servers_for_its_conversation_and_a_fork_has_its_own(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[mcp_from_clients]\nprograms = true\n")
+    server = start_server(tmp_path, "--config", str(settings), **provider(fake_provider.url))
+    program = McpStdio((sys.executable, "-I", "-S", str(PROGRAM)), {"OF": "this-conversation"})
+
+    def processes_of_it() -> list[int]:
+        return processes.running("this-conversation")
+
+    with server.client() as client:
+        elsewhere = McpServer("web", http=McpHttp("http://169.254.169.254/"))
+        with pytest.raises(McpNotAllowed):
+            client.create(tmp_path, mcp_servers=[elsewhere])
+        part = fake_provider.part(calls(("mcp__own__echo", {"text": "hi"}), ("mcp__own__count", {})), says("Done."))
+        chat = Chat(client, part, tmp_path, mode="unrestricted", mcp_servers=[McpServer("own", program)])
+        eventually(lambda: chat.conversation.get().mcp_servers[0].state == "ready", "its connection")
+        (shown,) = chat.conversation.get().mcp_servers
+        assert (shown.stdio, shown.tools[0]) == (program, "tools/mcp__own__echo")
+        assert chat.ask("Use it.") == "Done."
+        assert "echo hi" in str(part.exchanges[1].results)
+        assert not any(tool.name.startswith("tools/mcp__") for tool in client.tools()), "only this conversation has it"
+        fork = chat.conversation.fork()
+        eventually(lambda: fork.get().mcp_servers[0].state == "ready", "the fork's own connection")
+        part.then(calls(("mcp__own__count", {})), says("Counted."))
+        assert within(fork.send(f"Count. {part.key}").answer) == "Counted."
+        assert "'1'" in str(part.exchanges[-1].results), "its own process"
+        fork.delete()
+        part.then(calls(("mcp__own__wait", {})))
+        run = chat.send("Wait.")
+        within(lambda: next(event for event in run if event.kind == "tool_output_delta"))
+        with pytest.raises(AgentBusy):
+            chat.conversation.update(mcp_servers=())
+        chat.conversation.cancel()
+        chat.settle()
+        chat.conversation.update(mcp_servers=())
+        assert chat.conversation.get().mcp_servers == ()
+        eventually(lambda: not processes_of_it(), "its end")
+        part.then(says("Gone."))
+        assert chat.ask("And now?") == "Gone."
+        assert not any(name.startswith("mcp__") for name in part.exchanges[-1].tools)
+        chat.assert_valid()

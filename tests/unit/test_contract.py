@@ -67,6 +67,7 @@ REFUSAL_REASONS = [
     "SERVER_EXHAUSTED",
     "GENERATION_UNSUPPORTED",
     "NOT_FORKABLE",
+    "MCP_NOT_ALLOWED",
     "CYCLE_RUNNING",
 ]
 
@@ -148,7 +149,7 @@ def test_no_refusal_is_sent_as_unavailable_unless_trying_again_is_right() -> Non
     assert unavailable == {"STORE_UNAVAILABLE", "SHUTTING_DOWN"}
 
 
-ALLOCATED = {"RefusalReason": {30, 32}, "Conversation": {33}}
+ALLOCATED = {"RefusalReason": {30}}
 """Numbers of values and fields that are promised to features which are being written."""
 
 

@@ -22,6 +22,7 @@ LARGER = {
     "actors/ports",
     "actors/adapters/tools",
     "actors/adapters/tools/workers",
+    "server/wire",
     "bedrock/cli/commands",
     "bedrock/cli/display",
 }

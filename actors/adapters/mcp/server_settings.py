@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*)|(\$))")
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TYPES: Mapping[str, Any] = {
     "name": str,
     "command": list[str],
@@ -136,18 +136,23 @@ def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapp
     for key in ("headers", "oauth") if command else ("environment",):
         if key in given:
             raise ValueError(f"{where}.{key}: is for servers with {'url' if command else 'command'}")
-    if any(not _HEADER.fullmatch(header) for header in given.get("headers", ())):
+    if any(not HEADER.fullmatch(header) for header in given.get("headers", ())):
         raise ValueError(f"{where}.headers: has a name that no header can have")
-    if url:
-        try:
-            parts = urlsplit(url)
-            valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            raise ValueError(f"{where}.url: must be an http or https URL with a host") from None
-        if not valid:
-            raise ValueError(f"{where}.url: must be an http or https URL with a host")
-        if parts.username or parts.password:
-            raise ValueError(f"{where}.url: must not contain credentials; use headers or oauth")
+    if url and (fault := url_fault(url)):
+        raise ValueError(f"{where}.url: {fault}")
+
+
+def url_fault(url: str) -> str:
+    """Return why a URL cannot be that of a server; "" if it can."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        credentials = parts.username or parts.password
+    except ValueError:
+        valid, credentials = False, None
+    if not valid:
+        return "must be an http or https URL with a host"
+    return "must not contain credentials; use headers or oauth" if credentials else ""
 
 
 def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> OAuth:
@@ -161,10 +166,10 @@ def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def _values(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    return {key: _value(f"{where}.{key}", value, environ) for key, value in given.items()}
+    return {key: value_of(f"{where}.{key}", value, environ) for key, value in given.items()}
 
 
-def _value(where: str, value: Any, environ: Mapping[str, str]) -> str:
+def value_of(where: str, value: Any, environ: Mapping[str, str]) -> str:
     """Return a value: a text in which $NAME and ${NAME} are variables and $$ is $, or {file = PATH}."""
     if isinstance(value, str):
         text = _REFERENCE.sub(lambda found: _variable(where, found, environ), value)

@@ -8,19 +8,21 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from actors.adapters.mcp.from_clients import FromClients, server_of, servers_of
 from actors.adapters.mcp.loop_thread import LoopThread
 from actors.adapters.mcp.session import ServerError, Session
 from actors.adapters.mcp.tool_listing import full_name, parted
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
-from actors.ports.mcp import McpServerStatus, McpState
+from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError, McpServerStatus, McpState
 from actors.ports.models import ToolSpec
-from actors.ports.permissions import PermissionsOf, everything
+from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from actors.adapters.mcp.server_settings import McpServer
+    from actors.core.profile import ChosenMcpServer
     from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext
     from actors.ports.threads import Threads
 
@@ -33,6 +35,9 @@ AGAIN_SECONDS = 30.0
 PAUSE_SECONDS = 5.0
 """Seconds after a failed attempt to connect in which calls fail at once."""
 
+MAX_CONVERSATIONS = 1_000
+"""Number of conversations whose own servers are remembered while no connection is open: others connect again."""
+
 RESTARTED = "(The MCP server was started again since the last call: what it kept in memory is lost.)"
 
 
@@ -40,7 +45,8 @@ class McpServerHub:
     """Implements McpServers. Any thread. `start` asks all servers for their tools; `close` ends everything.
 
     A connection belongs to one conversation and one server. Connections of no conversation, with the key "", only learn
-    which tools there are.
+    which tools the operator's servers have. A server is known by its owner, a conversation or "" for the operator, and
+    its name.
     """
 
     def __init__(
@@ -49,32 +55,35 @@ class McpServerHub:
         sandbox: Sandbox,
         threads: Threads,
         environment: Mapping[str, str],
+        rules: FromClients | None = None,
         *,
         permissions: PermissionsOf = everything,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Connect to nothing yet. `environment`: the variables of every program."""
+        """Connect to nothing yet. `environment`: the variables of every program. `rules`: for servers of clients."""
+        self._operators = {server.name: server for server in servers}
+        self._rules = rules or FromClients()
         self._permissions = permissions
-        self._servers = {server.name: server for server in servers}
         self._sandbox = sandbox
         self._environment = environment
         self._idle_seconds = idle_seconds
         self._loop = LoopThread(threads)
         self._lock = threading.Lock()  # guards everything below; nothing blocks under it
+        self._servers = {("", name): server for name, server in self._operators.items()}
         self._sessions: dict[tuple[str, str], Session] = {}
-        self._states: dict[str, tuple[McpState, str]] = dict.fromkeys(self._servers, (McpState.STOPPED, ""))
-        self._tools: dict[str, tuple[ToolSpec, ...]] = {}
-        self._tried: dict[str, float] = {}
+        self._states: dict[tuple[str, str], tuple[McpState, str]] = {}
+        self._tools: dict[tuple[str, str], tuple[ToolSpec, ...]] = {}
+        self._tried: dict[tuple[str, str], float] = {}
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
 
     # --- what there is -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to ask all servers for their tools, in the background."""
+        """Begin to ask the operator's servers for their tools, in the background."""
         mode = Mode.RESTRICTED if self._sandbox.report.restriction_available else Mode.UNRESTRICTED
-        for name in self._servers:
-            self._learn(name, "/", mode)
+        for name in self._operators:
+            self._learn(("", name), "/", mode)
 
     def close(self) -> None:
         """End all connections and kill their programs; idempotent."""
@@ -84,23 +93,88 @@ class McpServerHub:
             session.stop()
         self._loop.close()
 
+    def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
+        """Check whether a conversation may have these servers; see ports.McpServers."""
+        servers_of(chosen, self._rules, frozenset(self._operators))
+
+    def prepare(self, record: ConversationRecord) -> None:
+        """Begin to connect to the servers of a conversation; see ports.McpServers."""
+        if not record.user_initiated:
+            return
+        own, refused = self._own(record)
+        with self._lock:
+            gone = [key for key in self._servers if key[0] == record.id and own.get(key) != self._servers[key]]
+            ended = [session for key in gone if (session := self._sessions.pop(key, None)) is not None]
+            for key in gone:
+                self._forget(key)
+            if own and not any(key in self._servers for key in own):
+                self._make_room()
+            for key, server in own.items():
+                self._servers.setdefault(key, server)
+            self._states.update(refused)
+            unknown = [key for key in own if key not in self._tools]
+        for session in ended:
+            session.stop()
+        for key in unknown:
+            self._learn(key, record.cwd, record.mode)
+
+    def _own(
+        self, record: ConversationRecord
+    ) -> tuple[dict[tuple[str, str], McpServer], dict[tuple[str, str], tuple[McpState, str]]]:
+        """Return the servers that a conversation has chosen, and the states of those that are not allowed any more."""
+        own: dict[tuple[str, str], McpServer] = {}
+        refused: dict[tuple[str, str], tuple[McpState, str]] = {}
+        confined = self._permissions(record.principal) != EVERYTHING
+        for chosen in record.profile.mcp_servers:
+            key = record.id, chosen.name
+            if confined:
+                refused[key] = McpState.FAILED, "this principal has only MCP servers of the operator"
+                continue
+            if chosen.name in self._operators:
+                refused[key] = McpState.FAILED, "the operator has a server of this name, which is used instead"
+                continue
+            try:
+                own[key] = server_of(chosen, self._rules)
+            except (McpNotAllowedError, McpServerInvalidError) as error:
+                refused[key] = McpState.FAILED, str(error)
+        return own, refused
+
+    def _make_room(self) -> None:
+        """Forget the servers of the conversation that chose them first, if there are too many (under the lock)."""
+        owners = dict.fromkeys(owner for owner, _ in self._servers if owner)
+        if len(owners) < MAX_CONVERSATIONS:
+            return
+        live = {owner for (owner, _), session in self._sessions.items() if not session.over}
+        oldest = next((owner for owner in owners if owner not in live), None)
+        for key in [key for key in self._servers if key[0] == oldest]:
+            self._forget(key)
+            self._sessions.pop(key, None)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        for kept in (self._servers, self._states, self._tools, self._tried):
+            kept.pop(key, None)
+
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
         """Decide which tools the next run is offered; see ports.McpServers."""
         if not record.user_initiated:
             return ()
+        if record.profile.mcp_servers:
+            self.prepare(record)
         allowed = self._permissions(record.principal).mcp_servers
         with self._lock:
-            offered = self._all if allowed is None else self._tools_of(allowed)
-            self._offered[record.id] = offered
-            unknown = [name for name in self._servers if name not in self._tools]
-        for name in unknown:
-            self._learn(name, record.cwd, record.mode)
-        return offered
+            own = [(record.id, chosen.name) for chosen in record.profile.mcp_servers]
+            operators = self._all if allowed is None else self._tools_of(allowed)
+            tools = (*operators, *(tool for key in own for tool in self._tools.get(key, ())))
+            self._offered[record.id] = tools
+            unknown = [("", name) for name in self._operators if ("", name) not in self._tools]
+        for key in unknown:
+            self._learn(key, record.cwd, record.mode)
+        return tools
 
     def _tools_of(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
-        """Return the known tools of these servers, in the order of the settings (under the lock)."""
+        """Return the known tools of these servers of the operator, in the order of the settings (under the lock)."""
         wanted = set(names)
-        return tuple(tool for name in self._servers if name in wanted for tool in self._tools.get(name, ()))
+        return tuple(tool for name in self._operators if name in wanted for tool in self._tools.get(("", name), ()))
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
         """Return what `offer` returned last."""
@@ -112,35 +186,44 @@ class McpServerHub:
             self._offered.pop(conversation_id, None)
 
     def statuses(self) -> tuple[McpServerStatus, ...]:
-        """Return the servers, in the order of the settings."""
+        """Return the operator's servers, in the order of the settings."""
         with self._lock:
-            return tuple(self._status(server) for server in self._servers.values())
+            return tuple(self._status(("", each.name), each.command, each.url) for each in self._operators.values())
 
-    def _status(self, server: McpServer) -> McpServerStatus:
-        state, error = self._states[server.name]
-        return McpServerStatus(server.name, state, server.command, server.url, error, self._tools.get(server.name, ()))
+    def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
+        """Return the servers that a conversation has chosen, in its order."""
+        with self._lock:
+            chosen = record.profile.mcp_servers
+            return tuple(self._status((record.id, each.name), each.command, each.url) for each in chosen)
 
-    def _learn(self, name: str, cwd: str, mode: Mode) -> None:
+    def _status(self, key: tuple[str, str], command: tuple[str, ...], url: str) -> McpServerStatus:
+        state, error = self._states.get(key, (McpState.STOPPED, ""))
+        return McpServerStatus(key[1], state, command, url, error, self._tools.get(key, ()))
+
+    def _learn(self, key: tuple[str, str], cwd: str, mode: Mode) -> None:
         """Ask a server for its tools, unless that has failed only just now or is under way."""
         with self._lock:
-            if time.monotonic() - self._tried.get(name, float("-inf")) < AGAIN_SECONDS or ("", name) in self._sessions:
+            server, session = self._servers.get(key), self._sessions.get(key)
+            if server is None or (session is not None and not session.over):
                 return
-            self._tried[name] = time.monotonic()
+            if time.monotonic() - self._tried.get(key, float("-inf")) < AGAIN_SECONDS:
+                return
+            self._tried[key] = time.monotonic()
             with suppress(ServerError):
-                self._open("", self._servers[name], self._sandbox, cwd, mode)
+                self._open(key[0], key, server, self._sandbox, (cwd, mode))
 
     # --- connections -----------------------------------------------------------------------------------------------
 
-    def session(self, server: McpServer, context: ToolContext) -> Session:
+    def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> Session:
         """Return the connection of a conversation, a new one if there is none. Raises ServerError."""
-        key = context.conversation_id, server.name
+        place = context.conversation_id, server.name
         with self._lock:
-            session = before = self._sessions.get(key)
+            session = before = self._sessions.get(place)
             if before is not None and before.unreachable_since(time.monotonic() - PAUSE_SECONDS):
                 raise ServerError(f"The MCP server {server.name} is down: {before.error}.")
             if session is None or session.over:
                 where = context.working_directory, context.mode
-                session = self._open(context.conversation_id, server, context.sandbox, *where)
+                session = self._open(context.conversation_id, key, server, context.sandbox, where)
                 session.note = RESTARTED if before is not None and (before.served or before.note) else ""
         if not server.url and wider(session.mode, context.mode):
             raise ServerError(
@@ -149,8 +232,11 @@ class McpServerHub:
             )
         return session
 
-    def _open(self, conversation_id: str, server: McpServer, sandbox: Sandbox, cwd: str, mode: Mode) -> Session:
-        """Connect in the background (under the lock). Raises ServerError."""
+    def _open(
+        self, conversation_id: str, key: tuple[str, str], server: McpServer, sandbox: Sandbox, where: tuple[str, Mode]
+    ) -> Session:
+        """Connect in the background, with directory and mode in `where` (under the lock). Raises ServerError."""
+        cwd, mode = where
         try:
             session = Session(
                 server,
@@ -160,27 +246,28 @@ class McpServerHub:
                 cwd=cwd,
                 mode=mode,
                 idle_seconds=self._idle_seconds,
-                changed=lambda changed: self._changed(conversation_id, changed),
+                changed=lambda changed: self._changed(conversation_id, key, changed),
             )
         except RuntimeError as error:
             raise ServerError(f"The MCP server {server.name} cannot be connected to now: {error}.") from None
         self._sessions[conversation_id, server.name] = session
-        if server.name not in self._tools:
-            self._states[server.name] = McpState.CONNECTING, ""
+        if key not in self._tools:
+            self._states[key] = McpState.CONNECTING, ""
         return session
 
-    def _changed(self, conversation_id: str, session: Session) -> None:
+    def _changed(self, conversation_id: str, key: tuple[str, str], session: Session) -> None:
         """Note what a connection has become (thread of the loop)."""
-        name = session.server.name
+        place = conversation_id, key[1]
         with self._lock:
-            if session.state is not McpState.STOPPED:
-                self._states[name] = session.state, session.error
-            if session.state is McpState.READY:
-                self._tools[name] = session.tools
-                self._all = self._tools_of(self._servers)
+            if self._servers.get(key) is session.server:
+                if session.state is not McpState.STOPPED:
+                    self._states[key] = session.state, session.error
+                if session.state is McpState.READY:
+                    self._tools[key] = session.tools
+                    self._all = self._tools_of(self._operators)
             ended = session.state in {McpState.STOPPED, McpState.FAILED}
-            if not conversation_id and ended and self._sessions.get(("", name)) is session:
-                del self._sessions["", name]
+            if not conversation_id and ended and self._sessions.get(place) is session:
+                del self._sessions[place]
         if not conversation_id and session.state is McpState.READY:
             session.stop()
 
@@ -202,6 +289,8 @@ class McpServerHub:
             if wider_than is None:
                 for session in ended:
                     del self._sessions[conversation_id, session.server.name]
+                for key in [key for key in self._servers if key[0] == conversation_id]:
+                    self._forget(key)
             else:  # they are kept as ended ones, so that the next call tells the model
                 ended = [each for each in ended if not each.server.url and wider(each.mode, wider_than)]
         for session in ended:
@@ -212,36 +301,42 @@ class McpServerHub:
 
     # --- tools -----------------------------------------------------------------------------------------------------
 
-    def tool(self, name: str) -> Tool | None:
+    def tool(self, name: str, conversation_id: str) -> Tool | None:
         """Return the tool of this name; None for tools of no server."""
         parts = parted(name)
-        return McpTool(self, self._servers.get(parts[0]), *parts) if parts else None
+        if parts is None:
+            return None
+        key = ("" if parts[0] in self._operators else conversation_id, parts[0])
+        return McpTool(self, key, self._servers.get(key), parts[1])
+
+    def spec(self, key: tuple[str, str], name: str) -> ToolSpec:
+        """Return a tool's specification as its server listed it last; a bare one if it did not."""
+        listed = [tool for tool in self._tools.get(key, ()) if tool.name == name]
+        return listed[0] if listed else ToolSpec("", {"type": "object"}, ToolTraits(name, ToolGroup.OTHER, writes=True))
 
 
 class McpTool:
     """A tool of an MCP server (ports.Tool)."""
 
-    def __init__(self, hub: McpServerHub, server: McpServer | None, server_name: str, tool: str) -> None:
+    def __init__(self, hub: McpServerHub, key: tuple[str, str], server: McpServer | None, tool: str) -> None:
         self._hub = hub
+        self._key = key
         self._server = server
-        self._server_name = server_name
         self._tool = tool
 
     @property
     def spec(self) -> ToolSpec:
         """Return the tool's specification as it was listed last; a bare one if it was not."""
-        name = full_name(self._server_name, self._tool)
-        listed = [tool for status in self._hub.statuses() for tool in status.tools if tool.name == name]
-        return listed[0] if listed else ToolSpec("", {"type": "object"}, ToolTraits(name, ToolGroup.OTHER, writes=True))
+        return self._hub.spec(self._key, full_name(self._key[1], self._tool))
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         """Call the tool at its server, connecting if necessary. A cancel cancels the call; the server goes on."""
         if self._server is None:
-            return _error(f"There is no MCP server {self._server_name} any more. Tell the person.")
+            return _error(f"There is no MCP server {self._key[1]} any more. Tell the person.")
         if refusal := self._refusal(self._server, context.mode):
             return _error(refusal)
         try:
-            session = self._hub.session(self._server, context)
+            session = self._hub.session(self._key, self._server, context)
             calling = session.call(self._tool, dict(arguments), context.on_output, context.trace_parent)
         except (ServerError, RuntimeError) as error:
             return _error(str(error))
@@ -269,8 +364,8 @@ class McpTool:
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""
         return (
-            f"Not run: in the mode {mode} only those tools of {'URLs' if server.url else 'MCP servers'} run that the "
-            "operator calls read-only. If the task needs this one, call request_mode_upgrade and say why."
+            f"Not run: in the mode {mode} only those tools of {'URLs' if server.url else 'MCP servers'} run that are "
+            "set up as read-only. If the task needs this one, call request_mode_upgrade and say why."
         )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from actors.core.approval.approval_rules import ApprovalRule, CallSubject
     from actors.core.content import ToolUse
     from actors.core.context import Mode
+    from actors.core.profile import ChosenMcpServer
     from actors.core.tool_run import KillReceipt
     from actors.ports import ConversationRecord, ToolSpec
     from actors.ports.mcp import McpServers, McpServerStatus
@@ -79,9 +80,18 @@ class ObservedMcpServers:
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
         return self._servers.offered(conversation_id)
 
-    def tool(self, name: str) -> Tool | None:
-        tool = self._servers.tool(name)
+    def tool(self, name: str, conversation_id: str) -> Tool | None:
+        tool = self._servers.tool(name, conversation_id)
         return None if tool is None else ObservedTool(tool, MCP, self._telemetry, self._clock)
+
+    def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
+        self._servers.check(chosen)
+
+    def prepare(self, record: ConversationRecord) -> None:
+        self._servers.prepare(record)
+
+    def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
+        return self._servers.statuses_of(record)
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
         return self._servers.restart_for(record)

@@ -301,6 +301,8 @@ class CommandDispatch:
         unit = loaded.begin()
         settings.update(self._services, unit, request, self._pipeline.now())
         self._pipeline.perform(loaded, unit)
+        if request.mcp_servers is not None:
+            self._services.mcp.prepare(loaded.record)
         return loaded.record
 
     def _entitle(self, loaded: LoadedConversation, request: SetGeneratedTitleCommand) -> ConversationRecord:

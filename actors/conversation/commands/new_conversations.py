@@ -48,6 +48,7 @@ def create(pipeline: ConversationPipeline, request: CreatingCommand) -> Conversa
             continue
         pipeline.loaded = LoadedConversation(services, record)
         services.bus.created(record)
+        services.mcp.prepare(record)
         return record
     raise SlugTakenError
 
@@ -95,6 +96,7 @@ def _create_successor(
         except SlugTakenError:
             continue
         pipeline.services.bus.created(successor)
+        pipeline.services.mcp.prepare(successor)
         return successor
     raise SlugTakenError
 

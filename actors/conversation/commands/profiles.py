@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from actors.core.errors import Reason, Rejected
 from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.messages.refusals import InvalidFieldError
 from actors.ports.json_schema import InvalidSchemaError
+from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
 from actors.runtime.offered_tools import compiled
 
 if TYPE_CHECKING:
-    from actors.core.profile import ClientTool, Profile
+    from actors.core.profile import ChosenMcpServer, ClientTool, Profile
     from actors.runtime.services import Services
 
 MAX_SCHEMA_BYTES = 16 * 1024
@@ -25,8 +27,12 @@ MCP_PREFIX = "mcp__"
 
 
 def checked(services: Services, wanted: Profile) -> Profile:
-    """Return the profile of a new conversation, its tools in the order for the model. Raises InvalidFieldError."""
+    """Return the profile of a new conversation, its tools in the order for the model.
+
+    Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED).
+    """
     checked_client_tools(services, wanted.client_tools)
+    check_mcp_servers(services, wanted.mcp_servers)
     if wanted.tools is None:
         return wanted
     known = [spec.name for spec in services.toolbox.specs(sub_agent=False)]
@@ -49,6 +55,18 @@ def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> t
     if len(msgspec.json.encode(tools)) > MAX_TOOLS_BYTES:
         raise InvalidFieldError("client_tools", f"must have at most {MAX_TOOLS_BYTES} bytes together")
     return tools
+
+
+def check_mcp_servers(services: Services, chosen: tuple[ChosenMcpServer, ...]) -> None:
+    """Check the MCP servers that a client names. Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED)."""
+    if not chosen:
+        return
+    try:
+        services.mcp.check(chosen)
+    except McpNotAllowedError as error:
+        raise Rejected(Reason.MCP_NOT_ALLOWED, str(error)) from None
+    except McpServerInvalidError as error:
+        raise InvalidFieldError(f"mcp_servers[{error.position}].{error.field}", str(error)) from None
 
 
 def _name_fault(name: str, ours: set[str], seen: set[str]) -> str:

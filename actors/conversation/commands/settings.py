@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from actors.conversation.commands.profiles import checked_client_tools
+from actors.conversation.commands.profiles import check_mcp_servers, checked_client_tools
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated
 from actors.core.states import QUIET, TERMINAL
@@ -48,6 +48,10 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
         check_generation(wanted.get("generation", record.profile.generation), model.info)
     if request.client_tools is not None:
         _set_client_tools(services, unit, request.client_tools, at)
+    if request.mcp_servers is not None and request.mcp_servers != record.profile.mcp_servers:
+        check_mcp_servers(services, request.mcp_servers)
+        _refuse_unless_at_rest(record, "the MCP servers")
+        _change_profile(unit, at, "mcp_servers", mcp_servers=request.mcp_servers)
     if wanted:
         change(unit, at, **wanted)
         unit.set_context(services.context_of(unit.record))
@@ -71,9 +75,14 @@ def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[ClientT
     if fresh == record.profile.client_tools:
         return
     _refuse_unless_at_rest(record, "the tools of clients")
-    names, profile = ("client_tools",), replace(record.profile, client_tools=fresh)
-    unit.change(SettingsChanged(at, names), at, (ConversationUpdated(names),), profile=profile)
+    _change_profile(unit, at, "client_tools", client_tools=fresh)
     unit.set_context(services.context_of(unit.record))
+
+
+def _change_profile(unit: UnitOfWork, at: int, name: str, **fields: Any) -> None:
+    """Change a part of the profile, and log it with its event, which has the contract's name of it."""
+    profile = replace(unit.record.profile, **fields)
+    unit.change(SettingsChanged(at, (name,)), at, (ConversationUpdated((name,)),), profile=profile)
 
 
 def _refuse_unless_at_rest(record: ConversationRecord, what: str) -> None:

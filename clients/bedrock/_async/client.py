@@ -18,7 +18,7 @@ from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock._shared.wrapper import check_list
 from bedrock.answers import Answer, AsyncOnApproval, decider
-from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
+from bedrock.catalog import DirectoryListing, McpServer, Model, ServerInfo, Tool
 from bedrock.conversations import (
     Budget,
     ClientTool,
@@ -131,6 +131,7 @@ class AsyncClient(AsyncClosing):
         tools: Sequence[str] | None = None,
         client_tools: Sequence[ClientTool | Callable[..., Any]] = (),
         generation: Generation | None = None,
+        mcp_servers: Sequence[McpServer] = (),
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> AsyncConversation:
@@ -152,6 +153,8 @@ class AsyncClient(AsyncClosing):
             client_tools: Tools that clients run for the agent: functions, which become tools as by
                 `AsyncConversation.tool`, and declarations.
             generation: How the model is to answer.
+            mcp_servers: MCP servers beside the operator's, if that allows it. They are connected to in the background,
+                and a run has the tools that are known when it begins; see `ConversationInfo.mcp_servers`.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -176,6 +179,7 @@ class AsyncClient(AsyncClosing):
             tools=tools,
             client_tools=[*declared, *(function.declaration for function in functions)],
             generation=generation,
+            mcp_servers=mcp_servers,
             request_id=request_id,
         )
         response = await self.call(self.conversations_stub.CreateConversation, request, timeout)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from bedrock._async.transport import AsyncTransport
     from bedrock._shared.client_tools.functions import ToolFunction
+    from bedrock.catalog import McpServer
     from bedrock.events import Event
     from bedrock.messages import ToolCall
     from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode, RuleAction, ToolGroup
@@ -641,6 +642,7 @@ class AsyncConversation:
         budget: Budget | None = None,
         client_tools: Sequence[ClientTool] | None = None,
         generation: Generation | None = None,
+        mcp_servers: Sequence[McpServer] | None = None,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
@@ -648,7 +650,7 @@ class AsyncConversation:
 
         Raises:
             Aborted: The `etag` is given and outdated.
-            AgentBusy: The model and the tools of clients cannot be changed during a run.
+            AgentBusy: The model, the tools of clients and the MCP servers cannot be changed during a run.
             GenerationUnsupported: The model cannot do what `generation` asks for.
         """
         request = requests.update(
@@ -662,6 +664,7 @@ class AsyncConversation:
             budget=budget,
             client_tools=client_tools,
             generation=generation,
+            mcp_servers=mcp_servers,
             etag=etag,
         )
         response = await self._transport.call(self._stub.UpdateConversation, request, timeout)

@@ -15,6 +15,7 @@ from google.protobuf.struct_pb2 import Struct
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock._shared.wrapper import check_list, new_message
+from bedrock.catalog import McpServer
 from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
 from bedrock.states import Approval, ApprovalRule
 
@@ -72,6 +73,7 @@ def create(
     tools: Sequence[str] | None,
     client_tools: Sequence[ClientTool],
     generation: Generation | None,
+    mcp_servers: Sequence[McpServer],
     request_id: str | None,
 ) -> v1.CreateConversationRequest:
     """Make the request that creates a conversation; in the current directory if none is named."""
@@ -90,6 +92,7 @@ def create(
         tools=_selection_message(tools),
         client_tools=_tool_messages(client_tools),
         generation=_generation_message(generation),
+        mcp_servers=_server_messages(mcp_servers),
     )
     return v1.CreateConversationRequest(conversation=wanted, request_id=request_id or new_request_id())
 
@@ -250,6 +253,7 @@ def update(
     budget: Budget | None,
     client_tools: Sequence[ClientTool] | None,
     generation: Generation | None,
+    mcp_servers: Sequence[McpServer] | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:
     """Make the request that changes the fields which are not None."""
@@ -265,6 +269,7 @@ def update(
         budget=_budget_message(budget),
         client_tools=_tool_messages(client_tools or ()),
         generation=_generation_message(generation),
+        mcp_servers=_server_messages(mcp_servers or ()),
         etag=etag,
     )
     given = {
@@ -277,6 +282,7 @@ def update(
         "budget": budget,
         "client_tools": client_tools,
         "generation": generation,
+        "mcp_servers": mcp_servers,
     }
     mask = FieldMask(paths=[field for field, value in given.items() if value is not None])
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
@@ -320,6 +326,15 @@ def declare(conversation: str, tools: Iterable[v1.ClientTool]) -> v1.UpdateConve
     """Make the request that sets the tools of clients."""
     wanted = v1.Conversation(name=conversation, client_tools=tools)
     return v1.UpdateConversationRequest(conversation=wanted, update_mask=FieldMask(paths=["client_tools"]))
+
+
+def _server_messages(servers: Sequence[McpServer]) -> list[v1.McpServer]:
+    """Return the messages of MCP servers, or raise TypeError."""
+    check_list("mcp_servers", servers)
+    for server in servers:
+        if not isinstance(server, McpServer):
+            raise TypeError(f"mcp_servers: must be a list of bedrock.McpServer, not of {type(server)!r}")
+    return [server.proto for server in servers]
 
 
 def tool_result(

@@ -19,7 +19,7 @@ from bedrock._sync.run import ask
 from bedrock._sync.sending import fitting
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
-from bedrock.catalog import DirectoryListing, Model, ServerInfo, Tool
+from bedrock.catalog import DirectoryListing, McpServer, Model, ServerInfo, Tool
 from bedrock.conversations import (
     Budget,
     ClientTool,
@@ -132,6 +132,7 @@ class Client(Closing):
         tools: Sequence[str] | None = None,
         client_tools: Sequence[ClientTool | Callable[..., Any]] = (),
         generation: Generation | None = None,
+        mcp_servers: Sequence[McpServer] = (),
         request_id: str | None = None,
         timeout: float | None = None,
     ) -> Conversation:
@@ -153,6 +154,8 @@ class Client(Closing):
             client_tools: Tools that clients run for the agent: functions, which become tools as by
                 `Conversation.tool`, and declarations.
             generation: How the model is to answer.
+            mcp_servers: MCP servers beside the operator's, if that allows it. They are connected to in the background,
+                and a run has the tools that are known when it begins; see `ConversationInfo.mcp_servers`.
             request_id: Idempotency key: a repeated call with the same one has no further effect; generated if None.
             timeout: Time limit of this call in seconds; the client's if None.
 
@@ -177,6 +180,7 @@ class Client(Closing):
             tools=tools,
             client_tools=[*declared, *(function.declaration for function in functions)],
             generation=generation,
+            mcp_servers=mcp_servers,
             request_id=request_id,
         )
         response = self.call(self.conversations_stub.CreateConversation, request, timeout)

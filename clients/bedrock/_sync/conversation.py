@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from bedrock._shared.client_tools.functions import ToolFunction
     from bedrock._sync.transport import Transport
+    from bedrock.catalog import McpServer
     from bedrock.events import Event
     from bedrock.messages import ToolCall
     from bedrock.types import ApprovalPolicy, CycleView, Delivery, FollowUpPolicy, Mode, RuleAction, ToolGroup
@@ -642,6 +643,7 @@ class Conversation:
         budget: Budget | None = None,
         client_tools: Sequence[ClientTool] | None = None,
         generation: Generation | None = None,
+        mcp_servers: Sequence[McpServer] | None = None,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
@@ -649,7 +651,7 @@ class Conversation:
 
         Raises:
             Aborted: The `etag` is given and outdated.
-            AgentBusy: The model and the tools of clients cannot be changed during a run.
+            AgentBusy: The model, the tools of clients and the MCP servers cannot be changed during a run.
             GenerationUnsupported: The model cannot do what `generation` asks for.
         """
         request = requests.update(
@@ -663,6 +665,7 @@ class Conversation:
             budget=budget,
             client_tools=client_tools,
             generation=generation,
+            mcp_servers=mcp_servers,
             etag=etag,
         )
         response = self._transport.call(self._stub.UpdateConversation, request, timeout)

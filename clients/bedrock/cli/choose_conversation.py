@@ -11,6 +11,7 @@ import click
 from bedrock import Instructions
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, complete_model
+from bedrock.cli.mcp_server_file import servers_in
 
 if TYPE_CHECKING:
     from bedrock import Client, Conversation, Generation
@@ -56,6 +57,11 @@ _NEW_OPTIONS = (
         metavar="NAME,…",
         help="The tools that a new conversation is offered, see `bedrock tools`; '' for none. [default: all]",
     ),
+    click.option(
+        "--mcp-servers",
+        metavar="FILE",
+        help="A TOML file with MCP servers for a new conversation: tables [[mcp_servers]] as in the settings.",
+    ),
 )
 _CONTINUING_OPTIONS = (
     click.option(
@@ -94,11 +100,12 @@ def create_conversation(
     replace_instructions: bool,
     tools: str | None,
     generation: Generation | None = None,
+    mcp_servers: str | None,
 ) -> Conversation:
     """Create a conversation.
 
     Raises:
-        UsageError: The options contradict each other, or the file of the instructions cannot be read.
+        UsageError: The options contradict each other, or a file that they name cannot be read.
     """
     if replace_instructions and not instructions:
         raise click.UsageError("--replace-instructions needs --instructions")
@@ -111,6 +118,7 @@ def create_conversation(
         instructions=told,
         generation=generation,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
+        mcp_servers=servers_in(Path(mcp_servers)) if mcp_servers else (),
     )
 
 
@@ -136,7 +144,9 @@ def open_conversation(client: Client, *, latest: bool, resume: str | None, **cre
     if not latest and not resume:
         return create_conversation(client, **creating)
     if any(value not in (None, False) for name, value in creating.items() if name != "directory"):
-        raise click.UsageError("-m, --mode, --approval-policy, --instructions and --tools are for new conversations")
+        raise click.UsageError(
+            "-m, --mode, --approval-policy, --instructions, --tools and --mcp-servers are for new conversations"
+        )
     if resume:
         return client.conversation(client.conversation(resume).get().name)
     return _latest(client, creating["directory"])

@@ -224,6 +224,12 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
 
     Fork at an earlier request cycle, if there is one.
     """
+    REFUSAL_REASON_MCP_NOT_ALLOWED: _RefusalReason.ValueType  # 32
+    """PERMISSION_DENIED. The operator of the server does not allow the MCP server that a
+    client names.
+
+    The text says what is not allowed; the operator can allow it.
+    """
     REFUSAL_REASON_CYCLE_RUNNING: _RefusalReason.ValueType  # 33
     """FAILED_PRECONDITION. The request cycle has not ended yet.
 
@@ -463,6 +469,12 @@ REFUSAL_REASON_NOT_FORKABLE: RefusalReason.ValueType  # 31
 cycle has ended, or its context was full or used up by then.
 
 Fork at an earlier request cycle, if there is one.
+"""
+REFUSAL_REASON_MCP_NOT_ALLOWED: RefusalReason.ValueType  # 32
+"""PERMISSION_DENIED. The operator of the server does not allow the MCP server that a
+client names.
+
+The text says what is not allowed; the operator can allow it.
 """
 REFUSAL_REASON_CYCLE_RUNNING: RefusalReason.ValueType  # 33
 """FAILED_PRECONDITION. The request cycle has not ended yet.
@@ -1460,7 +1472,9 @@ Global___Budget: _TypeAlias = Budget  # noqa: Y015
 
 @_typing.final
 class McpServer(_message.Message):
-    """A server of tools that speaks the Model Context Protocol (MCP)."""
+    """A server of tools that speaks the Model Context Protocol (MCP): one of the
+    operator, or one that a client names for a conversation.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1508,19 +1522,48 @@ class McpServer(_message.Message):
 
         DESCRIPTOR: _descriptor.Descriptor
 
+        @_typing.final
+        class EnvironmentEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            value: _builtins.str
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: _builtins.str = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
         COMMAND_FIELD_NUMBER: _builtins.int
+        ENVIRONMENT_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """The program and its arguments."""
+            """The program and its arguments: 1 to 64, of 4096 characters at most."""
+
+        @_builtins.property
+        def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+            """Variables for the program, beside those that every tool gets: 64 at most, with
+            values of 4096 characters at most. They are stored and shown as they are: put no
+            secret here. Never set for servers of the operator.
+            """
 
         def __init__(
             self,
             *,
             command: _abc.Iterable[_builtins.str] | None = ...,
+            environment: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "environment", b"environment"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1530,17 +1573,48 @@ class McpServer(_message.Message):
 
         DESCRIPTOR: _descriptor.Descriptor
 
+        @_typing.final
+        class HeadersEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            value: _builtins.str
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: _builtins.str = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
         URL_FIELD_NUMBER: _builtins.int
+        HEADERS_FIELD_NUMBER: _builtins.int
         url: _builtins.str
-        """Its URL."""
+        """Its URL, of 4096 characters at most. Clients may name only what the operator
+        allows.
+        """
+        @_builtins.property
+        def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+            """Headers of every request, 64 at most. A value is never a secret itself, but names
+            one that the operator has set up for this URL: `secret:NAME`. Never set for
+            servers of the operator.
+            """
+
         def __init__(
             self,
             *,
             url: _builtins.str = ...,
+            headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["url", b"url"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["headers", b"headers", "url", b"url"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1550,9 +1624,11 @@ class McpServer(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
+    READ_ONLY_TOOLS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name, of small letters, digits and hyphens, 32 characters at most. Its tools
-    are called `mcp__{name}__{tool}`.
+    """Its name: 1 to 32 small letters, digits and hyphens, of which the first is no
+    hyphen. Its tools are called `mcp__{name}__{tool}`. Not that of a server of the
+    operator. Required.
     """
     state: Global___McpServer.State.ValueType
     """What is known of it."""
@@ -1572,6 +1648,14 @@ class McpServer(_message.Message):
         has. A run has those that were known when it began.
         """
 
+    @_builtins.property
+    def read_only_tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The tools that change nothing, by the server's own names; 64 at most. Only these
+        run in MODE_RESTRICTED, and APPROVAL_POLICY_ASK_WRITES asks about all others: what
+        the server says of its tools is not relied on. Unset for servers of the operator,
+        whose settings say it.
+        """
+
     def __init__(
         self,
         *,
@@ -1581,10 +1665,11 @@ class McpServer(_message.Message):
         state: Global___McpServer.State.ValueType = ...,
         error: _builtins.str = ...,
         tools: _abc.Iterable[_builtins.str] | None = ...,
+        read_only_tools: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["http", b"http", "stdio", b"stdio", "transport", b"transport"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "http", b"http", "name", b"name", "state", b"state", "stdio", b"stdio", "tools", b"tools", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "http", b"http", "name", b"name", "read_only_tools", b"read_only_tools", "state", b"state", "stdio", b"stdio", "tools", b"tools", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_transport: _TypeAlias = _typing.Literal["stdio", "http"]  # noqa: Y015
     _WhichOneofArgType_transport: _TypeAlias = _typing.Literal["transport", b"transport"]  # noqa: Y015

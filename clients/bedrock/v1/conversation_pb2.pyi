@@ -87,6 +87,7 @@ class Conversation(_message.Message):
     APPROVAL_RULES_FIELD_NUMBER: _builtins.int
     FORKED_FROM_FIELD_NUMBER: _builtins.int
     FORKED_AT_FIELD_NUMBER: _builtins.int
+    MCP_SERVERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The resource name, `conversations/{conversation}`. It never changes. Calls
     also accept `conversations/{slug}`; answers always use the id.
@@ -254,6 +255,19 @@ class Conversation(_message.Message):
         answers to questions; ListApprovalRules lists all that hold.
         """
 
+    @_builtins.property
+    def mcp_servers(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.McpServer]:
+        """The MCP servers that clients have named for this conversation, beside those of the
+        operator: 8 at most. Set at creation, and can be updated while nothing is under
+        way; refused with MCP_NOT_ALLOWED unless the operator allows it. Each is connected
+        to in the background, and a run offers the tools that are known when it begins:
+        look at the states before the first message, if it needs them. A fork and a
+        conversation that continues this one have the same servers, with connections of
+        their own; sub-agents have none. Set only in the answer of GetConversation, in an
+        export and in the snapshot that a stream of Subscribe begins with; in the answer
+        and in the snapshot with their states as they are then, which no event tells.
+        """
+
     def __init__(
         self,
         *,
@@ -288,10 +302,11 @@ class Conversation(_message.Message):
         approval_rules: _abc.Iterable[Global___ApprovalRule] | None = ...,
         forked_from: _builtins.str = ...,
         forked_at: _builtins.str = ...,
+        mcp_servers: _abc.Iterable[_common_pb2.McpServer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["archive_time", b"archive_time", "aside_usage", b"aside_usage", "budget", b"budget", "context_usage", b"context_usage", "create_time", b"create_time", "generation", b"generation", "instructions", b"instructions", "state", b"state", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_policy", b"approval_policy", "approval_rules", b"approval_rules", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "client_tools", b"client_tools", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "generation", b"generation", "instructions", b"instructions", "labels", b"labels", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_policy", b"approval_policy", "approval_rules", b"approval_rules", "archive_time", b"archive_time", "aside_usage", b"aside_usage", "background_jobs", b"background_jobs", "budget", b"budget", "client_tools", b"client_tools", "context_usage", b"context_usage", "continuation_summary", b"continuation_summary", "continued_by", b"continued_by", "continued_from", b"continued_from", "create_time", b"create_time", "etag", b"etag", "follow_up_policy", b"follow_up_policy", "forked_at", b"forked_at", "forked_from", b"forked_from", "generation", b"generation", "instructions", b"instructions", "labels", b"labels", "mcp_servers", b"mcp_servers", "mode", b"mode", "model", b"model", "name", b"name", "parent", b"parent", "revision", b"revision", "slug", b"slug", "state", b"state", "title", b"title", "tools", b"tools", "total_usage", b"total_usage", "update_time", b"update_time", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

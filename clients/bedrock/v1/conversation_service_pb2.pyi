@@ -225,11 +225,12 @@ class UpdateConversationRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """The fields to set, out of `slug`, `title`, `model`, `labels`,
-        `approval_policy`, `follow_up_policy`, `budget`, `client_tools` and `generation`,
-        each of which is replaced as a whole; a single label as `labels.KEY` (in backticks
-        if the key has a dot), which is removed if it is not among the new values; a
-        single amount as `budget.run_tokens`. `*` alone means all of them, so that what is
-        not set is cleared. If empty, all of them that are set. Another field is
+        `approval_policy`, `follow_up_policy`, `budget`, `client_tools`, `generation` and
+        `mcp_servers`, each of which is replaced as a whole; a single label as
+        `labels.KEY` (in backticks if the key has a dot), which is removed if it is not
+        among the new values; a single amount as `budget.run_tokens`. `*` alone means all
+        of them, so that what is not set is cleared. If empty, all of them that are set.
+        Another field is
         INVALID_ARGUMENT.
         """
 

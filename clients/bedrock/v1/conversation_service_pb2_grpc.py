@@ -393,8 +393,9 @@ class ConversationServiceServicer(object):
         """Creates a conversation in a working directory. Nothing runs yet.
 
         Refused with WORKING_DIRECTORY_INVALID, MODEL_UNAVAILABLE or
-        GENERATION_UNSUPPORTED (all INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS) or
-        MODE_UNAVAILABLE (FAILED_PRECONDITION). Idempotent by `request_id`.
+        GENERATION_UNSUPPORTED (all INVALID_ARGUMENT), SLUG_TAKEN (ALREADY_EXISTS),
+        MODE_UNAVAILABLE (FAILED_PRECONDITION) or MCP_NOT_ALLOWED (PERMISSION_DENIED).
+        Idempotent by `request_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -425,14 +426,16 @@ class ConversationServiceServicer(object):
     def UpdateConversation(self, request, context):
         """Changes the slug, the title, the model or other settings of a conversation.
 
-        A change of the model or of `client_tools` is refused with AGENT_BUSY while
-        anything is under way, a wait for the next attempt and a summary included, and
-        with TERMINAL once the conversation is terminal (both FAILED_PRECONDITION). Other
-        settings can be changed at any time: policies hold from the next question or the
-        end of the run on, a budget and `generation` from the next request to the model
-        on. An unknown model is MODEL_UNAVAILABLE, one that cannot do what `generation`
-        asks for GENERATION_UNSUPPORTED (both INVALID_ARGUMENT), a slug in use SLUG_TAKEN
-        (ALREADY_EXISTS). An `etag` that is set and outdated is ABORTED: read the
+        A change of the model, of `client_tools` or of `mcp_servers` is refused with
+        AGENT_BUSY while anything is under way, a wait for the next attempt and a summary
+        included, and with TERMINAL once the conversation is terminal (both
+        FAILED_PRECONDITION). Other settings can be changed at any time: policies hold
+        from the next question or the end of the run on, a budget and `generation` from
+        the next request to the model on. An unknown model is MODEL_UNAVAILABLE, one that
+        cannot do what `generation` asks for GENERATION_UNSUPPORTED (both
+        INVALID_ARGUMENT), an MCP server that the operator does not allow MCP_NOT_ALLOWED
+        (PERMISSION_DENIED), a slug in use SLUG_TAKEN (ALREADY_EXISTS). An `etag` that is
+        set and outdated is ABORTED: read the
         conversation and try again. Watchers see a `conversation_updated` event, unless
         nothing changed.
         """

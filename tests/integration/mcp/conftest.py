@@ -80,9 +80,10 @@ class Hub:
     ) -> ToolOutput:
         """Call a tool as the tool runner does. `tool` is its own name, or its full one."""
         name = tool if tool.startswith("mcp__") else f"mcp__t__{tool}"
-        found = self.all.tool(name)
+        context = self.context(cancel, **changes)
+        found = self.all.tool(name, context.conversation_id)
         assert found is not None
-        return found.run(arguments, self.context(cancel, **changes))
+        return found.run(arguments, context)
 
     def status(self) -> McpServerStatus:
         return self.all.statuses()[0]

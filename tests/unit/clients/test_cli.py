@@ -359,7 +359,42 @@ def test_instructions_that_cannot_be_told_are_a_usage_error(program: Program, op
 def test_an_old_conversation_is_not_told_anew(program: Program) -> None:
     result = program("ask", "-r", SLUG, "--tools", "bash", "Hi")
     assert result.exit_code == 2
-    assert "--instructions and --tools are for new conversations" in result.stderr
+    assert "--tools and --mcp-servers are for new conversations" in result.stderr
+
+
+def test_mcp_servers_of_a_file_are_given_to_a_new_conversation(
+    program: Program, fake: FakeBedrock, tmp_path: Path
+) -> None:
+    file = tmp_path / "servers.toml"
+    file.write_text(
+        '[[mcp_servers]]\nname = "files"\ncommand = ["files", "."]\nenvironment = { LANG = "C" }\n'
+        'read_only = ["read"]\n'
+        '[[mcp_servers]]\nname = "web"\nurl = "https://mcp.example.com"\nheaders = { Authorization = "secret:web" }\n'
+    )
+    assert program("new", "--mcp-servers", str(file)).exit_code == 0
+    files, web = fake.created[-1].mcp_servers
+    assert (files.name, list(files.stdio.command), dict(files.stdio.environment)) == (
+        "files",
+        ["files", "."],
+        {"LANG": "C"},
+    )
+    assert list(files.read_only_tools) == ["read"]
+    assert (web.http.url, dict(web.http.headers)) == ("https://mcp.example.com", {"Authorization": "secret:web"})
+    for wrong, words in (
+        ("", "no tables"),
+        ("[[mcp_servers]]\nname = 'a'", "either command"),
+        ("[[x", "--mcp-servers"),
+    ):
+        file.write_text(wrong)
+        refused = program("new", "--mcp-servers", str(file))
+        assert refused.exit_code == 2
+        assert words in refused.stderr
+
+
+def test_mcp_servers_of_a_conversation_are_shown(program: Program, fake: FakeBedrock) -> None:
+    fake.conversation.mcp_servers.add(name="files", state=v1.McpServer.STATE_READY)
+    fake.conversation.mcp_servers.add(name="web", state=v1.McpServer.STATE_FAILED, error="HTTP 503")
+    assert "files (ready), web (failed: HTTP 503)" in program("show", SLUG).stdout
 
 
 def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) -> None:

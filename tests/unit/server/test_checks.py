@@ -129,6 +129,10 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "conversation.tools": (v1.ToolSelection(tools=["bash"]), v1.ToolSelection(tools=["tools/a"] * 257)),
         "conversation.budget": (v1.Budget(run_tokens=-1), v1.Budget(conversation_cost_micros=-1)),
         "conversation.client_tools": ([v1.ClientTool(name=f"tool-{number}") for number in range(65)],),
+        "conversation.mcp_servers": (
+            [v1.McpServer(name=f"server-{number}") for number in range(9)],
+            *([v1.McpServer(name=name)] for name in ("", "Files", "-files", "f" * 33, "my_files")),
+        ),
     },
     v1.GetConversationRequest: {"name": BAD_NAMES},
     v1.ListConversationsRequest: {

@@ -107,3 +107,15 @@ def test_approval_rules_are_told_and_their_mistakes_found(home: Path) -> None:
     wrong = check("--config", str(file))
     assert wrong.exit_code == 2
     assert f"{file}: approval_rules[1].command_prefix: must not begin with sudo" in wrong.output
+
+
+def test_what_clients_may_name_is_told_and_its_mistakes_found(home: Path) -> None:
+    file = home / "bedrock.toml"
+    file.write_text('[mcp_from_clients]\nprograms = true\nurls = ["https://mcp.example.com"]\n')
+    file.chmod(0o600)
+    told = "MCP servers of clients: programs, https://mcp.example.com:443"
+    assert told in check("--config", str(file)).output
+    file.write_text('[mcp_from_clients]\nurls = ["https://mcp.example.com/path"]\n')
+    wrong = check("--config", str(file))
+    assert wrong.exit_code == 2
+    assert f"{file}: mcp_from_clients.urls: must end with the host" in wrong.output

@@ -8,8 +8,10 @@ import pytest
 from bedrock import v1
 
 from actors.core.context import ToolGroup
-from actors.core.profile import ClientTool, Generation, Profile, ReasoningEffort
+from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile, ReasoningEffort
 from actors.core.states import Idle, LlmRequesting, Phase, ToolExecuting
+from actors.ports.mcp import McpServerStatus, McpState
+from server.wire import mcp_servers
 from server.wire.conversation_messages import (
     conversation,
     in_full,
@@ -144,7 +146,7 @@ def test_a_conversation_shows_every_field_of_its_row() -> None:
         ),
     )
     unset = {field.name for field in answer.DESCRIPTOR.fields} - {field.name for field, _ in answer.ListFields()}
-    assert unset == {"continuation_summary", "background_jobs", "client_tools"}
+    assert unset == {"continuation_summary", "background_jobs", "client_tools", "mcp_servers"}
     assert answer.instructions == v1.Instructions(text="Be brief.", replace=True)
     assert answer.tools.tools == ["tools/bash"]
     assert answer.generation == v1.Generation(reasoning_effort=v1.REASONING_EFFORT_LOW, temperature=0.0)
@@ -172,6 +174,28 @@ def test_the_tools_of_clients_are_shown_where_the_whole_conversation_is() -> Non
     assert shown_tool.group == v1.TOOL_GROUP_READ
     assert (shown_tool.timeout.ToMilliseconds(), shown_tool.read_only) == (90_000, True)
     assert plain(shown_tool.input_schema) == {"type": "object", "properties": {"id": {"type": "integer"}}}
+
+
+def test_mcp_servers_are_shown_as_they_were_named_with_what_is_known_of_them() -> None:
+    files = ChosenMcpServer("files", command=("files", "."), environment={"LANG": "C"}, read_only=("read",))
+    web = ChosenMcpServer("web", url="https://mcp.example.com/", headers={"Authorization": "secret:web"})
+    failed = McpServerStatus("web", McpState.FAILED, url=web.url, error="HTTP 503")
+    facts = replace(FACTS, mcp_servers=lambda of: (failed,) if of.id == "c" else ())
+    first, second = present(facts, record(profile=Profile(mcp_servers=(files, web)))).mcp_servers
+
+    assert (list(first.stdio.command), dict(first.stdio.environment), first.state) == (
+        ["files", "."],
+        {"LANG": "C"},
+        v1.McpServer.STATE_STOPPED,
+    )
+    assert list(first.read_only_tools) == ["read"]
+    assert (second.http.url, dict(second.http.headers), second.state, second.error) == (
+        web.url,
+        {"Authorization": "secret:web"},
+        v1.McpServer.STATE_FAILED,
+        "HTTP 503",
+    )
+    assert mcp_servers.chosen((first, second)) == (files, web)
 
 
 def test_a_plain_conversation_leaves_out_what_it_does_not_have() -> None:

@@ -88,7 +88,7 @@ def test_tools_of_others_are_counted_together() -> None:
     for tool in ("mcp__a__b", "mcp__c__d"):
         metrics.tool_ended(ToolCall("c", "t", tool, "mcp"), ToolEnd("ok", 1.0), {}, "")
     assert [(metric, labels) for metric, _, labels in added.values] == [(TOOLS, ("mcp", "ok"))] * 2
-    assert ObservedMcpServers(NoMcpServers(), metrics, SystemClock()).tool("bash") is None
+    assert ObservedMcpServers(NoMcpServers(), metrics, SystemClock()).tool("bash", "c") is None
 
 
 def test_an_observer_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:

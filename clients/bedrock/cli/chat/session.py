@@ -185,6 +185,7 @@ class ChatSession:
             instructions=now.instructions,
             tools=tools,
             generation=now.generation,
+            mcp_servers=now.mcp_servers,
         )
         return await made.get()
 

@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 #: The file of the input history, beside the files of a local server.
 HISTORY = "chat_history"
 #: Options that the sample conversation without a terminal does not take.
-NOT_FOR_THE_DEMO = ("latest", "resume", "mode", "approval_policy", "instructions", "replace_instructions", "tools")
+NOT_FOR_THE_DEMO = (
+    "latest",
+    "resume",
+    "mode",
+    "approval_policy",
+    "instructions",
+    "replace_instructions",
+    "tools",
+    "mcp_servers",
+)
 #: Number of latest conversations that are searched for runs that would end with the server.
 OTHERS = 50
 

@@ -303,6 +303,7 @@ def _facts(conversation: ConversationInfo) -> list[tuple[str, str]]:
         ("tools", _offered(conversation)),
         ("client tools", ", ".join(tool.name for tool in conversation.client_tools)),
         ("told", _instructions(conversation)),
+        ("MCP servers", _mcp_servers(conversation)),
         ("jobs", _jobs(conversation)),
         ("approval", conversation.approval_policy),
         *(("rule", _rule(rule)) for rule in conversation.approval_rules),
@@ -336,6 +337,14 @@ def _rule(rule: ApprovalRule) -> str:
     made = "" if rule.create_time is None else f", {rule.create_time:%Y-%m-%d %H:%M} UTC"
     by = f" (by {rule.creator}{made})" if rule.creator else ""
     return f"{rule_id(rule)}: {rule.action} {one_line(rule_title(rule), 200)}{by}"
+
+
+def _mcp_servers(conversation: ConversationInfo) -> str:
+    """Return the conversation's own MCP servers with their states."""
+    return ", ".join(
+        f"{server.name} ({server.state}{f': {one_line(server.error, 200)}' if server.error else ''})"
+        for server in conversation.mcp_servers
+    )
 
 
 def _jobs(conversation: ConversationInfo) -> str:

@@ -1,0 +1,37 @@
+"""A file of MCP servers for a conversation, with tables as those of the server's settings."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bedrock import McpHttp, McpServer, McpStdio
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HINT = "--mcp-servers"
+KEYS = ("name", "command", "environment", "url", "headers", "read_only")
+
+
+def servers_in(path: Path) -> list[McpServer]:
+    """Read the tables [[mcp_servers]] of a TOML file. Raises BadParameter, which names the table and the key."""
+    try:
+        tables = tomllib.loads(path.read_text("utf-8")).get("mcp_servers", [])
+        if not isinstance(tables, list) or not tables:
+            raise ValueError("has no tables [[mcp_servers]]")
+        return [_server(table) for table in tables]
+    except (OSError, ValueError, TypeError) as error:
+        raise click.BadParameter(f"{path}: {error}", param_hint=HINT) from None
+
+
+def _server(table: dict[str, Any]) -> McpServer:
+    if unknown := table.keys() - set(KEYS):
+        raise ValueError(f"{min(unknown)}: unknown key; there are: {', '.join(KEYS)}")
+    if ("command" in table) == ("url" in table):
+        raise ValueError(f"{table.get('name', '')}: give either command, for a program, or url")
+    stdio = McpStdio(table["command"], table.get("environment", {})) if "command" in table else None
+    http = McpHttp(table["url"], table.get("headers", {})) if "url" in table else None
+    return McpServer(table.get("name", ""), stdio, http, table.get("read_only", ()))
