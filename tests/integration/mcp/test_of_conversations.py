@@ -12,6 +12,7 @@ from actors.adapters.mcp import servers
 from actors.adapters.mcp.from_clients import FromClients, Secret, origin_of
 from actors.core.profile import ChosenMcpServer, Profile
 from actors.ports.mcp import McpNotAllowedError, McpState
+from actors.ports.permissions import Permissions
 from tests.e2e.patience import eventually
 from tests.integration.mcp.conftest import PROGRAM, conversation, server
 from tests.integration.mcp.web import TOKEN, WebServer
@@ -99,6 +100,16 @@ def test_what_is_not_allowed_any_more_is_down_and_a_server_of_the_operator_comes
     assert "the operator has a server of this name" in second.error
     assert made.call("mcp__t__echo", {"text": "operator"}).text == "echo operator"
     assert made.call("mcp__own__echo").is_error
+
+
+def test_a_principal_with_limits_has_none(hub: Callable[..., Hub]) -> None:
+    made = hub(rules=PROGRAMS, permissions=lambda _principal: Permissions(roots=("/tmp",)))
+    record = with_servers(chosen())
+    made.all.prepare(record)
+    (status,) = made.all.statuses_of(record)
+    assert (status.state, status.error) == (McpState.FAILED, "this principal has only MCP servers of the operator")
+    assert made.call("mcp__own__echo").is_error
+    assert made.running() == []
 
 
 def test_a_sub_agent_has_none_and_few_are_remembered(hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> None:
