@@ -6,6 +6,7 @@ A schema may come from a client: its patterns are matched in linear time, and no
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ MAX_DEPTH = 100
 """Maximum nesting of values and schemas: deeper ones would overflow the stack of compiled code."""
 
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
+
+TOO_LARGE_A_NUMBER = "a number is beyond 1.7e308"
 
 PATTERN_BYTES = 1 << 20
 """Maximum size of a compiled pattern."""
@@ -62,10 +65,10 @@ class JsonSchema:
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text. Raises ValueError, whose text says what is wrong.
 
-    NaN, infinities and lone surrogates are refused: they can neither be stored nor sent.
+    NaN, infinities, numbers beyond doubles and lone surrogates are refused: they can neither be stored nor sent.
     """
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_double, parse_int=_whole_number)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ValueError("half a surrogate pair: write the character itself") from None
@@ -97,6 +100,19 @@ def shortened(text: str) -> str:
 
 def _no_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _double(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(TOO_LARGE_A_NUMBER)
+    return number
+
+
+def _whole_number(digits: str) -> int:
+    if math.isinf(float(digits)):
+        raise ValueError(TOO_LARGE_A_NUMBER)
+    return int(digits)
 
 
 def _fetch_nothing(_uri: str) -> NoReturn:

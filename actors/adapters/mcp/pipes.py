@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
@@ -64,6 +65,8 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
             message = _message(bytes(waiting + line))
             waiting.clear()
             if message is None:
+                if line.startswith(b"{"):
+                    await anyio.lowlevel.checkpoint()
                 continue
             try:
                 await arriving.send(message)
@@ -75,6 +78,8 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
 
 
 async def _chunk(stdout: int) -> bytes:
+    """Return what a program wrote, b"" at its end. Others get their turn first, however much it writes."""
+    await anyio.lowlevel.checkpoint()
     while True:
         try:
             return os.read(stdout, CHUNK)
@@ -86,7 +91,7 @@ async def _chunk(stdout: int) -> bytes:
 
 def _message(line: bytes) -> SessionMessage | None:
     """Return the message of a line; None for a line that is none: some programs print other text, too."""
-    if not line.strip():
+    if not line.lstrip().startswith(b"{"):
         return None
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))

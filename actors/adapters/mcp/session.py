@@ -172,9 +172,9 @@ class Session:
 
         async def on_message(message: object) -> None:
             if isinstance(message, ToolListChangedNotification):
-                relisting.append(asyncio.ensure_future(self._relist()))
+                relist.set()
 
-        relisting: list[asyncio.Future[None]] = []
+        relist = asyncio.Event()
         transport = await self._http(stack) if self.server.url else await self._program(stack)
         client = Client(
             transport,
@@ -183,8 +183,8 @@ class Session:
             message_handler=on_message,
         )
         self._client = await stack.enter_async_context(client)
-        stack.callback(lambda: [task.cancel() for task in relisting])
         self.tools = await tool_listing.tools_of(self._client, self.server)
+        stack.callback(asyncio.ensure_future(self._relist_when(relist)).cancel)
 
     async def _http(self, stack: AsyncExitStack) -> Any:
         from actors.adapters.mcp.web_transport import http_transport  # noqa: PLC0415 -- see _live
@@ -237,6 +237,12 @@ class Session:
     def _hear(self, output: bytes) -> None:
         """Keep the last words of the program (thread of the sandbox)."""
         self._words = (self._words + output)[-ERROR_BYTES:]
+
+    async def _relist_when(self, wanted: asyncio.Event) -> None:
+        """List the tools again whenever the server has said that they have changed, once however often it says so."""
+        while await wanted.wait():
+            wanted.clear()
+            await self._relist()
 
     async def _relist(self) -> None:
         """List the tools again, since the server says that they have changed."""

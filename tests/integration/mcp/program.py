@@ -18,6 +18,7 @@ SLEEP = next((way.removeprefix("sleep=") for way in WAYS if way.startswith("slee
 SENDING = threading.Lock()
 CANCELLED: dict[Any, threading.Event] = {}
 COUNT = [0]
+LISTS = [0]
 
 
 def send(message: dict[str, Any]) -> None:
@@ -97,6 +98,12 @@ def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
             WAYS.add("more")
             send({"method": "notifications/tools/list_changed"})
             return text("there are more")
+        case "storm":
+            for _ in range(300):
+                send({"method": "notifications/tools/list_changed"})
+            return text("stormed")
+        case "lists":
+            return text(str(LISTS[0]))
         case "ask":
             send({"id": "q", "method": "elicitation/create", "params": {"message": "May I?", "requestedSchema": {}}})
             return text("asked")
@@ -139,6 +146,7 @@ def answer(message: dict[str, Any]) -> None:
                 {"id": call, "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}}
             )
         case "tools/list":
+            LISTS[0] += 1
             cursor = {"nextCursor": "again"} if "endless" in WAYS else {}
             send({"id": call, "result": {"tools": tools(), **cursor}})
         case "tools/call":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.mcp import pipes, results, tool_listing
+from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import RESTARTED
 from actors.core.context import Mode
 from actors.ports import CancelToken
@@ -169,6 +170,21 @@ def test_nonsense_between_messages_is_skipped_and_a_broken_result_is_an_error(hu
     broken = made.call("nonsense")
     assert broken.is_error
     assert made.call("echo", {"text": "on"}).text == "echo on"
+
+
+def test_a_server_that_floods_its_stdout_holds_up_no_other_one(hub: Callable[..., Hub]) -> None:
+    flood = McpServer(name="flood", command=("yes",), connect_seconds=1.0)
+    made = hub(server(), flood)
+    made.all.start()
+    eventually(lambda: made.all.statuses()[1].state is McpState.FAILED, "its end")
+    assert made.all.statuses()[1].error.startswith("it did not answer within 1 s")
+    assert made.call("echo", {"text": "x"}).text == "echo x"
+
+
+def test_a_storm_of_changed_lists_is_answered_with_few_requests(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    assert made.call("storm").text == "stormed"
+    assert int(made.call("lists").text) < 150
 
 
 def test_what_it_asks_of_a_person_is_declined(hub: Callable[..., Hub]) -> None:

@@ -107,3 +107,10 @@ def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
 def test_what_is_not_json_is_refused(text: str, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         parse_json(text)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "9" * 309, "-" + "9" * 5000])
+def test_a_number_that_cannot_be_sent_is_refused(number: str) -> None:
+    with pytest.raises(ValueError, match="number"):
+        parse_json(f'{{"a": [{number}]}}')
+    assert parse_json("[1.5e308, -7, 0]") == [1.5e308, -7, 0]
