@@ -493,7 +493,8 @@ def checked(config: Config) -> Iterator[str]:
         except SandboxUnavailableError as error:
             raise CannotStartError(str(error)) from None
         for principal in config.principals.values():
-            yield f"principal {principal.name}: {principal.role}, reads {', '.join(principal.permissions.roots or ())}"
+            roots = ", ".join(principal.permissions.roots or ()) or "no directories"
+            yield f"principal {principal.name}: {principal.role}, reads {roots}"
         if report.separation_reason:
             yield f"no tool of a principal would run: {report.separation_reason}"
         yield _sandbox_line(report)

@@ -372,7 +372,8 @@ class Unauthenticated(BedrockError):
     hint = (
         "Restart the server if the file `token` in its data directory was replaced since it started; "
         "if not, set BEDROCK_TOKEN to what that file holds. "
-        "Clients find it by themselves only if no address is given: it goes through the Unix socket of this machine."
+        "Clients find it by themselves only if no address is given: it goes through the Unix socket of this machine. "
+        "The token of a principal may have expired or been revoked: `bedrock token list` on the server's machine tells."
     )
 
 

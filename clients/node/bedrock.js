@@ -22,7 +22,7 @@ import protoLoader from '@grpc/proto-loader';
 
 import { contractOf, mistake } from './requests.js';
 import { NoWay, settings } from './settings.js';
-import { ClientTools, waitingCalls } from './tools.js';
+import { ClientTools, plainValue, struct, waitingCalls } from './tools.js';
 
 export { ToolAnswer } from './tools.js';
 
@@ -216,14 +216,20 @@ class Conversation {
    * Send a message; returns its run. `fields`: more of SendMessageRequest, like delivery: 'DELIVERY_STEER'. A question
    * of the run that is still open when its loop asks for the next event goes to `onApproval`: 'APPROVE', 'DENY', or a
    * function of the approval that returns true or false, or a promise of it. Without one it is denied, the next events
-   * show it, and a warning is emitted. With `waitForOthers: true` it is left to somebody else.
+   * show it, and a warning is emitted. With `waitForOthers: true` it is left to somebody else. `outputSchema`, a JSON
+   * Schema as a plain object, lets the run end with a value that fits it: its `output`.
    */
-  async send(text, { onApproval, waitForOthers = false, ...fields } = {}) {
+  async send(text, { onApproval, waitForOthers = false, outputSchema, ...fields } = {}) {
     if (!['undefined', 'function'].includes(typeof onApproval) && !['APPROVE', 'DENY'].includes(onApproval)) {
       throw invalid('onApproval', `${JSON.stringify(onApproval)} is not one of APPROVE, DENY, nor a function`);
     }
     if (typeof waitForOthers !== 'boolean') throw invalid('waitForOthers', `${waitForOthers} is not true or false`);
+    const schema = outputSchema ?? null;
+    if (schema !== null && (typeof schema !== 'object' || Array.isArray(schema))) {
+      throw invalid('outputSchema', `${JSON.stringify(schema)} is not a JSON Schema, an object`);
+    }
     const request = { name: this.name, text, requestId: randomUUID(), ...fields };
+    if (schema !== null) request.outputSchema = struct(schema);
     await this.tools.declare();
     return new Run(this, await this.client.call('sendMessage', request), { onApproval, waitForOthers });
   }
@@ -334,6 +340,11 @@ class Run {
     Object.assign(this, { conversation, message, disposition, name: run, revision, stop: null });
     this.#onApproval = onApproval;
     this.#waitForOthers = waitForOthers;
+  }
+
+  /** The value that fits the `outputSchema` of the message, as JSON has it; null before the end and without one. */
+  get output() {
+    return this.stop?.output ? plainValue(this.stop.output) : null;
   }
 
   async *[Symbol.asyncIterator]() {

@@ -124,7 +124,8 @@ function valueOf(value) {
 export const plain = (given) =>
   Object.fromEntries(Object.entries(given?.fields ?? {}).map(([key, value]) => [key, plainValue(value)]));
 
-function plainValue(value) {
+/** A google.protobuf.Value as a plain value. */
+export function plainValue(value) {
   if (value.kind === 'nullValue' || 'nullValue' in value) return null;
   if (value.listValue) return value.listValue.values.map(plainValue);
   return value.structValue ? plain(value.structValue) : value.numberValue ?? value.stringValue ?? value.boolValue;

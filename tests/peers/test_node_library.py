@@ -419,6 +419,26 @@ def test_what_an_open_slot_holds_is_shown_once_the_stream_has_caught_up(play: Pl
     assert play(streams) == [*shown, ["runStopped", 5, ""], ["deleted", 0, ""]]
 
 
+def test_a_run_ends_with_a_value_that_fits_a_plain_schema(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string", "default": "Ada"}}, "required": ["name"]}
+    told = run_script(
+        node,
+        tmp_path,
+        f"""
+        const bedrock = new Bedrock();
+        const made = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
+        const refused = await made.send('Who?', {{ outputSchema: 'name' }}).catch((error) => Object.keys(error.fields));
+        const run = await made.send('Who?', {{ outputSchema: {json.dumps(schema)} }});
+        const before = run.output;
+        for await (const _ of run);
+        console.log(JSON.stringify({{ refused, before, output: run.output }}));
+        bedrock.close();
+        """,
+        BEDROCK_DATA_DIR=str(server.data),
+    )
+    assert told == {"refused": ["outputSchema"], "before": None, "output": {"name": "Ada"}}
+
+
 @pytest.mark.parametrize(
     ("closing", "shown"),
     [

@@ -193,9 +193,13 @@ class AsyncClient(AsyncClosing):
         model: str | None = None,
         mode: Mode | None = None,
         approval_policy: ApprovalPolicy | None = None,
+        instructions: str | Instructions | None = None,
+        tools: Sequence[str] | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
         wait_for_others: bool = False,
+        generation: Generation | None = None,
+        output_schema: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
@@ -208,9 +212,13 @@ class AsyncClient(AsyncClosing):
             model: The server's default if None.
             mode: As for `create`.
             approval_policy: As for `create`.
+            instructions: As for `create`.
+            tools: As for `create`.
             images: As for `AsyncConversation.ask`.
             on_approval: As for `AsyncConversation.ask`.
             wait_for_others: As for `AsyncConversation.ask`.
+            generation: As for `AsyncConversation.ask`: for this message alone.
+            output_schema: As for `AsyncConversation.ask`: the answer's `output` is a value that fits it.
             timeout: Seconds until the answer must be there; no limit if None.
 
         Raises:
@@ -218,15 +226,18 @@ class AsyncClient(AsyncClosing):
             DeadlineExceeded: There was no answer in time; the run was cancelled.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
-        attached, decide, deadline = requests.image_messages(images), decider(on_approval), Deadline(timeout)
+        request = requests.send("", text, images=images, generation=generation, output_schema=output_schema)
+        decide, deadline = decider(on_approval), Deadline(timeout)
         conversation = await self.create(
             working_directory,
             model=model,
             mode=mode,
             approval_policy=approval_policy,
+            instructions=instructions,
+            tools=tools,
             timeout=deadline.shorten(self._transport.timeout),
         )
-        request = requests.send(conversation.name, text, images=attached)
+        request.name = conversation.name
         return await ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
 
     def conversation(self, name: str) -> AsyncConversation:

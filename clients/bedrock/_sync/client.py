@@ -194,9 +194,13 @@ class Client(Closing):
         model: str | None = None,
         mode: Mode | None = None,
         approval_policy: ApprovalPolicy | None = None,
+        instructions: str | Instructions | None = None,
+        tools: Sequence[str] | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
         wait_for_others: bool = False,
+        generation: Generation | None = None,
+        output_schema: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
@@ -209,9 +213,13 @@ class Client(Closing):
             model: The server's default if None.
             mode: As for `create`.
             approval_policy: As for `create`.
+            instructions: As for `create`.
+            tools: As for `create`.
             images: As for `Conversation.ask`.
             on_approval: As for `Conversation.ask`.
             wait_for_others: As for `Conversation.ask`.
+            generation: As for `Conversation.ask`: for this message alone.
+            output_schema: As for `Conversation.ask`: the answer's `output` is a value that fits it.
             timeout: Seconds until the answer must be there; no limit if None.
 
         Raises:
@@ -219,15 +227,18 @@ class Client(Closing):
             DeadlineExceeded: There was no answer in time; the run was cancelled.
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
-        attached, decide, deadline = requests.image_messages(images), decider(on_approval), Deadline(timeout)
+        request = requests.send("", text, images=images, generation=generation, output_schema=output_schema)
+        decide, deadline = decider(on_approval), Deadline(timeout)
         conversation = self.create(
             working_directory,
             model=model,
             mode=mode,
             approval_policy=approval_policy,
+            instructions=instructions,
+            tools=tools,
             timeout=deadline.shorten(self._transport.timeout),
         )
-        request = requests.send(conversation.name, text, images=attached)
+        request.name = conversation.name
         return ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
 
     def conversation(self, name: str) -> Conversation:

@@ -12,6 +12,7 @@ import pytest
 from bedrock import Answer, Approval, Client, Usage, v1
 from bedrock._sync.transport import Transport
 from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, RunFailed, RunInterrupted
+from google.protobuf import json_format
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -67,7 +68,11 @@ def test_a_client_asks_in_a_new_conversation(client: Client, fake: FakeBedrock, 
         model="big",
         mode="restricted",
         approval_policy="ask_all",
+        instructions="Be brief.",
+        tools=["read_image"],
         images=b"GIF89a",
+        generation=bedrock.Generation("low"),
+        output_schema={"type": "object"},
     )
     assert answer == "A picture."
     (created,) = fake.asked(v1.CreateConversationRequest)
@@ -75,9 +80,13 @@ def test_a_client_asks_in_a_new_conversation(client: Client, fake: FakeBedrock, 
     wanted = created.conversation
     assert (wanted.working_directory, wanted.model) == (str(tmp_path), "models/big")
     assert (wanted.mode, wanted.approval_policy) == (v1.MODE_RESTRICTED, v1.APPROVAL_POLICY_ASK_ALL)
+    assert (wanted.instructions.text, list(wanted.tools.tools)) == ("Be brief.", ["tools/read_image"])
     (sent,) = fake.asked(v1.SendMessageRequest)
     assert isinstance(sent, v1.SendMessageRequest)
-    assert (sent.text, [image.media_type for image in sent.images]) == ("What is this?", ["image/gif"])
+    assert (sent.name, sent.text) == (NAME, "What is this?")
+    assert [image.media_type for image in sent.images] == ["image/gif"]
+    assert sent.generation == v1.Generation(reasoning_effort=v1.REASONING_EFFORT_LOW)
+    assert json_format.MessageToDict(sent.output_schema) == {"type": "object"}
 
 
 def test_the_package_itself_asks_the_server_of_the_environment(
@@ -88,11 +97,13 @@ def test_the_package_itself_asks_the_server_of_the_environment(
     assert bedrock.ask("How are you?", model="big") == "Fine."
 
 
-@pytest.mark.parametrize("wrong", [{"images": b"BM"}, {"images": "nowhere.png"}, {"on_approval": "some"}])
+@pytest.mark.parametrize(
+    "wrong", [{"images": b"BM"}, {"images": "nowhere.png"}, {"on_approval": "some"}, {"output_schema": "{}"}]
+)
 def test_invalid_arguments_are_reported_before_anything_is_done(
     client: Client, fake: FakeBedrock, wrong: dict[str, bytes]
 ) -> None:
-    with pytest.raises((ValueError, FileNotFoundError)):
+    with pytest.raises((ValueError, TypeError, FileNotFoundError)):
         client.ask("Hi", **wrong)  # type: ignore[arg-type]
     assert not fake.requests
 

@@ -50,6 +50,16 @@ def test_nothing_is_created_and_no_key_is_shown(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
+def test_what_principals_read_is_shown(home: Path) -> None:
+    (home / "ada").mkdir()
+    file = home / "bedrock.toml"
+    file.write_text(f'[principals.ada]\nroots = ["{home}/ada"]\n[principals.board]\nroots = []\nrole = "reader"\n')
+    file.chmod(0o600)
+    lines = check("--config", str(file)).output.splitlines()
+    assert f"principal ada: user, reads {home}/ada" in lines
+    assert "principal board: reader, reads no directories" in lines
+
+
 def test_a_wrong_setting_is_named() -> None:
     done = check(BEDROCK_LISTEN="nowhere")
     assert (done.exit_code, "BEDROCK_LISTEN: must be host:port" in done.output) == (2, True)
