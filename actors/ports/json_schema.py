@@ -9,6 +9,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from actors.ports.schemas.comparisons import Comparisons, UnboundedSchemaError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -29,6 +31,11 @@ TOO_LARGE_A_NUMBER = "a number is beyond 1.7e308"
 PATTERN_BYTES = 1 << 20
 """Maximum size of a compiled pattern."""
 
+PATTERNS_BYTES = 4 << 20
+"""Maximum size of all compiled patterns of a schema."""
+
+TOO_MUCH = "it is too large to be compared with the schema"
+
 
 class InvalidSchemaError(ValueError):
     """This is no JSON Schema that can be used; the text says why."""
@@ -38,25 +45,31 @@ class JsonSchema:
     """A JSON Schema, compiled once."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile the schema. Raises InvalidSchemaError."""
+        """Compile the schema. Raises InvalidSchemaError, also if comparing with it could take any time."""
         if is_too_deep(schema):
             raise InvalidSchemaError(TOO_DEEP)
+        own, each_pattern = dict(schema), PATTERNS_BYTES // max(1, _patterns(schema))
         import jsonschema_rs  # noqa: PLC0415 -- 15 MB that a start need not load
 
         try:
             self._validator = jsonschema_rs.Draft202012Validator(
-                dict(schema),
+                own,
                 retriever=_fetch_nothing,
                 # Lookarounds and back references are refused: with them, a pattern can take exponential time.
-                pattern_options=jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES),
+                pattern_options=jsonschema_rs.RegexOptions(size_limit=min(PATTERN_BYTES, each_pattern)),
             )
+            self._comparisons = Comparisons(own)
         except jsonschema_rs.ValidationError as error:
             raise InvalidSchemaError(_fault_text(error)) from None
+        except UnboundedSchemaError as error:
+            raise InvalidSchemaError(str(error)) from None
 
     def problem(self, value: Any) -> str:
         """Return what of a JSON value does not fit, with the place of each fault; "" if all of it fits."""
         if is_too_deep(value):
             return TOO_DEEP
+        if self._comparisons.take_too_long(value):  # compiled code cannot be interrupted, and holds up everybody
+            return TOO_MUCH
         faults = sorted(self._validator.iter_errors(value), key=_place)
         shown = [_fault_text(fault) for fault in faults[:MAX_FAULTS]]
         return "; ".join((*shown, f"and {len(faults) - MAX_FAULTS} more") if len(faults) > MAX_FAULTS else shown)
@@ -85,6 +98,15 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
     for _ in range(most):
         level = [inner for each in level for inner in _inside(each)]
     return any(isinstance(each, (dict, list)) for each in level)
+
+
+def _patterns(schema: Any) -> int:
+    """Return how many patterns there may be in a schema."""
+    if not isinstance(schema, dict):
+        return sum(map(_patterns, schema)) if isinstance(schema, list) else 0
+    named = schema.get("patternProperties")
+    here = ("pattern" in schema) + (len(named) if isinstance(named, dict) else 0)
+    return here + sum(map(_patterns, schema.values()))
 
 
 def _inside(value: Any) -> Iterable[Any]:

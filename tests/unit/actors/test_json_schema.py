@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from actors.ports.json_schema import MAX_DEPTH, MAX_FAULT_CHARACTERS, InvalidSchemaError, JsonSchema, parse_json
+from actors.ports.json_schema import (
+    MAX_DEPTH,
+    MAX_FAULT_CHARACTERS,
+    TOO_MUCH,
+    InvalidSchemaError,
+    JsonSchema,
+    parse_json,
+)
 
 PERSON = {
     "type": "object",
@@ -69,9 +76,8 @@ def test_a_pattern_takes_linear_time() -> None:
     assert JsonSchema({"pattern": "^(a+)+$"}).problem("a" * 10_000 + "b")
 
 
-@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"allOf": [{"$ref": "#"}]}, {"items": {"$ref": "#"}}])
-def test_a_schema_that_names_itself_ends(schema: dict[str, Any]) -> None:
-    assert JsonSchema(schema).problem([[[]]]) == ""
+def test_a_schema_that_names_itself_ends() -> None:
+    assert JsonSchema({"items": {"$ref": "#"}}).problem([[[]]]) == ""
 
 
 def nested(levels: int) -> list[Any]:
@@ -114,3 +120,50 @@ def test_a_number_that_cannot_be_sent_is_refused(number: str) -> None:
     with pytest.raises(ValueError, match="number"):
         parse_json(f'{{"a": [{number}]}}')
     assert parse_json("[1.5e308, -7, 0]") == [1.5e308, -7, 0]
+
+
+DOUBLING = {
+    "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)} | {"d60": False},
+    "$ref": "#/$defs/d0",
+}
+NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "c": {"items": {"$ref": "#/$defs/node"}}}}
+TREE = {"$defs": {"node": NODE}, "$ref": "#/$defs/node"}
+KINDS = [{"properties": {"kind": {"const": kind}, "of": {"$ref": "#/$defs/any"}}} for kind in "abcd"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (DOUBLING, "more than 10000 schemas"),
+        ({"$ref": "#"}, "refers to itself"),
+        ({"allOf": [{"$ref": "#"}]}, "refers to itself"),
+        ({"anyOf": [{"type": "null"}, {"not": {"$ref": "#"}}]}, "refers to itself"),
+        ({"$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}, "refers to itself"),
+        ({"properties": {"a": {"$id": "http://other/", "$ref": "#"}}}, "an \\$id"),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "with # at its beginning"),
+        ({"properties": {f"p{n}": {"pattern": "\\w{100}"} for n in range(500)}}, "regex"),
+    ],
+)
+def test_a_schema_that_could_take_any_time_or_memory_is_refused(schema: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidSchemaError, match=why):
+        JsonSchema(schema)
+
+
+def test_a_schema_may_contain_itself_and_a_value_that_multiplies_its_branches_is_refused_unseen() -> None:
+    tree: dict[str, Any] = {"v": 1, "c": []}
+    chain: dict[str, Any] = {"kind": "a"}
+    for _ in range(5):
+        tree, chain = {"v": 1, "c": [tree, tree, tree]}, {"kind": "a", "of": chain}
+    assert JsonSchema(TREE).problem(tree) == ""
+    assert "`c[0].v`" in JsonSchema(TREE).problem({"c": [{"v": "x"}]})
+    kinds = JsonSchema({"$defs": {"any": {"anyOf": KINDS}}, "$ref": "#/$defs/any"})
+    assert kinds.problem(chain) == ""
+    for _ in range(40):
+        chain = {"kind": "z", "of": chain}
+    assert kinds.problem(chain) == TOO_MUCH
+
+
+def test_faults_without_number_are_not_collected() -> None:
+    assert JsonSchema({"items": {"allOf": [False] * 5000}}).problem([1] * 20_000) == TOO_MUCH
+    assert JsonSchema({"allOf": [False] * 500}).problem("x" * 1_000_000) == TOO_MUCH
+    assert JsonSchema({"items": {"type": "number"}}).problem(list(range(100_000))) == ""

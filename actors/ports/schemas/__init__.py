@@ -1,0 +1,1 @@
+"""How JSON Schemas of clients are kept from taking any time."""
