@@ -16,7 +16,7 @@ class Permissions(Struct, frozen=True):
     modes: frozenset[Mode] = frozenset(Mode)
     """The modes that its conversations may have."""
     roots: tuple[str, ...] | None = None
-    """The directories in which it works, and the only ones that it reads; None: every one."""
+    """The real paths of the directories in which it works, and the only ones that it reads; None: every one."""
     models: tuple[str, ...] | None = None
     """The models that it may use, by patterns such as `claude-*`; None: all."""
     mcp_servers: tuple[str, ...] | None = None

@@ -66,6 +66,8 @@ class Authentication:
         self._now_ms, self._monotonic = now_ms, monotonic
         self._tokens: dict[str, Token] = {}
         self._version: object = None
+        self._failure = ""
+        """Why the file could not be used when it was tried last."""
         self._due = 0.0
 
     def caller_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
@@ -112,7 +114,7 @@ class Authentication:
         return Caller(principal.name, role, token.id)
 
     def _refresh(self) -> None:
-        """Read the token file if it has changed. If it cannot be used, no token of it is valid."""
+        """Read the token file if it has changed. While it cannot be used, no token of it is valid."""
         if self._file is None or self._monotonic() < self._due:
             return
         self._due = self._monotonic() + REFRESH_SECONDS
@@ -122,6 +124,8 @@ class Authentication:
         try:
             self._tokens = {token.id: token for token in self._file.read()}
         except TokenUnusableError as error:
-            log.error("no token of a principal is accepted: %s", error)
-            self._tokens = {}
-        self._version = version
+            if self._failure != str(error):
+                log.error("no token of a principal is accepted: %s", error)
+            self._tokens, self._version, self._failure = {}, None, str(error)  # the next time it is tried again
+        else:
+            self._version, self._failure = version, ""

@@ -20,6 +20,8 @@ LOCAL = "local"
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
 KEYS = ("roots", "modes", "models", "mcp_servers", "role")
+SYSTEM = ("/proc/", "/sys/", "/dev/")
+"""Where no principal can have a root."""
 
 
 class Role(StrEnum):
@@ -79,11 +81,16 @@ def _principal(name: str, table: Mapping[str, Any]) -> Principal:
 
 
 def _roots(where: str, value: Any) -> tuple[str, ...]:
-    roots = _names(where, value)
-    for root in roots:
-        if not root.startswith("/") or os.path.normpath(root) == "/":
+    """Return the directories' real paths: links are followed now, so that nobody can choose others by a link later."""
+    found: list[str] = []
+    for root in _names(where, value):
+        real = os.path.realpath(root.replace("\0", ""))
+        if not root.startswith("/") or "\0" in root or real == "/":
             raise ValueError(f"{where}: {root!r} must be an absolute path, and not /")
-    return tuple(map(os.path.normpath, roots))
+        if f"{real}/".startswith(SYSTEM):
+            raise ValueError(f"{where}: {root!r} must hold files of its own: there all processes can be seen")
+        found.append(real)
+    return tuple(found)
 
 
 def _names(where: str, value: Any) -> tuple[str, ...]:

@@ -67,13 +67,13 @@ class TokenFile:
         except msgspec.DecodeError:
             raise TokenUnusableError(f"{self._path} holds no list of tokens: restore it, or remove it") from None
 
-    def version(self) -> tuple[int, int, int]:
-        """Return what changes with each change of the file. Costs one system call."""
+    def version(self) -> tuple[int, ...]:
+        """Return what changes with each change of the file, or of who may read it. Costs one system call."""
         try:
-            found = os.stat(self._path)
+            found = os.lstat(self._path)
         except OSError:
-            return 0, 0, 0
-        return found.st_ino, found.st_mtime_ns, found.st_size
+            return ()
+        return found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size
 
     def create(self, principal: str, role: Role, now: int, *, expires_at: int = 0, note: str = "") -> tuple[Token, str]:
         """Add a token; return it and its text, which is kept nowhere. Raises TokenUnusableError."""

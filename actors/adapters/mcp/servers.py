@@ -14,6 +14,7 @@ from actors.adapters.mcp.session import ServerError, Session
 from actors.adapters.mcp.tool_listing import full_name, parted
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
+from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError, McpServerStatus, McpState
 from actors.ports.models import ToolSpec
 from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
@@ -160,15 +161,20 @@ class McpServerHub:
             return ()
         if record.profile.mcp_servers:
             self.prepare(record)
-        allowed = self._permissions(record.principal).mcp_servers
+        permissions = self._permissions(record.principal)
+        allowed = permissions.mcp_servers
         with self._lock:
             own = [(record.id, chosen.name) for chosen in record.profile.mcp_servers]
             operators = self._all if allowed is None else self._tools_of(allowed)
             tools = (*operators, *(tool for key in own for tool in self._tools.get(key, ())))
             self._offered[record.id] = tools
             unknown = [("", name) for name in self._operators if ("", name) not in self._tools]
+        # Its program reads what no principal may, and its tools are offered to others: it never runs among the files of
+        # one of them, where it could be made to run another program.
+        where = (record.cwd, record.mode) if permissions.roots is None else ("/", Mode.RESTRICTED)
         for key in unknown:
-            self._learn(key, record.cwd, record.mode)
+            if permissions.allows_mcp_server(key[1]):
+                self._learn(key, *where)
         return tools
 
     def _tools_of(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
@@ -235,8 +241,12 @@ class McpServerHub:
     def _open(
         self, conversation_id: str, key: tuple[str, str], server: McpServer, sandbox: Sandbox, where: tuple[str, Mode]
     ) -> Session:
-        """Connect in the background, with directory and mode in `where` (under the lock). Raises ServerError."""
+        """Connect in the background, with directory and mode in `where` (under the lock). Raises ServerError.
+
+        What a program says that is confined to the files of a principal is for that conversation only.
+        """
         cwd, mode = where
+        shared = bool(server.url) or not isinstance(sandbox, ConfinedSandbox)
         try:
             session = Session(
                 server,
@@ -246,12 +256,12 @@ class McpServerHub:
                 cwd=cwd,
                 mode=mode,
                 idle_seconds=self._idle_seconds,
-                changed=lambda changed: self._changed(conversation_id, key, changed),
+                changed=lambda changed: self._changed(conversation_id, key, changed) if shared else None,
             )
         except RuntimeError as error:
             raise ServerError(f"The MCP server {server.name} cannot be connected to now: {error}.") from None
         self._sessions[conversation_id, server.name] = session
-        if key not in self._tools:
+        if shared and key not in self._tools:
             self._states[key] = McpState.CONNECTING, ""
         return session
 

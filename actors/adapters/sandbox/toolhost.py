@@ -945,8 +945,11 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
     if section["tier"] not in {"A", "B"}:
         raise OSError(errno.ENOSYS, "no such restriction")
     brokered = section["workspace"] is not None
-    program = filters.get((section["tier"], section["abi"], brokered)) if not keepers else None
-    program = program or seccomp_program(os.uname().machine, section["tier"], section["abi"], keepers, brokered)
+    apart = section["tier"] == "B" and section["readable"] is not None
+    program = filters.get((section["tier"], section["abi"], brokered)) if not (keepers or apart) else None
+    if program is None:
+        machine, tier, abi = os.uname().machine, section["tier"], section["abi"]
+        program = seccomp_program(machine, tier, abi, keepers, brokered, apart=apart)
     drop_capabilities()
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     apply_landlock(section)
@@ -1150,6 +1153,9 @@ devices are not made in a workspace, nor are attributes set by name."""
 ATTRIBUTES = "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr"
 """System calls that fail as on a file system without attributes in a workspace of tier B: programs then do without."""
 
+READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
+"""System calls that fail as on a file system without attributes where principals are kept apart in tier B."""
+
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 
 X86_64 = {
@@ -1162,6 +1168,8 @@ X86_64 = {
     "pivot_root": 155, "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166,
     "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173,
     "init_module": 175, "delete_module": 176, "quotactl": 179, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+    "getxattr": 191, "lgetxattr": 192, "fgetxattr": 193, "listxattr": 194, "llistxattr": 195, "flistxattr": 196,
+    "inotify_init": 253, "inotify_init1": 294,
     "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "tkill": 200, "sched_setaffinity": 203,
     "semtimedop": 220, "clock_settime": 227, "tgkill": 234, "utimes": 235, "mq_open": 240, "mq_unlink": 241,
     "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251, "migrate_pages": 256,
@@ -1173,6 +1181,8 @@ X86_64 = {
     "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
 }  # fmt: skip
 AARCH64 = {
+    "getxattr": 8, "lgetxattr": 9, "fgetxattr": 10, "listxattr": 11, "llistxattr": 12, "flistxattr": 13,
+    "inotify_init1": 26,
     "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
     "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "mkdirat": 34, "unlinkat": 35,
     "symlinkat": 36, "renameat": 38, "umount2": 39, "mount": 40, "pivot_root": 41, "truncate": 45, "faccessat": 48,
@@ -1195,7 +1205,8 @@ EVERYWHERE = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437,
     "pidfd_getfd": 438, "faccessat2": 439, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443,
-    "process_mrelease": 448, "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467,
+    "process_mrelease": 448, "fchmodat2": 452, "setxattrat": 463, "getxattrat": 464, "listxattrat": 465,
+    "removexattrat": 466, "open_tree_attr": 467,
     "file_setattr": 469,
 }  # fmt: skip
 
@@ -1231,18 +1242,20 @@ reading; the others are for devices."""
 
 
 def seccomp_program(
-    machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = (), brokered: bool = False
+    machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = (), brokered: bool = False, *, apart: bool = False
 ) -> bytes:
     """Return the filter for this architecture. Raises OSError for one whose system calls are not known here.
 
-    `brokered`: init's broker is asked about what changes the file system.
+    `brokered`: init's broker is asked about what changes the file system. `apart`: what Landlock does not restrict of
+    reading is refused, too.
     """
     table = NUMBERS.get(machine)
     if table is None or sys.maxsize < 1 << 32:
         raise OSError(errno.ENOSYS, "no system call filter for this architecture")
     numbers = table | EVERYWHERE
     program = header(machine)
-    for name, body in (inspected(tier, abi, keepers) | (reported(tier) if brokered else {})).items():
+    calls = inspected(tier, abi, keepers) | (reported(tier) if brokered else {}) | (unread() if apart else {})
+    for name, body in calls.items():
         if name in numbers:
             program += test(EQUAL, numbers[name], 0, len(body)) + body
     denied = [numbers[name] for name in denied_names(tier, abi) if name in numbers]
@@ -1310,6 +1323,13 @@ def reported(tier: str) -> "dict[str, list[bytes]]":
         calls[name] = argument(number) + test(ANY_BIT, os.W_OK, 0, 1) + ask + result(ALLOW)
     if tier == "B":
         calls |= dict.fromkeys(ATTRIBUTES.split(), result(UNSUPPORTED))
+    return calls
+
+
+def unread() -> "dict[str, list[bytes]]":
+    """Refuse what tells of files that Landlock lets nobody read: watching a directory, and attributes."""
+    calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
+    calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
     return calls
 
 

@@ -127,12 +127,15 @@ class ToolHostSandbox:
                 f"this machine cannot keep several principals apart ({self._report.separation_reason})"
             )
         real = os.path.realpath(launch.cwd)
-        if not any(real == root or _inside(real, root) for root in map(os.path.realpath, readable)):
+        if not any(real == root or _inside(real, root) for root in readable):
             raise SandboxUnavailableError("the working directory is not within the roots of its principal")
 
     def _readable(self, roots: tuple[str, ...]) -> list[bytes]:
-        """Return the paths that a program can read: its roots and the system's, none of them inside of another one."""
-        found = {*map(os.path.realpath, roots), *self._system}
+        """Return the paths that a program can read: its roots and the system's, none of them inside of another one.
+
+        A root that has been replaced by a link since is left out: whoever did that must not choose what is read.
+        """
+        found = {*(root for root in roots if os.path.realpath(root) == root), *self._system}
         return [os.fsencode(path) for path in sorted(found) if not any(_inside(path, other) for other in found)]
 
     def mode_refusal(self, mode: Mode, directory: str) -> str:

@@ -64,7 +64,7 @@ def _is_hidden(path: str, link: bool, hidden: Sequence[str]) -> bool:
 
 def _leads_into(path: str, within: Sequence[str]) -> bool:
     real = os.path.realpath(path)
-    return any(is_inside(real, os.path.realpath(root)) for root in within)
+    return any(is_inside(real, root) for root in within)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -135,7 +135,7 @@ def _is_within(path: str, within: Sequence[str] | None) -> bool:
         return True
     try:
         real = os.path.realpath(path)
-        return any(is_inside(real, os.path.realpath(root)) for root in within)
+        return any(is_inside(real, root) for root in within)
     except (OSError, ValueError):
         return False
 

@@ -6,25 +6,29 @@ import json
 import os
 import random
 import signal
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.adapters.mcp import pipes, results, tool_listing
 from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import RESTARTED
 from actors.core.context import Mode
 from actors.ports import CancelToken
+from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.mcp import McpState
+from actors.ports.permissions import EVERYTHING, Permissions
 from tests.e2e import processes
 from tests.e2e.patience import eventually, together, within
 from tests.footprint import footprint
-from tests.integration.mcp.conftest import Hub, conversation, server
+from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 
@@ -49,6 +53,25 @@ def test_its_tools_are_listed_when_the_server_starts_and_nothing_stays(hub: Call
     assert [tool.traits.writes for tool in status.tools][:2] == [False, True], "only what the operator calls read-only"
     eventually(lambda: not made.running(), "its end")
     assert made.status().state is McpState.READY
+
+
+def test_a_program_among_the_files_of_a_principal_has_no_say_for_others(
+    hub: Callable[..., Hub], tmp_path: Path
+) -> None:
+    """Many programs look for parts of themselves in their working directory."""
+    (tmp_path / "program.py").write_text(Path(PROGRAM).read_text())
+    permissions = Permissions(frozenset({Mode.RESTRICTED}), (str(tmp_path),), mcp_servers=("t",))
+    servers = [replace(server(name=name), command=(sys.executable, "program.py")) for name in ("t", "u")]
+    made = hub(*servers, permissions=lambda principal: permissions if principal == "bob" else EVERYTHING)
+    bobs = conversation(mode=Mode.RESTRICTED, cwd=str(tmp_path), principal="bob")
+    assert made.all.offer(bobs) == ()
+    assert made.settled().state is McpState.FAILED, "it runs where there are no files of bob's"
+    assert made.all.statuses()[1].state is McpState.STOPPED, "bob may not use it"
+    confined = ConfinedSandbox(made.sandbox, permissions)
+    answer = made.call("where", mode=Mode.RESTRICTED, working_directory=str(tmp_path), sandbox=confined)
+    assert str(tmp_path) in answer.text
+    assert made.all.offer(conversation("c2")) == ()
+    assert made.status().tools == ()
 
 
 def test_a_run_has_the_tools_that_were_known_when_it_began(hub: Callable[..., Hub]) -> None:

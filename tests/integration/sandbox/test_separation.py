@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from actors.adapters.sandbox.probe import with_separation
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
 from actors.ports.confined_sandbox import ConfinedSandbox
@@ -186,6 +187,34 @@ def test_the_attacks_work_where_nothing_keeps_principals_apart(
             failed.append(what)
         shutil.rmtree(here)
     assert failed == []
+
+
+def test_what_landlock_does_not_restrict_of_reading_is_refused_too(confined: ConfinedSandbox, ada: Path) -> None:
+    """Names of files as they are made, and attributes."""
+    attack = (
+        "import ctypes, os, sys; libc = ctypes.CDLL(None); watch = libc.inotify_init1(0); "
+        "print(libc.inotify_add_watch(watch, sys.argv[1].encode(), 0xFFF), libc.inotify_add_watch(libc.inotify_init(), "
+        "sys.argv[1].encode(), 0xFFF)); os.listxattr(sys.argv[1]); print('attributes')"
+    )
+    end = run(confined, f'{PYTHON} "{attack}" {ada.parent / "bob"} 2>/dev/null', cwd=str(ada))
+    assert end.head == b"-1 -1\n"
+
+
+def test_a_root_that_becomes_a_link_is_no_root_any_more(confined: ConfinedSandbox, ada: Path) -> None:
+    """Whoever may write in the directory around a root could choose others to be read."""
+    second = ada.parent / "second"
+    second.mkdir()
+    (second / "secret").write_text("own")
+    both = ConfinedSandbox(confined._sandbox, Permissions(roots=(str(ada), str(second))))
+    assert run(both, f"cat {second}/secret", cwd=str(ada)).head == b"own"
+    (second / "secret").unlink()
+    second.rmdir()
+    second.symlink_to("bob")
+    assert b"theirs" not in run(both, f"cat {second}/secret", cwd=str(ada)).head
+    with pytest.raises(SandboxUnavailableError, match="not within the roots"):
+        run(both, "true", cwd=str(second))
+    with pytest.raises(ValueError, match="not within"):
+        LocalWorkspace().check(str(second), (str(ada), str(second)))
 
 
 def test_what_programs_need_of_the_system_is_there(confined: ConfinedSandbox, ada: Path) -> None:

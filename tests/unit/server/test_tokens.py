@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -12,6 +13,7 @@ import pytest
 from actors.core.context import Mode
 from actors.core.errors import Rejected
 from actors.ports.permissions import NOTHING, Permissions
+from server.auth import token_file
 from server.auth.authentication import OWN_USER, Authentication, Caller
 from server.auth.authorization import check_role
 from server.auth.local_token import TokenUnusableError
@@ -138,6 +140,26 @@ def test_a_file_that_others_can_read_opens_to_nobody(world: World, tmp_path: Pat
         world.file.read()
 
 
+def test_a_file_that_can_be_used_again_is(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has read why it is refused mends it, which changes nothing of its content; and descriptors come back."""
+    _, text = world.file.create("ada", Role.USER, world.now)
+    (tmp_path / FILE).chmod(0o644)
+    assert world.caller(text) is None
+    (tmp_path / FILE).chmod(0o600)
+    assert world.caller(text)
+    world.file.create("ada", Role.USER, world.now)
+    with monkeypatch.context() as broken:
+        broken.setattr(token_file, "open_regular", _no_descriptors)
+        world.clock += 1.0
+        assert world.caller(text) is None
+    world.clock += 1.0
+    assert world.caller(text)
+
+
+def _no_descriptors(_path: Path) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def test_no_token_is_lost_when_several_programs_make_one(world: World, tmp_path: Path) -> None:
     made: list[Any] = []
 
@@ -197,6 +219,11 @@ def test_principals_are_as_the_file_has_them() -> None:
         ("ada", {"roots": "/srv"}, "principals.ada.roots: must be a list"),
         ("ada", {"roots": ["srv"]}, "'srv' must be an absolute path"),
         ("ada", {"roots": ["/srv/.."]}, "and not /"),
+        ("ada", {"roots": ["//"]}, "and not /"),
+        ("ada", {"roots": ["/proc/self/root"]}, "and not /"),
+        ("ada", {"roots": ["/srv\0"]}, "and not /"),
+        ("ada", {"roots": ["/proc"]}, "there all processes can be seen"),
+        ("ada", {"roots": ["/dev/shm"]}, "must hold files of its own"),
         ("ada", {"roots": [], "role": "admin"}, "principals.ada.role: must be one of reader, user, operator"),
         ("ada", {"roots": [], "modes": ["all"]}, "must be one of restricted"),
         ("ada", {"roots": [], "modes": "restricted"}, "must be a list of restricted"),
@@ -207,3 +234,11 @@ def test_principals_are_as_the_file_has_them() -> None:
 def test_what_is_wrong_with_a_principal_is_said(name: str, table: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         principals_from_tables({name: table})
+
+
+def test_roots_are_the_directories_that_links_lead_to_at_the_start(tmp_path: Path) -> None:
+    """Whoever may replace the link later does not choose what is read then."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    found = principals_from_tables({"ada": {"roots": [str(tmp_path / "link")]}})
+    assert found["ada"].permissions.roots == (str(tmp_path / "real"),)
