@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from actors.adapters.tools import call_subjects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from actors.core.approval.approval_rules import ApprovalRule, CallSubject
     from actors.core.content import ToolUse
@@ -31,11 +31,11 @@ class NothingKept:
     def forget(self, conversation_id: str) -> None:
         pass
 
-    def subject(self, call: ToolUse, working_directory: str) -> CallSubject:
-        return call_subjects.subject_of(call.name, json.loads(call.input), working_directory)
+    def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
+        return call_subjects.subject_of(call.name, json.loads(call.input), working_directory, within)
 
-    def prepared_rule(self, rule: ApprovalRule) -> ApprovalRule:
-        return call_subjects.prepared_rule(rule)
+    def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
+        return call_subjects.prepared_rule(rule, within)
 
 
 class FunctionTool:

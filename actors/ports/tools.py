@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -180,14 +180,18 @@ class Toolbox(Protocol):
         """Parse and validate the JSON arguments of a call. Raises InvalidToolInputError."""
         ...
 
-    def subject(self, call: ToolUse, working_directory: str) -> CallSubject:
-        """Return what a call is about, for approval rules. Reads links, so that it may block."""
+    def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
+        """Return what a call is about, for approval rules.
+
+        Reads links, `within` these directories only if they are given, so that it may block.
+        """
         ...
 
-    def prepared_rule(self, rule: ApprovalRule) -> ApprovalRule:
+    def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
         """Return an approval rule as it is kept: with the words of its command, and its directory without links.
 
-        Reads links, so that it may block. Raises InvalidApprovalRuleError.
+        Reads links, `within` these directories only if they are given, so that it may block. Raises
+        InvalidApprovalRuleError.
         """
         ...
 

@@ -265,7 +265,7 @@ class ModelRequests:
             self._refuse(effect, resource_failure(full))
             return
         token = begin()
-        find = functools.partial(model_choice.find, self._services, effect.model, token)
+        find = functools.partial(model_choice.find, self._services, effect.model, record.principal, token)
         build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
         judge = functools.partial(offered_tools.judged, tools=record.profile.client_tools)
         subjects = functools.partial(call_subjects, self._services, record)
@@ -310,4 +310,5 @@ def call_subjects(
     """Return what the calls of a response are about; () if nothing depends on it: no question, no approval rule."""
     if record.approval_policy is ApprovalPolicy.AUTO and not (record.approval_rules or services.approval_rules):
         return ()
-    return tuple(services.toolbox.subject(call, record.cwd) for call in tool_uses(content))
+    roots = services.permissions(record.principal).roots
+    return tuple(services.toolbox.subject(call, record.cwd, roots) for call in tool_uses(content))

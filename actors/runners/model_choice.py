@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from actors.core.errors import ErrorKind, LlmFailure
 from actors.messages.commands import (
     ConversationCommand,
     CreateConversationCommand,
@@ -12,6 +13,7 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.ports import CancelToken, Model, ModelFailedError
+from actors.runtime import validation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,14 +38,20 @@ def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None
             services.models.learn(name, cancel)
 
 
-def find(services: Services, name: str, cancel: CancelToken) -> Model:
-    """Return the model of a conversation, asking providers if necessary (runner's thread). Raises ModelFailedError."""
+def find(services: Services, name: str, principal: str, cancel: CancelToken) -> Model:
+    """Return the model of a conversation, asking providers if necessary (runner's thread). Raises ModelFailedError.
+
+    What the principal may use can have changed since the conversation was given this model.
+    """
+    if not services.permissions(principal).allows_model(name):
+        text = f"This principal may not use the model {name}: give the conversation another one."
+        raise ModelFailedError(LlmFailure(ErrorKind.INVALID_REQUEST, text))
     model = services.models.get(name)
     if model is None:
         services.models.learn(name, cancel)
         model = services.models.get(name)
     if model is None:
-        raise ModelFailedError(services.models.refusal(name))
+        raise ModelFailedError(validation.model_refusal(services, name, principal))
     return model
 
 

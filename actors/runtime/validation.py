@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from actors.core.context import Mode
-from actors.core.errors import Reason, Rejected
+from actors.core.errors import LlmFailure, Reason, Rejected
 
 if TYPE_CHECKING:
     from actors.ports import Model
@@ -28,8 +30,16 @@ def offered_model(services: Services, name: str, principal: str) -> Model:
     if not services.permissions(principal).allows_model(name):
         raise Rejected(Reason.MODEL_UNAVAILABLE, f"this principal may not use the model {name}")
     if not services.models.offers(name):
-        raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)
+        raise Rejected(Reason.MODEL_UNAVAILABLE, model_refusal(services, name, principal).message)
     return served_model(services, name)
+
+
+def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
+    """Return why no provider serves a model. Whoever may use only some is not told which others there are."""
+    failure = services.models.refusal(name)
+    if services.permissions(principal).models is None:
+        return failure
+    return replace(failure, message=f"the model {name!r} is not available; ListModels names those that are")
 
 
 def served_model(services: Services, name: str) -> Model:

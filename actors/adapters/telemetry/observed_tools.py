@@ -10,7 +10,7 @@ from actors.ports import Clock, SandboxUnavailableError, Tool, Toolbox, ToolCont
 from actors.ports.telemetry import Telemetry, ToolCall, ToolEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from actors.core.approval.approval_rules import ApprovalRule, CallSubject
     from actors.core.content import ToolUse
@@ -42,11 +42,11 @@ class ObservedToolbox:
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         return self._toolbox.parse(name, raw)
 
-    def subject(self, call: ToolUse, working_directory: str) -> CallSubject:
-        return self._toolbox.subject(call, working_directory)
+    def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
+        return self._toolbox.subject(call, working_directory, within)
 
-    def prepared_rule(self, rule: ApprovalRule) -> ApprovalRule:
-        return self._toolbox.prepared_rule(rule)
+    def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
+        return self._toolbox.prepared_rule(rule, within)
 
     def jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
         return self._toolbox.jobs(conversation_id, wider_than)

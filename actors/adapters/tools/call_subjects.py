@@ -17,29 +17,37 @@ from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubjec
 from actors.ports import InvalidApprovalRuleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 TREE_TOOLS = frozenset(["search", "keyword_search"])
 """Tools that read everything beneath a directory."""
 
+MAX_LINKS = 40
+"""Links of one path that are followed, as many as Linux does."""
 
-def subject_of(name: str, arguments: Mapping[str, Any], working_dir: str) -> CallSubject:
-    """Return what a call of one of our tools is about; its arguments fit the tool's schema. Reads links."""
+
+def subject_of(
+    name: str, arguments: Mapping[str, Any], working_dir: str, within: Sequence[str] | None = None
+) -> CallSubject:
+    """Return what a call of one of our tools is about; its arguments fit the tool's schema.
+
+    Reads links, but only those `within` these directories, if they are given.
+    """
     if name == "bash":
         return shell_subject(arguments.get("cmd", ""))
     if name in TREE_TOOLS:
-        tree = _repository(working_dir) if name == "keyword_search" else arguments.get("path", ".")
-        return CallSubject(trees=(real_path(tree, working_dir),))
+        tree = _repository(working_dir, within) if name == "keyword_search" else arguments.get("path", ".")
+        return CallSubject(trees=(real_path(tree, working_dir, within),))
     if name == spawn_sub_agent.SPEC.name:
         return CallSubject(
             also_reads=tuple(
-                real_path(path, real_path(task.get("cwd", ""), working_dir))
+                real_path(path, real_path(task.get("cwd", ""), working_dir, within), within)
                 for task in arguments["tasks"]
                 for path in task.get("read_first", ())
             )
         )
     if "path" in arguments:
-        return CallSubject(paths=(real_path(arguments["path"], working_dir),))
+        return CallSubject(paths=(real_path(arguments["path"], working_dir, within),))
     return CallSubject()
 
 
@@ -55,16 +63,42 @@ def shell_subject(text: str) -> CallSubject:
     return CallSubject(text, commands, inner)
 
 
-def real_path(path: str, working_dir: str) -> str:
-    """Return the absolute path without links; parts that do not exist stay as they are."""
+def real_path(path: str, working_dir: str, within: Sequence[str] | None = None) -> str:
+    """Return the absolute path without links; parts that do not exist stay as they are.
+
+    Only links `within` these real directories are followed, if they are given: where others lead is told to nobody who
+    cannot read there.
+    """
     try:
+        if within is not None:
+            return _followed(os.path.join(working_dir, path), within)
         return os.path.realpath(os.path.join(working_dir, path))
     except (OSError, ValueError):
         return posixpath.normpath(posixpath.join(working_dir, path))
 
 
-def prepared_rule(rule: ApprovalRule) -> ApprovalRule:
-    """Return a rule with the words of its command, and its directory without links.
+def _followed(path: str, within: Sequence[str]) -> str:
+    """Return an absolute path without the links in these directories. Raises OSError or ValueError."""
+    found, left, links = "/", path.split("/")[::-1], 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            found = os.path.dirname(found)
+        elif part not in {"", "."}:
+            found = os.path.join(found, part)
+            if links < MAX_LINKS and any(_is_in(found, folder) for folder in within) and os.path.islink(found):
+                target, links = os.readlink(found), links + 1
+                left += target.split("/")[::-1]
+                found = "/" if target.startswith("/") else os.path.dirname(found)
+    return found
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder}/")
+
+
+def prepared_rule(rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
+    """Return a rule with the words of its command, and its directory without links (see `real_path`).
 
     Raises InvalidApprovalRuleError for a command that is not one simple command where it must be, a directory that is
     not absolute, and permission for whatever begins with an interpreter or wrapper.
@@ -72,7 +106,7 @@ def prepared_rule(rule: ApprovalRule) -> ApprovalRule:
     if rule.path:
         if not rule.path.startswith("/"):
             raise InvalidApprovalRuleError("path", "must be an absolute directory")
-        return replace(rule, path=real_path(rule.path, "/"))
+        return replace(rule, path=real_path(rule.path, "/", within))
     if rule.command:
         subject = shell_subject(rule.command)
         if not subject.text:
@@ -99,12 +133,13 @@ def _prepared_prefix(rule: ApprovalRule) -> ApprovalRule:
     return replace(rule, command_prefix=rule.command_prefix.strip(), words=command.words)
 
 
-def _repository(working_dir: str) -> str:
+def _repository(working_dir: str, within: Sequence[str] | None) -> str:
     """Return the directory of the git repository around the working directory, or the working directory."""
     directory = working_dir
     while not os.path.lexists(os.path.join(directory, ".git")):
         parent = os.path.dirname(directory)
-        if parent == directory:
+        outside = within is not None and not any(parent == each or _is_in(parent, each) for each in within)
+        if parent == directory or outside:
             return working_dir
         directory = parent
     return directory

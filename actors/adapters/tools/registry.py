@@ -25,7 +25,7 @@ from actors.ports.json_schema import JsonSchema, shortened
 from actors.ports.tools import input_misfit, parse_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from actors.core.approval.approval_rules import ApprovalRule
     from actors.core.content import ToolUse
@@ -94,17 +94,17 @@ class StandardToolbox:
         """Return the tool of this name; None for unknown tools and for those that the core handles itself."""
         return self._tools.get(name)
 
-    def subject(self, call: ToolUse, working_directory: str) -> CallSubject:
+    def subject(self, call: ToolUse, working_directory: str, within: Sequence[str] | None = None) -> CallSubject:
         """Return what a call is about, for approval rules: nothing, if its input does not fit, since it never runs."""
         try:
             arguments = self.parse(call.name, call.input)
         except InvalidToolInputError:
             return CallSubject()
-        return call_subjects.subject_of(call.name, arguments, working_directory)
+        return call_subjects.subject_of(call.name, arguments, working_directory, within)
 
-    def prepared_rule(self, rule: ApprovalRule) -> ApprovalRule:
+    def prepared_rule(self, rule: ApprovalRule, within: Sequence[str] | None = None) -> ApprovalRule:
         """Return an approval rule as it is kept. Raises InvalidApprovalRuleError."""
-        return call_subjects.prepared_rule(rule)
+        return call_subjects.prepared_rule(rule, within)
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         """Parse and validate arguments from raw JSON. Raises InvalidToolInputError, whose text says what to change."""

@@ -25,15 +25,18 @@ _BRANCH = re.compile(rb"ref: refs/heads/([^\x00-\x20\x7f~^:?*\[\\]{1,255})")
 Refusal = Callable[[str], str]
 
 
-def repository_root(directory: str) -> str:
-    """Return the root of the repository that this real directory is in, or ""."""
+def repository_root(directory: str, allowed: Callable[[str], bool] = lambda _path: True) -> str:
+    """Return the root of the repository that this real directory is in, or "".
+
+    A `.git` that is not `allowed` by its path is not looked at.
+    """
     try:
         trusted = {0, os.geteuid(), os.stat(directory).st_uid}
     except OSError:
         return ""
     folder = directory
     while True:
-        if _is_root(folder, trusted):
+        if allowed(os.path.join(folder, ".git")) and _is_root(folder, trusted):
             return folder
         if folder == "/":
             return ""

@@ -75,9 +75,7 @@ class LocalWorkspace(Workspace):
         """Return the description of a checked directory for the system prompt; unreadable parts are omitted."""
         if not _is_within(directory, within):
             return WorkspaceContext(directory)
-        root = repository_root(directory)
-        if not _is_within(root or directory, within):
-            root = ""
+        root = repository_root(directory, lambda path: _is_within(path, within))
 
         def refusal(real: str) -> str:
             return self._refusal(real) if _is_within(real, within) else "it belongs to others"

@@ -26,7 +26,7 @@ def make(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: 
     Raises InvalidFieldError, whose field is one of the rule.
     """
     try:
-        prepared = services.toolbox.prepared_rule(wanted)
+        prepared = services.toolbox.prepared_rule(wanted, services.permissions(unit.record.principal).roots)
     except InvalidApprovalRuleError as invalid:
         raise InvalidFieldError(invalid.field, str(invalid)) from None
     rules = unit.record.approval_rules

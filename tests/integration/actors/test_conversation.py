@@ -48,6 +48,7 @@ from actors.messages.refusals import (
     UnknownConversationError,
 )
 from actors.ports import ToolOutput, ToolTransientError
+from actors.ports.permissions import EVERYTHING
 
 World = Any
 
@@ -420,6 +421,20 @@ def test_a_conversation_that_cannot_be_is_not_created(world: World, fields: dict
     request = msgspec.structs.replace(CreateConversationCommand("tester", "/tmp"), **fields)
     with refused(reason):
         world.supervisor.create(request).result(60)
+
+
+def test_a_model_that_a_principal_may_not_use_any_more_is_not_asked(make_world: Any) -> None:
+    """The settings may have changed since the conversation was given its model; others are not named to it."""
+    allowed = [EVERYTHING]
+    world = make_world(permissions=lambda _principal: allowed[0])
+    talk = world.create()
+    allowed[0] = msgspec.structs.replace(EVERYTHING, models=("gpt-*",))
+    talk.send("hello")
+    assert "may not use the model" in talk.rest(Error).message
+    with pytest.raises(Rejected) as refusal:
+        talk.ask(UpdateConversationCommand(model="gpt-0"))
+    assert refusal.value.reason is Reason.MODEL_UNAVAILABLE
+    assert talk.record.model not in str(refusal.value)
 
 
 def test_single_labels_and_amounts_change_and_the_others_stay(world: World) -> None:

@@ -205,12 +205,12 @@ def _nowhere(path: Path) -> None:
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a link out of the repository": (_link_out, "it leads out of the repository"),
     "a link through a folder outside": (_folder_out, "it leads out of the repository"),
-    "a link to a device": (_device, "it is not a regular file"),
+    "a link to a device": (_device, "it leads out of the repository"),
     "a FIFO that nobody writes to": (os.mkfifo, "it is not a regular file"),
     "a directory": (Path.mkdir, "it is not a regular file"),
     "a socket": (_unix_socket, "it is not a regular file"),
     "a circle": (_circle, "it cannot be read"),
-    "a link to nowhere": (_nowhere, "it cannot be read"),
+    "a link to nowhere": (_nowhere, "it leads out of the repository"),
 }
 
 
@@ -325,3 +325,21 @@ def test_nothing_stays_open(root: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for _ in range(10):
         assert workspace.LocalWorkspace().surroundings(str(root)).instructions
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+# --- those of a principal ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["AGENTS.md", ".git"])
+def test_a_link_to_the_files_of_others_does_not_tell_what_is_there(tmp_path: Path, name: str) -> None:
+    own, others = tmp_path / "own", tmp_path / "others"
+    own.mkdir()
+    (others / "directory" / "HEAD").mkdir(parents=True)
+    (others / "file").write_text("text")
+    os.mkfifo(others / "pipe")
+    seen = set[str]()
+    for target in ("missing", "file", "directory", "pipe", "file/below"):
+        (own / name).symlink_to(others / target)
+        seen.add(repr(LocalWorkspace().surroundings(str(own), (str(own),))))
+        (own / name).unlink()
+    assert len(seen) == 1

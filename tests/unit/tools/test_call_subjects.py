@@ -99,3 +99,30 @@ def test_a_rule_is_kept_with_its_words_and_its_real_directory(project: Path) -> 
     assert TOOLS.prepared_rule(ApprovalRule("", Action.DENY, command_prefix="bash")).words == ("bash",)
     with pytest.raises(InvalidApprovalRuleError):
         TOOLS.prepared_rule(ApprovalRule("", Action.ALLOW, path="src"))
+
+
+@pytest.mark.parametrize(
+    ("path", "real"),
+    [
+        ("a", "src/a"),
+        ("out/id", "keys/id"),
+        ("out/onwards/id", "keys/onwards/id"),
+        ("../keys/onwards", "keys/onwards"),
+        ("out/../keys/onwards", "keys/onwards"),
+        ("loop/x", "src/loop/x"),
+        ("/proc/self/cwd", "/proc/self/cwd"),
+    ],
+)
+def test_links_among_the_files_of_others_are_not_read_for_a_principal(project: Path, path: str, real: str) -> None:
+    """Where they lead, and what processes have open, comes back in questions and rules."""
+    (project / "keys" / "onwards").symlink_to("/somewhere")
+    (project / ".git").mkdir()
+    roots, place = (str(project / "src"),), str(project / "src")
+    arguments = json.dumps({"path": path, "pattern": "x"})
+    assert TOOLS.subject(ToolUse("t", "search", arguments), place, roots).trees == (str(project / real),)
+    rule = ApprovalRule("r", Action.ALLOW, path=str(project / "src" / path))
+    assert TOOLS.prepared_rule(rule, roots).path == str(project / real)
+    below = str(project / "src" / "inner")
+    of_words = ToolUse("t", "keyword_search", json.dumps({"query": "x", "search_terms": ["x"]}))
+    assert TOOLS.subject(of_words, below, roots).trees == (below,)
+    assert TOOLS.subject(of_words, below).trees == (str(project),)
