@@ -197,7 +197,8 @@ async def _call(
     try:
         request = decode(raw)
     except DecodeError:
-        raise MalformedRequestError(("", "the request is no message of the contract")) from None
+        text = "the request is no message of the contract; is the client of another version?"
+        raise MalformedRequestError(("", text)) from None
     call.asked(request)
     check(request)
     try:
