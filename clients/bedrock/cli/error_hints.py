@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from bedrock.errors import AgentBusy, ApprovalNeeded, Archived, AwaitingApproval, BedrockError, NotFound, RevisionTooOld
+from bedrock.errors import (
+    AgentBusy,
+    ApprovalNeeded,
+    Archived,
+    AwaitingApproval,
+    BedrockError,
+    NotForkable,
+    NotFound,
+    RevisionTooOld,
+)
 
 _COMMAND_LINE: dict[type[BedrockError], str] = {
     AgentBusy: "Wait for the end of the run, or end it with `bedrock cancel NAME`; then try again.",
     AwaitingApproval: "Answer with `bedrock approve NAME` or `bedrock deny NAME`, or cancel; then try again.",
     ApprovalNeeded: "Answer with `bedrock approve NAME` or `bedrock deny NAME`.",
     Archived: "Put it back on the list first: `bedrock archive --undo NAME`.",
+    NotForkable: "`bedrock cycles NAME` lists its runs.",
     RevisionTooOld: "",
 }
 _CHAT: dict[type[BedrockError], str] = {

@@ -16,7 +16,7 @@ ALL = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubc
 @pytest.mark.parametrize("kind", [each for each in ALL if each is not errors.ApprovalNeeded])
 def test_no_advice_names_an_argument_or_a_method(kind: type[errors.BedrockError], in_chat: bool) -> None:
     advice = what_to_do(kind("refused"), in_chat=in_chat)
-    assert not re.search(r"\w=|`(unarchive|approve|deny|ask)`|ask for events", advice)
+    assert not re.search(r"\w=|`(unarchive|approve|deny|ask)`|ask for events|request cycle", advice)
 
 
 def test_a_chat_says_what_its_keys_do_while_the_agent_is_busy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bedrock import v1
+from bedrock.cli.display import live_list
 from bedrock.cli.display.live_list import Listing
 from bedrock.cli.text.style import Paint, cells
 from bedrock.conversations import ConversationListEvent
@@ -65,3 +66,15 @@ def test_a_table_fits_the_terminal_and_counts_what_it_leaves_out() -> None:
 
 def test_a_title_cannot_control_the_terminal() -> None:
     assert "\x1b" not in "".join(table(changed("a", 1, title="\x1b]0;x\x07evil")))
+
+
+def test_a_line_names_a_conversation_by_its_slug_as_long_as_it_is_known() -> None:
+    gone = [
+        v1.WatchConversationsResponse(conversation_unmatched="conversations/c1"),
+        v1.WatchConversationsResponse(conversation_deleted="conversations/c1"),
+    ]
+    line, slugs = live_list._line, {"conversations/c1": "calm-otter"}
+    assert line(ConversationListEvent.from_proto(gone[0]), PLAIN, slugs) == "calm-otter  does not match any more"
+    assert line(ConversationListEvent.from_proto(gone[1]), PLAIN, slugs) == "conversations/c1  deleted"
+    assert line(changed("calm-otter", 1), PLAIN, slugs) == "calm-otter  tool executing"
+    assert slugs == {"conversations/calm-otter": "calm-otter"}

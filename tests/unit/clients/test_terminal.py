@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from bedrock import Approval, Client, v1
 from bedrock.cli.chat.prompt import prompt_text
+from bedrock.cli.display.approval_prompt import replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.style import Paint
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bedrock.cli.chat.session import ChatSession
+    from bedrock.types import Mode
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def test_a_key_grants_the_workspace_mode_in_place_of_the_unrestricted_one(
 
 
 @pytest.mark.parametrize(
-    ("asked", "replies"),
+    ("asked", "line"),
     [
         (
             question("bash", None, allows(command="git push -f"), allows(command_prefix="git push")),
@@ -90,15 +92,24 @@ def test_a_key_grants_the_workspace_mode_in_place_of_the_unrestricted_one(
         (question("request_mode_upgrade"), "[y]es  [n]o "),
     ],
 )
-def test_always_is_offered_only_where_it_means_more_than_yes(asked: Approval, replies: str) -> None:
+def test_always_is_offered_only_where_it_means_more_than_yes(asked: Approval, line: str) -> None:
     session = SimpleNamespace(
         transcript=SimpleNamespace(unfinished=lambda room: []),
         question=asked,
         agent_lines=list,
         open_questions=1,
+        view=SimpleNamespace(mode="restricted"),
     )
     shown = prompt_text(cast("ChatSession", session), Paint(False), 10)
-    assert shown == replies + USER_MARK
+    assert shown == line + USER_MARK
+
+
+@pytest.mark.parametrize(("mode", "offered"), [("restricted", True), ("workspace", False)])
+def test_the_workspace_mode_is_offered_where_it_is_not_the_mode_already(mode: Mode, offered: bool) -> None:
+    asked = Approval.from_proto(
+        v1.PendingApproval(mode_upgrade=v1.PendingApproval.ModeUpgrade(mode=v1.MODE_UNRESTRICTED))
+    )
+    assert ("[w]orkspace only" in replies(asked, Paint(False), mode)) is offered
 
 
 def test_the_tree_of_sub_agents_is_above_what_is_being_written_and_the_prompt() -> None:

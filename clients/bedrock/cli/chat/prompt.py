@@ -189,4 +189,4 @@ def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
     above = paint.text(*(part for line in lines for part in (line, "\n")))
     if asked is None:
         return above + paint.bold(USER_MARK)
-    return above + replies(asked, paint) + paint.bold(USER_MARK)
+    return above + replies(asked, paint, session.view.mode) + paint.bold(USER_MARK)

@@ -131,14 +131,14 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
     return rules
 
 
-def replies(asked: Asked, paint: Paint) -> SafeText:
-    """Return the keys that answer a question, as a line."""
+def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
+    """Return the keys that answer a question, as a line; `mode` is that of the conversation."""
     rules = rules_by_key(asked)
     always = ", ".join(
         _ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules.values()
     )
     always = f" always: {always} " if always else ""
-    narrower = " [w]orkspace only " if offers_workspace(asked) else ""
+    narrower = " [w]orkspace only " if offers_workspace(asked) and mode != "workspace" else ""
     return paint.careful(f"[y]es  [n]o {always}{narrower}")
 
 

@@ -35,9 +35,9 @@ async def watch_list(address: str | None, output: str, wanted: str = "") -> None
         elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             await _draw(entries)
         else:
-            paint = Paint.for_stream(sys.stdout)
+            paint, slugs = Paint.for_stream(sys.stdout), dict[str, str]()
             async for entry in entries:
-                if line := _line(entry, paint):
+                if line := _line(entry, paint, slugs):
                     print_line(line)
 
 
@@ -53,13 +53,14 @@ async def _draw(entries: AsyncIterator[ConversationListEvent]) -> None:
             block.show(table.lines(paint, size.columns - 1, size.lines - MARGIN))
 
 
-def _line(entry: ConversationListEvent, paint: Paint) -> SafeText:
-    if entry.kind == "conversation_deleted":
-        return paint.flat(entry.conversation_deleted) + "  deleted"
-    if entry.kind == "conversation_unmatched":
-        return paint.flat(entry.conversation_unmatched) + "  does not match any more"
+def _line(entry: ConversationListEvent, paint: Paint, slugs: dict[str, str]) -> SafeText:
+    """Return the line of a change; `slugs` has those shown so far, by the names of conversations, and is kept up."""
+    if gone := entry.conversation_deleted or entry.conversation_unmatched:
+        ending = "  deleted" if entry.conversation_deleted else "  does not match any more"
+        return paint.flat(slugs.pop(gone, gone)) + ending
     if (changed := entry.conversation_changed) is None:
         return SafeText()
+    slugs[changed.name] = changed.slug
     state = "archived" if changed.archive_time else _state(changed)
     titled = ("  ", paint.flat(changed.title)) if changed.title else ()
     return paint.text(paint.flat(changed.slug), "  ", state, *titled)
