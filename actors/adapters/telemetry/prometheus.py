@@ -2,14 +2,69 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
 from actors.adapters.telemetry.metrics import METRICS, Kind, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+MAX_READERS = 8
+"""Maximum number of connections at a time: more are closed at once, so that they take no descriptors from clients."""
+
+READ_SECONDS = 5.0
+"""Seconds after which a connection that sends nothing is closed."""
+
+
+class _Handler(WSGIRequestHandler):
+    """Answers one request, and writes nothing of it to stderr."""
+
+    timeout = READ_SECONDS
+
+    def log_message(self, format: str, *_: Any) -> None:  # noqa: A002 -- the name of the base class
+        """Say nothing."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers each of a few connections on a thread of its own."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, *arguments: Any) -> None:
+        self._free = threading.BoundedSemaphore(MAX_READERS)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection, or close it if there are too many."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection (thread of its own)."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a connection that broke off."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class Prometheus:
@@ -20,7 +75,11 @@ class Prometheus:
         self._registry = CollectorRegistry()
         self._families: dict[Metric, Any] = {metric: self._family(metric) for metric in METRICS}
         self._adders: dict[tuple[Metric, tuple[str, ...]], Callable[[float], None]] = {}
-        self._server, self._thread = start_http_server(port, host, self._registry)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        server = _Server6 if family is socket.AF_INET6 else _Server
+        self._server = make_server(str(address[0]), port, make_wsgi_app(self._registry), server, _Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="bedrock-metrics", daemon=True)
+        self._thread.start()
         self.port: int = self._server.server_port
         """The port that was chosen."""
 
