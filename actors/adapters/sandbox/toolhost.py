@@ -1075,12 +1075,14 @@ def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
 
 
 def around(folder: bytes, protected: list[bytes]) -> "Iterator[bytes]":
-    """Yield the fewest paths that cover `folder` without the protected ones."""
+    """Yield the fewest paths that cover `folder` without the protected ones; none if it is, or lies in, one of them."""
+    if any(within(folder, path) for path in protected):
+        return
     if not any(within(path, folder) for path in protected):
         yield folder
         return
     for entry in os.scandir(folder):
-        if entry.path not in protected and not entry.is_symlink():
+        if not entry.is_symlink():
             yield from around(entry.path, protected)
 
 

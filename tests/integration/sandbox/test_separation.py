@@ -200,6 +200,19 @@ def test_what_landlock_does_not_restrict_of_reading_is_refused_too(confined: Con
     assert end.head == b"-1 -1\n"
 
 
+@pytest.mark.parametrize("tier", REPORTS)
+def test_what_nobody_may_read_is_not_read_as_a_root_either(tier: str, ada: Path) -> None:
+    bob = ada.parent / "bob"
+    sandbox = ToolHostSandbox(REPORTS[tier], protected=[str(bob)])
+    try:
+        roots = (str(ada), str(bob), str(bob / "deep"))
+        end = run(ConfinedSandbox(sandbox, Permissions(roots=roots)), "cat mine links/*/* links/*/*/*", cwd=str(ada))
+    finally:
+        sandbox.close()
+    assert b"mine\n" in end.head
+    assert b"theirs" not in end.head
+
+
 def test_a_root_that_becomes_a_link_is_no_root_any_more(confined: ConfinedSandbox, ada: Path) -> None:
     """Whoever may write in the directory around a root could choose others to be read."""
     second = ada.parent / "second"
