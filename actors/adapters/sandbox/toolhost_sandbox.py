@@ -138,6 +138,18 @@ class ToolHostSandbox:
         found = {*(root for root in roots if os.path.realpath(root) == root), *self._system}
         return [os.fsencode(path) for path in sorted(found) if not any(_inside(path, other) for other in found)]
 
+    def _path_of(self, launch: Launch) -> dict[str, str]:
+        """Return the PATH of a program that reads only some paths, without the directories that it does not read.
+
+        Where it could still see that there is a program, it would try to run it, and not go on to the next directory.
+        """
+        if launch.readable is None or "PATH" not in launch.env:
+            return {}
+        readable = [os.fsdecode(path) for path in self._readable(launch.readable)]
+        named = ((folder, os.path.realpath(folder)) for folder in launch.env["PATH"].split(":"))
+        found = [folder for folder, real in named if any(real == path or _inside(real, path) for path in readable)]
+        return {"PATH": ":".join(found) or os.defpath}
+
     def mode_refusal(self, mode: Mode, directory: str) -> str:
         """Return why a mode cannot be enforced in a directory, "" if it can."""
         match mode:
@@ -289,7 +301,8 @@ class ToolHostSandbox:
         namespace = self._report.pid_namespace if closed else self._namespace and not restricted
         hides = closed or (namespace and self._report.hides_protected)
         hidden = self._to_hide(launch.cwd) if hides or restricted else ()
-        env = {**launch.env, orphans.VARIABLE: str(trace.number), **(_at_home_in(directory) if restricted else {})}
+        home = _at_home_in(directory) if restricted else {}
+        env = {**launch.env, **self._path_of(launch), orphans.VARIABLE: str(trace.number), **home}
         description: dict[str, Any] = {
             "argv": [_bytes(argument) for argument in launch.argv],
             "python": launch.python,

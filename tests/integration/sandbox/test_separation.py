@@ -242,6 +242,16 @@ def test_what_programs_need_of_the_system_is_there(confined: ConfinedSandbox, ad
     assert "x" in lines
 
 
+def test_programs_that_cannot_be_read_are_not_in_the_way(confined: ConfinedSandbox, ada: Path) -> None:
+    """The server's PATH may begin with directories of the operator's home, where the same programs are."""
+    own = ada.parent / "operator"
+    own.mkdir()
+    (own / "id").write_text("#!/bin/sh\n")
+    (own / "id").chmod(0o755)
+    end = run(confined, "id -u; echo $PATH", cwd=str(ada), env={"PATH": f"{own}:/usr/bin:/bin"})
+    assert end.head.decode().splitlines() == [str(os.geteuid()), "/usr/bin:/bin"]
+
+
 def test_the_servers_own_programs_in_python_run(confined: ConfinedSandbox, ada: Path) -> None:
     source = (
         "import sys, json, difflib; from actors.adapters.tools.workers import read_file; print(open('mine').read())"
