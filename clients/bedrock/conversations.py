@@ -112,7 +112,10 @@ class ClientTool(Value[v1.ClientTool]):
         if self.input_schema:
             proto.input_schema.update(self.input_schema)
         if self.timeout:
-            proto.timeout.FromTimedelta(self.timeout)
+            try:
+                proto.timeout.FromTimedelta(self.timeout)
+            except AttributeError:  # how protobuf tells that it is of another type
+                raise TypeError(f"timeout: must be a timedelta, not {self.timeout!r}") from None
         object.__setattr__(self, "proto", proto)
 
 

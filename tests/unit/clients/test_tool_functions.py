@@ -133,3 +133,8 @@ def test_an_asynchronous_function_is_for_an_event_loop(client: Client) -> None:
     with pytest.raises(TypeError, match="client_tools: must be a list"):
         client.create(client_tools="order")  # type: ignore[arg-type]
     assert client.create(client_tools=[ClientTool("find")]).name
+
+
+def test_a_timeout_that_is_no_timedelta_is_told_by_its_name() -> None:
+    with pytest.raises(TypeError, match="timeout: must be a timedelta, not 6"):
+        ClientTool("find", timeout=6)  # type: ignore[arg-type]
