@@ -11,6 +11,7 @@ import pytest
 from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite.store import open_store
 from actors.conversation.commands.forking import forked_conversation
+from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import Image, Message, MessageType, SystemKind, Text, ToolUse, Usage, text_of
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.errors import ErrorKind, Reason, Rejected
@@ -343,7 +344,7 @@ def test_what_begins_afresh_and_that_all_else_is_taken_over(world: World) -> Non
         "title": "Flowers",
         "labels": {"a": "b"},
         "system_prompt": "You.",
-        "always_approved": ("x",),
+        "approval_rules": (ApprovalRule("r", Action.ALLOW, tool="x"),),
     }
     taken |= {"approval_policy": ApprovalPolicy.ASK_ALL, "follow_up_policy": FollowUpPolicy.COMPLETED_ONLY}
     taken |= {"budget": Budget(1, 2, 3), "mode": Mode.UNRESTRICTED}

@@ -267,9 +267,9 @@ def test_retry_after_comes_with_retryable_refusals_only() -> None:
 
 OF_THE_MACHINE = frozenset({
     ErrorKind.CANCELLED, ErrorKind.SUB_AGENT_ERROR, ErrorKind.TURN_LIMIT, ErrorKind.NO_RESULT, ErrorKind.BUDGET,
-    ErrorKind.INTERRUPTED, ErrorKind.TIMED_OUT,
+    ErrorKind.INTERRUPTED, ErrorKind.TIMED_OUT, ErrorKind.OUTPUT_INVALID,
 })  # fmt: skip
-"""How a sub-agent fails: that is told to the agent that started it, which knows what to do."""
+"""What no provider says: how a sub-agent fails, which its parent is told, and outputs that do not fit."""
 
 ADVICE = {
     ErrorKind.NETWORK: "Check the network and the base_url of provider fake, then send a message.",
