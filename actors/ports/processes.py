@@ -27,6 +27,7 @@ SYSTEM_PATHS = (
     "/etc/inputrc", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/locale.alias",
     "/etc/localtime", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/profile",
     "/etc/profile.d", "/etc/protocols", "/etc/pki/tls/certs", "/etc/resolv.conf", "/etc/services", "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/etc/crypto-policies", "/etc/manpath.config",
     "/etc/terminfo", "/etc/timezone",
 )  # fmt: skip
 """What programs need of a system and what holds nothing of its users: the default of the setting."""

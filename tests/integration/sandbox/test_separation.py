@@ -233,13 +233,15 @@ def test_a_root_that_becomes_a_link_is_no_root_any_more(confined: ConfinedSandbo
 def test_what_programs_need_of_the_system_is_there(confined: ConfinedSandbox, ada: Path) -> None:
     command = (
         "ls -A; cat < mine; git --version; python3 -c 'import json, ssl; print(1)' || true; "
-        f"{sys.executable} -I -c 'import json, ssl; print(2)'; echo x > $TMPDIR/f && cat $HOME/f; id -un; date +%Z"
+        f"{sys.executable} -I -c 'import json, ssl; print(2)'; echo x > $TMPDIR/f && cat $HOME/f; id -un; date +%Z; "
+        "(! test -e /etc/ssl/openssl.cnf || cat /etc/ssl/openssl.cnf > /dev/null) && echo settings of OpenSSL"
     )
     lines = run(confined, command, cwd=str(ada)).head.decode().splitlines()
     assert lines[:3] == ["links", "mine", "mine"]
     assert lines[3].startswith("git version")
     assert "2" in lines
     assert "x" in lines
+    assert "settings of OpenSSL" in lines, "without it nothing of Node runs"
 
 
 def test_programs_that_cannot_be_read_are_not_in_the_way(confined: ConfinedSandbox, ada: Path) -> None:
