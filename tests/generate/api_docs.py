@@ -18,7 +18,6 @@ TARGET = ROOT / "docs" / "api" / "reference.md"
 MARKER = "<!-- reference: everything below is written by `make api-docs` from protos/ -->\n"
 REASONS = "RefusalReason"
 EVENT = "Event"
-RESERVED = "Reserved: "
 
 _BULLET = re.compile(r"^\* ", re.MULTILINE)
 
@@ -30,11 +29,6 @@ class Reason(NamedTuple):
     code: str
     cause: str
     remedy: str
-
-    @property
-    def reserved(self) -> bool:
-        """Whether it is said that no server sends it yet."""
-        return RESERVED in self.cause
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------
@@ -68,16 +62,11 @@ def _reason_enum(files: Iterable[File]) -> Enum:
 
 def _reason_tables(files: Sequence[File]) -> Iterator[str]:
     comment = _reason_enum(files).comment
-    all_reasons = reasons(files)
-    sent = [reason for reason in all_reasons if not reason.reserved]
     yield f"## {REASONS}"
     yield _prose("\n\n".join(comment.split("\n\n")[:3]))
-    yield _table(("reason", "code", "cause", "what to do"), (_reason_row(each) for each in sent))
+    yield _table(("reason", "code", "cause", "what to do"), map(_reason_row, reasons(files)))
     yield "Errors that are no refusals carry the name of their code as the reason:"
     yield _table(("reason", "cause", "what to do"), ((f"`{name}`", *more) for name, _, *more in other_errors(files)))
-    if reserved := [reason for reason in all_reasons if reason.reserved]:
-        yield "In the contract for later versions:"
-        yield "\n".join(f"* `{each.name}` ({each.code}). {each.cause}" for each in reserved)
 
 
 def _reason_row(reason: Reason) -> tuple[str, ...]:

@@ -218,6 +218,11 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
 
     Leave the setting out, or choose another model; ListModels says what each can do.
     """
+    REFUSAL_REASON_CYCLE_RUNNING: _RefusalReason.ValueType  # 30
+    """FAILED_PRECONDITION. The request cycle has not ended yet.
+
+    Wait for its end, or fork at an earlier one.
+    """
     REFUSAL_REASON_NOT_FORKABLE: _RefusalReason.ValueType  # 31
     """FAILED_PRECONDITION. Nothing of the conversation can be forked there: no request
     cycle has ended, or its context was full or used up by then.
@@ -229,11 +234,6 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     client names.
 
     The text says what is not allowed; the operator can allow it.
-    """
-    REFUSAL_REASON_CYCLE_RUNNING: _RefusalReason.ValueType  # 33
-    """FAILED_PRECONDITION. The request cycle has not ended yet.
-
-    Wait for its end, or fork at an earlier one.
     """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
@@ -464,6 +464,11 @@ each field. Also when a model is chosen that cannot do what is set.
 
 Leave the setting out, or choose another model; ListModels says what each can do.
 """
+REFUSAL_REASON_CYCLE_RUNNING: RefusalReason.ValueType  # 30
+"""FAILED_PRECONDITION. The request cycle has not ended yet.
+
+Wait for its end, or fork at an earlier one.
+"""
 REFUSAL_REASON_NOT_FORKABLE: RefusalReason.ValueType  # 31
 """FAILED_PRECONDITION. Nothing of the conversation can be forked there: no request
 cycle has ended, or its context was full or used up by then.
@@ -475,11 +480,6 @@ REFUSAL_REASON_MCP_NOT_ALLOWED: RefusalReason.ValueType  # 32
 client names.
 
 The text says what is not allowed; the operator can allow it.
-"""
-REFUSAL_REASON_CYCLE_RUNNING: RefusalReason.ValueType  # 33
-"""FAILED_PRECONDITION. The request cycle has not ended yet.
-
-Wait for its end, or fork at an earlier one.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
