@@ -12,7 +12,7 @@ from tests.e2e.killing import kill_servers
 if TYPE_CHECKING:
     from pathlib import Path
 
-TIMES = int(os.environ.get("BEDROCK_KILLS", "15"))
+TIMES = int(os.environ.get("BEDROCK_KILLS", "8"))
 """Servers killed."""
 
 BOUND_MS = float(os.environ.get("BEDROCK_KILL_MS", "inf"))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.e2e.chat import Chat
     from tests.e2e.server_process import ServerProcess
 
-RECONNECTS = 200
+RECONNECTS = 100
 CUTS = 25
 
 

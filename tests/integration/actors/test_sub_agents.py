@@ -222,7 +222,7 @@ def _spawn_with_timeout(talk: Talk, wanted: list[dict[str, Any]], *, millisecond
 def test_ten_that_end_at_once_again_and_again(family: World) -> None:
     before = threading.active_count()
     talk = family.create()
-    times = 20
+    times = 8
     for number in range(times):
         talk.send(tasks(*(f"submit {number * 10 + each}" for each in range(10))))
         talk.rest(Idle)

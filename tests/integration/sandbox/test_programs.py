@@ -195,7 +195,7 @@ def test_a_server_that_runs_out_of_files_starts_it_or_reports_that(sandbox: Tool
     before = footprint()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     started = []
-    for spare in range(14):
+    for spare in (0, 1, 2, 3, 4, 6, 8, 13):
         if forks_anew:
             sandbox._fork_server.replace(sandbox._fork_server._starts)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit_that_leaves(spare), hard))
