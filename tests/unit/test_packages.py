@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.documents.pages import ROOT
+from tests.peers.install import CLIENTS
 
 CLIENT: dict[str, Any] = tomllib.loads((ROOT / "clients" / "pyproject.toml").read_text())
 SERVER: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -40,6 +41,13 @@ def test_what_the_program_needs_comes_with_the_client() -> None:
     assert {"click", "rich", "prompt_toolkit"} <= needed
     assert "optional-dependencies" not in CLIENT["project"]
     assert SERVER["project"]["optional-dependencies"].keys() == {"mcp", "metrics", "otel", "testing"}
+
+
+def test_the_client_s_wheel_is_tried_with_everything_that_it_needs() -> None:
+    """The environments of `make test-peers` have a version of each package that it names."""
+    needed = sorted(re.split(r"[<>=]", requirement)[0] for requirement in CLIENT["project"]["dependencies"])
+    for name, packages in CLIENTS.items():
+        assert sorted(package.partition("==")[0] for package in packages) == needed, name
 
 
 def test_every_tool_that_developing_needs_has_one_version() -> None:
