@@ -62,7 +62,7 @@ def check(request: Message) -> None:
 
 def _of_a_steer(request: v1.SendMessageRequest) -> Iterator[tuple[str, str]]:
     """Yield what a steer brings although only the first message of a run can."""
-    if request.generation.ListFields():
+    if request.HasField("generation"):
         yield "generation", "cannot be set with a steer, which goes into a run that has its settings"
     if request.HasField("output_schema"):
         yield "output_schema", "cannot be set with a steer, which goes into a run that has its output"

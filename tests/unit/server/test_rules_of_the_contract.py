@@ -129,6 +129,14 @@ def test_any_request_is_judged_alike(data: st.DataObject) -> None:
     assert server == contract, request
 
 
+def test_a_steer_brings_no_settings_not_even_empty_ones() -> None:
+    request = v1.SendMessageRequest(
+        name="conversations/c", text="x", delivery=v1.DELIVERY_STEER, generation=v1.Generation()
+    )
+    request.output_schema.SetInParent()
+    assert refused_by_server(request) == refused_by_contract(request) == {"generation", "output_schema"}
+
+
 LENGTHS = (63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 262_143, 262_144, 262_145)
 
 
