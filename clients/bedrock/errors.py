@@ -185,7 +185,7 @@ class RequestIdReused(AlreadyExists):
 
 
 class SlugTaken(AlreadyExists):
-    """Another conversation has this slug."""
+    """Another conversation of the principal has this slug."""
 
     hint = "Choose another slug, or omit it to have one generated."
 

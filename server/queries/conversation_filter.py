@@ -31,7 +31,7 @@ def selection_of(
 
     Directories and conversations are looked up now: what they are named by may be a symbolic link or a slug.
     """
-    where = rewritten(parse(text, meaning), partial(_looked_up, store))
+    where = rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)
     if parent is not None:
         return Selection(principal, where, order, parent)
@@ -40,14 +40,14 @@ def selection_of(
     return Selection(principal, where, order, parent, sub_agents=mixed)
 
 
-def _looked_up(store: ConversationReader, condition: Condition) -> Condition:
+def _looked_up(store: ConversationReader, principal: str, condition: Condition) -> Condition:
     match condition:
         case TextEquals(TextField.DIRECTORY, path):
             return TextEquals(TextField.DIRECTORY, os.path.realpath(path))
         case IsWithin(path):
             return IsWithin(os.path.realpath(path))
         case TextEquals(TextField.PARENT | TextField.FORKED_FROM as field, name) if name:
-            return TextEquals(field, store.find_slug(name) or name)
+            return TextEquals(field, store.find_slug(principal, name) or name)
         case _:
             return condition
 

@@ -27,7 +27,7 @@ class NameResolver:
 
     async def record(self, name: str) -> ConversationRecord:
         """Read the row of a conversation of the caller. Raises ConversationNotFoundError, also for another owner's."""
-        record = await self._reads(self._find, names.parse_conversation(name) or "")
+        record = await self._reads(self._find, names.parse_conversation(name) or "", caller.get().principal)
         if record is None or record.principal != caller.get().principal:
             raise ConversationNotFoundError(name)
         self._remember(record)
@@ -55,17 +55,18 @@ class NameResolver:
     def _locate(self, key: str, principal: str) -> str | None:
         """Return a conversation by id, else by slug, if it belongs to `principal` (reading thread)."""
         slug = "" if has_form_of_id(key) else key
-        for conversation_id in (key, self._store.find_slug(slug) if slug else None):
+        for conversation_id in (key, self._store.find_slug(principal, slug) if slug else None):
             if conversation_id and self._store.owner(conversation_id) == principal:
                 return conversation_id
         return None
 
-    def _find(self, key: str) -> ConversationRecord | None:
-        """Return a conversation by id, else by slug (reading thread). No slug has the form of an id."""
+    def _find(self, key: str, principal: str) -> ConversationRecord | None:
+        """Return a conversation by id, else by slug of `principal` (reading thread). No slug has the form of an id."""
         found = self._store.load(key)
-        if found is None and not has_form_of_id(key) and (conversation_id := self._store.find_slug(key)):
-            found = self._store.load(conversation_id)
-        return found
+        if found is not None or has_form_of_id(key):
+            return found
+        conversation_id = self._store.find_slug(principal, key)
+        return None if conversation_id is None else self._store.load(conversation_id)
 
     def _remember(self, record: ConversationRecord) -> None:
         """Cache the id and the owner of a conversation, which never change."""

@@ -241,6 +241,14 @@ def test_the_own_user_of_the_server_sees_none_of_their_conversations(both: Both)
             own.conversation(both.talk.name).get()
 
 
+def test_a_slug_of_another_principal_is_free(both: Both, bob: Client) -> None:
+    talk = bob.create(working_directory=str(both.folder / "bob"), slug="adas-talk")
+    assert bob.conversation("adas-talk").get().name == talk.name
+    with pytest.raises(BedrockError, match="this slug is taken"):
+        bob.create(working_directory=str(both.folder / "bob"), slug="adas-talk")
+    talk.delete()
+
+
 # --- what tools and the server read ----------------------------------------------------------------------------------
 
 

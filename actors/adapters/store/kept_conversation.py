@@ -114,6 +114,7 @@ def changed_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConver
 
 
 def _check_slug(kept: Mapping[str, KeptConversation], record: ConversationRecord) -> None:
+    taken = record.principal, record.slug
     for other in kept.values():
-        if record.slug and other.record.slug == record.slug and other.record.id != record.id:
+        if record.slug and (other.record.principal, other.record.slug) == taken and other.record.id != record.id:
             raise SlugTakenError(f"{record.slug} is taken")

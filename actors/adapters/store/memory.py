@@ -123,9 +123,10 @@ class MemoryStore:
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.record.principal
 
-    def find_slug(self, slug: str) -> str | None:
-        """Return the conversation with this slug; see ports.Store."""
-        return next((kept.record.id for kept in self._read().values() if slug and kept.record.slug == slug), None)
+    def find_slug(self, principal: str, slug: str) -> str | None:
+        """Return the conversation of a principal with this slug; see ports.Store."""
+        records = (kept.record for kept in self._read().values())
+        return next((each.id for each in records if slug and (each.principal, each.slug) == (principal, slug)), None)
 
     def list(
         self,

@@ -26,8 +26,8 @@ class ConversationReader(Protocol):
         """Return the conversation's principal, even if the rest of its row is unreadable; None without such a row."""
         ...
 
-    def find_slug(self, slug: str) -> str | None:
-        """Return the id of the conversation with this slug, or None."""
+    def find_slug(self, principal: str, slug: str) -> str | None:
+        """Return the id of the conversation of a principal with this slug, or None."""
         ...
 
     def list(

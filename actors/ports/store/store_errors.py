@@ -21,7 +21,7 @@ class FencedError(StoreError):
 
 
 class SlugTakenError(StoreError):
-    """Another conversation has this slug."""
+    """Another conversation of the principal has this slug."""
 
 
 class CommandExistsError(StoreError):

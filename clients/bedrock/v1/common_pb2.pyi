@@ -131,7 +131,7 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Use a new id for a new request.
     """
     REFUSAL_REASON_SLUG_TAKEN: _RefusalReason.ValueType  # 16
-    """ALREADY_EXISTS. Another conversation has this slug.
+    """ALREADY_EXISTS. Another conversation of the principal has this slug.
 
     Choose another one, or leave it empty to have the server make one up.
     """
@@ -377,7 +377,7 @@ REFUSAL_REASON_REQUEST_ID_REUSED: RefusalReason.ValueType  # 15
 Use a new id for a new request.
 """
 REFUSAL_REASON_SLUG_TAKEN: RefusalReason.ValueType  # 16
-"""ALREADY_EXISTS. Another conversation has this slug.
+"""ALREADY_EXISTS. Another conversation of the principal has this slug.
 
 Choose another one, or leave it empty to have the server make one up.
 """

@@ -93,8 +93,8 @@ class Conversation(_message.Message):
     also accept `conversations/{slug}`; answers always use the id.
     """
     slug: _builtins.str
-    """A short readable handle, unique on the server: lower-case letters, digits
-    and hyphens, 63 characters at most. A slug in the form of a conversation's id
+    """A short readable handle, unique among the conversations of a principal:
+    lower-case letters, digits and hyphens, 63 characters at most. A slug in the form of a conversation's id
     is INVALID_ARGUMENT, so that no name stands for two. Set at creation, where the
     server makes one up if it is empty. Can be updated.
     """

@@ -51,7 +51,7 @@ def earlier(make_world: Callable[..., Any], store: Store) -> Callable[[str], Tal
     world.supervisor.start()
 
     def find(slug: str) -> Talk:
-        conversation_id = store.find_slug(slug)
+        conversation_id = store.find_slug("tester", slug)
         assert conversation_id is not None
         return Talk(world, conversation_id)
 
@@ -110,7 +110,7 @@ def test_tools_that_asked_no_more_have_rules_and_what_was_intact_still_is(tmp_pa
     (directory / "bedrock.db").chmod(0o600)
 
     with closing(open_store(directory)) as store:
-        found = {slug: store.load(store.find_slug(slug) or "") for slug in ("asked", "full", "cancelled")}
+        found = {slug: store.load(store.find_slug("tester", slug) or "") for slug in ("asked", "full", "cancelled")}
         rules = {slug: record.approval_rules for slug, record in found.items() if record is not None}
         assert rules == {
             "asked": (

@@ -700,7 +700,7 @@ def test_queries_use_their_indexes(store: PeeweeStore) -> None:
     with store._reading() as connection:
         connection.set_trace_callback(statements.append)
     store.load("c1")
-    store.find_slug("c1")
+    store.find_slug("local", "c1")
     store.children("c1")
     store.needing_recovery()
     store.history("c1", 5)
@@ -752,7 +752,7 @@ class Failing:
 READS: list[Callable[[PeeweeStore], object]] = [
     lambda store: store.load("c1"),
     lambda store: store.owner("c1"),
-    lambda store: store.find_slug("c1"),
+    lambda store: store.find_slug("local", "c1"),
     lambda store: store.children("c1"),
     lambda store: store.needing_recovery(),
     lambda store: store.prunable(before=9_999, keep=0, limit=9),

@@ -227,8 +227,8 @@ def test_a_commit_that_does_not_say_so_leaves_the_profile(store: Store) -> None:
 
 def test_unknown_ids_are_simply_not_there(store: Store) -> None:
     assert store.load("no") is None
-    assert store.find_slug("no") is None
-    assert store.find_slug("") is None
+    assert store.find_slug("local", "no") is None
+    assert store.find_slug("local", "") is None
     assert store.snapshot("no", 5) is None
     assert not store.history("no", 5)
     assert not store.events("no", after=0, limit=5)
@@ -252,8 +252,19 @@ def test_slugs_are_unique_may_change_and_may_be_absent(store: Store) -> None:
         store.commit(replace_slug(two, "one"))
     assert stored(store, "c2") == before
     store.commit(one.next(slug="uno"))
-    assert (store.find_slug("uno"), store.find_slug("one"), store.find_slug("two")) == ("c1", None, "c2")
+    assert [store.find_slug("local", slug) for slug in ("uno", "one", "two")] == ["c1", None, "c2"]
     assert loaded(store, "c3").slug == ""
+
+
+def test_each_principal_has_slugs_of_its_own(store: Store) -> None:
+    ours, theirs = CommitBuilder("c1", slug="one"), CommitBuilder("c2", slug="one", principal="ada")
+    store.commit(ours.create())
+    store.commit(theirs.create())
+    with pytest.raises(SlugTakenError):
+        store.commit(CommitBuilder("c3", slug="one", principal="ada").create())
+    assert [store.find_slug(who, "one") for who in ("local", "ada", "bob")] == ["c1", "c2", None]
+    store.commit(theirs.next(slug="two"))
+    assert [store.find_slug(who, "two") for who in ("local", "ada")] == [None, "c2"]
 
 
 def replace_slug(draft: CommitBuilder, slug: str) -> Commit:
@@ -927,7 +938,7 @@ def test_a_deleted_conversation_leaves_nothing_but_its_create_command(store: Sto
         assert store.command(gone, "r1") is store.command(gone, "r2") is None
     assert store.create_command("local", "create") == command("create")
     assert store.children("c1") == ()
-    assert store.find_slug("c1") is None
+    assert store.find_slug("local", "c1") is None
     assert loaded(store, "c2").step == 2
     assert store.attachment("c2", "sha") is not None
     with pytest.raises(FencedError):
@@ -944,7 +955,8 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
     store.commit(draft.next(messages=40), child.next(messages=40))
     store.delete("c1")
     for gone in ("c1", "c1-a1"):
-        assert (store.load(gone), store.owner(gone), store.snapshot(gone, 9), store.find_slug(gone)) == (None,) * 4
+        assert (store.load(gone), store.owner(gone), store.snapshot(gone, 9)) == (None,) * 3
+        assert store.find_slug("local", gone) is None
         assert (*store.events(gone, after=0, limit=9), *store.transitions(gone, after_step=0, limit=9)) == ()
         assert store.verify(gone) == ()
         assert store.prune_log(gone, 9) == 0
@@ -959,7 +971,7 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
     assert store.needing_recovery() == ()
     assert store.prunable(before=99_999, keep=0, limit=9) == ("c2",)
     store.commit(CommitBuilder("c3", slug="c1").create())
-    assert store.find_slug("c1") == "c3"
+    assert store.find_slug("local", "c1") == "c3"
     store.delete("c1")
     assert store.load("c2") is not None
 

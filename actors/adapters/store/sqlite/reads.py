@@ -97,9 +97,10 @@ class StoreReads:
         return next(iter(self._column(table.select(table.principal).where(table.id == conversation_id))), None)
 
     @read_again
-    def find_slug(self, slug: str) -> str | None:
-        """Return the conversation with this slug; see ports.Store."""
-        found = schema.Conversation.select(schema.Conversation.id).where(schema.Conversation.slug == slug)
+    def find_slug(self, principal: str, slug: str) -> str | None:
+        """Return the conversation of a principal with this slug; see ports.Store."""
+        table = schema.Conversation
+        found = table.select(table.id).where(table.principal == principal, table.slug == slug)
         return next(iter(self._column(found)), None)
 
     @read_again

@@ -44,7 +44,7 @@ class Conversation(Model):
     """A conversation without its messages and its log."""
 
     id = Text(primary_key=True)
-    slug = Text(null=True, constraints=[SQL("UNIQUE")])
+    slug = Text(null=True)
     cwd = Text()
     parent_conversation = ForeignKeyField("self", column_name="parent_conversation_id", null=True, on_delete="CASCADE")
     user_initiated = Flag()
@@ -90,6 +90,9 @@ def _index_of_list(name: str, *columns: Field) -> None:
 _index_of_list("conversations_listed", Conversation.archived, Conversation.updated_at)
 _index_of_list("conversations_of_directory", Conversation.archived, Conversation.cwd, Conversation.updated_at)
 _index_of_list("conversations_created", Conversation.created_at)
+Conversation.add_index(
+    Conversation.index(Conversation.principal, Conversation.slug, unique=True, name="conversations_slug")
+)
 Conversation.add_index(Conversation.index(Conversation.id, where=SQL(UNSETTLED), name="conversations_unsettled"))
 
 
