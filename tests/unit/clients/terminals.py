@@ -177,6 +177,18 @@ class Terminal:
         """Wait until something holds that is not on the screen."""
         self._until(holds, what, step=0.05)
 
+    def settle(self) -> None:
+        """Wait until the program waits: what it draws for one size must not be read at another."""
+        self.wait(lambda: not self._read(0) and self._waits() and not self._read(0), "all threads sleep")
+
+    def _waits(self) -> bool:
+        """Whether no thread of the program runs, or would if it had a processor.
+
+        Asked several times, since one that was seen asleep may have been woken by one that slept when it was seen.
+        """
+        threads = list(Path(f"/proc/{self.pid}/task").glob("*/stat"))
+        return all(thread.read_text().rpartition(")")[2].split()[0] == "S" for _ in range(5) for thread in threads)
+
     def resize(self, columns: int, rows: int) -> None:
         """Give the terminal another size, and tell the program, as a window does."""
         self._emulator.resize(rows, columns)
