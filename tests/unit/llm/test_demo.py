@@ -374,3 +374,23 @@ def test_tools_of_clients_alone_are_each_used_once_with_input_that_fits() -> Non
     ended = said_to_demo(user("Where is it?"), Turn("assistant", calling.content), results, tools=tools)
     assert ended.end_turn
     assert "shipped" in text_of(ended)
+
+
+def test_tools_of_clients_are_called_beside_others_where_the_words_fit_or_by_name() -> None:
+    traits = ToolTraits("find_order", ToolGroup.OTHER, client=True)
+    schema = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+    tools = (*TOOLS, ToolSpec("Finds it.", schema, traits))
+
+    def said(text: str) -> ModelAnswer:
+        return said_to_demo(*SEEN_BEFORE, user(text), tools=tools)
+
+    assert call_of(said("Can you find the Order of Ms Miller?")) == ("find_order", {"number": 0})
+    assert call_of(said('call find_order {"number": 7}')) == ("find_order", {"number": 7})
+    assert call_of(said("call find_order")) == ("find_order", {"number": 0})
+    assert call_of(said("call bash")) == ("bash", {"cmd": "A text by script."})
+    assert call_of(said("run find / -name order"))[0] == "bash", "a command goes first"
+    assert said("Find it.").end_turn, "one word of two"
+    assert "call find_order {…}" in text_of(said("help"))
+    assert "no JSON object" in text_of(said("call find_order {7}"))
+    assert "not offered" in text_of(said("call lose_order"))
+    assert "call" not in text_of(said_to_demo(*SEEN_BEFORE, user("help"))), "it is only said where it helps"

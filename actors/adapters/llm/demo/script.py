@@ -24,7 +24,7 @@ from actors.core.content import (
 )
 from actors.core.history import Turn
 from actors.core.steps.submissions import SUBMIT_OUTPUT
-from actors.ports import ModelRequest
+from actors.ports import ModelRequest, ToolSpec
 
 HELP = """I am scripted, but what I do here is real: my tools run (or ask you first), my failures are retried, and you \
 can cancel me at any time. Type one of these:
@@ -44,6 +44,10 @@ _HELP_WITH = {
     "request_mode_upgrade": "  upgrade         ask you for unrestricted mode\n",
 }
 """Further lines of the help, by the tool that they need."""
+_HELP_WITH_CLIENTS = """  call <tool>     call a tool, with made-up input or with what follows: call {first} {{…}}
+I also call a tool of your program where all words of its name are in what you say: {names}.
+"""
+"""Further lines of the help where clients have tools."""
 
 _GREETING = """Hello! I am Bedrock's demo model. I follow a script, so no key is needed; everything around me is real. \
 Let me look around first. I would like to list the files here; depending on the policy you are asked whether I may."""
@@ -61,6 +65,7 @@ _SEARCH_TERMS = 5
 _PATIENCE_SECONDS = 25
 """Longest sleep in seconds without an explicit wait: bash turns commands that run longer into background jobs."""
 _ASK = "request_mode_upgrade"
+_NAME_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _NOTICE = "<system-notice>\n"
 _RESULTS = re.compile(re.escape(_NOTICE) + r'(Task: ".*)\n</system-notice>', re.DOTALL)
 """The notice with the results of sub-agents that a user has started."""
@@ -79,6 +84,7 @@ class Scene(Struct, frozen=True):
 
 
 _Play: TypeAlias = Callable[[re.Match[str], ModelRequest], Scene]
+_Scenes: TypeAlias = tuple[tuple[re.Pattern[str], _Play], ...]
 
 
 def scene_for(request: ModelRequest) -> Scene:
@@ -97,7 +103,7 @@ def scene_for(request: ModelRequest) -> Scene:
         return Scene(f"The sub-agents are done. They say:\n{found[1]}")
     # After a cancelled call a message is a new request, not a comment on the results.
     ended = any(isinstance(result, ToolCancelled) for result in results)
-    wanted = next(((play, found) for pattern, play in _SCENES if (found := pattern.search(said))), None)
+    wanted = _wanted(said, request)
     if results and not wanted and not (ended and said):
         return _after_tools(results, said, request)
     if wanted:
@@ -109,6 +115,33 @@ def scene_for(request: ModelRequest) -> Scene:
         f'You said: "{shortened(said)}". A real model would have something to say to that; I only know my script. '
         "Type help for what I can show, or set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENAI_BASE_URL for a real model."
     )
+
+
+def _wanted(said: str, request: ModelRequest) -> tuple[_Play, re.Match[str]] | None:
+    """Return the scene that a user's words ask for: a command, then tools of clients that are named, then a word."""
+    for scenes in (_COMMANDS, _of_clients(said, request), _SCENES):
+        for pattern, play in scenes:
+            if found := pattern.search(said):
+                return play, found
+    return None
+
+
+def _of_clients(said: str, request: ModelRequest) -> _Scenes:
+    """Return a scene that calls the clients' tools all words of whose names are in a text; none if there are none."""
+    words = set(_words_in(said))
+    named = [tool for tool in _client_tools(request) if words.issuperset(_words_in(tool.name))]
+    calls = tuple((tool.name, sample(tool.input_schema)) for tool in named)
+    text = f"I will call {' and '.join(name for name, _ in calls)}, with made-up input."
+    return ((re.compile(""), lambda *_: Scene(text, calls=calls)),) if calls else ()
+
+
+def _client_tools(request: ModelRequest) -> list[ToolSpec]:
+    return [tool for tool in request.tools if tool.traits.client]
+
+
+def _words_in(text: str) -> list[str]:
+    """Return the words of a text or a name such as find_order or findOrder, in lower case."""
+    return [word.lower() for word in _NAME_WORD.findall(text)]
 
 
 def said_in(turn: Turn) -> list[str]:
@@ -160,7 +193,21 @@ def _write(found: re.Match[str], request: ModelRequest) -> Scene:
 
 def _help(_: re.Match[str], request: ModelRequest) -> Scene:
     offered = {tool.name for tool in request.tools}
-    return Scene(HELP.format(more="".join(line for tool, line in _HELP_WITH.items() if tool in offered)))
+    more = "".join(line for tool, line in _HELP_WITH.items() if tool in offered)
+    if names := [tool.name for tool in _client_tools(request)]:
+        more += _HELP_WITH_CLIENTS.format(first=names[0], names=", ".join(names))
+    return Scene(HELP.format(more=more))
+
+
+def _call(found: re.Match[str], request: ModelRequest) -> Scene:
+    """Call a tool by its name, with the JSON object that follows or, without one, with made-up input."""
+    name = found[1]
+    schemas = (tool.input_schema for tool in request.tools if tool.name == name)
+    try:
+        given = msgspec.json.decode(found[2], type=dict[str, Any]) if found[2] else sample(next(schemas, {}))
+    except msgspec.DecodeError as error:
+        return Scene(f"What follows {name} is no JSON object: {error}")
+    return using(name, given, f"I will call {name}.", request)
 
 
 def _retry(_: re.Match[str], request: ModelRequest) -> Scene:
@@ -209,11 +256,14 @@ def _upgrade(said: re.Match[str], request: ModelRequest) -> Scene:
     return using("request_mode_upgrade", asked, f"I will ask you for {mode} mode.", request)
 
 
-_SCENES: tuple[tuple[re.Pattern[str], _Play], ...] = (
+_COMMANDS: _Scenes = (
     (re.compile(r"^\s*run\s+(.+)", re.IGNORECASE | re.DOTALL), _run),
     (re.compile(r"^\s*read\s+(\S+)", re.IGNORECASE), _read),
     (re.compile(r"^\s*search\s+(\S.*)", re.IGNORECASE), _search),
     (re.compile(r"^\s*write(?:\s+([\w][\w.-]*))?\s*$", re.IGNORECASE), _write),
+    (re.compile(r"^\s*call\s+([\w-]+)\s*(\{.*)?$", re.IGNORECASE | re.DOTALL), _call),
+)
+_SCENES: _Scenes = (
     (re.compile(r"\b(help|what can you do)\b", re.IGNORECASE), _help),
     (re.compile(r"\bretry\b", re.IGNORECASE), _retry),
     (re.compile(r"\b(slow|slowly|count)\b", re.IGNORECASE), _count),
