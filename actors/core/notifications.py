@@ -84,6 +84,8 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
     since: int
     suggestions: tuple[ApprovalRule, ...] = ()
     """Rules that would allow calls like this one, the narrowest first; without ids."""
+    asked_by: ApprovalRule | None = None
+    """The rule that made the call ask: one that asks, or one that might deny it; None if none did."""
 
 
 class Decision(StrEnum):

@@ -110,6 +110,8 @@ class Approval(Wrapper[v1.PendingApproval]):
     """When the approval was requested; None in an event that reports only the decision."""
     suggestions: tuple[ApprovalRule, ...]
     """Rules that would allow calls like this one, the narrowest first; for `rule` of `approve` and `deny`."""
+    rule: ApprovalRule | None
+    """The rule that made the call ask: one that asks, or one that might deny it; None if no rule did."""
 
     @property
     def tool_use_id(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from bedrock import v1
 
+from actors.core.approval.approval_rules import Suggested
 from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
 from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall
@@ -230,14 +231,15 @@ def pending_approvals(
     conversion: ConversionContext, conversation_id: str, summary: StateSummary
 ) -> list[v1.PendingApproval]:
     """Return the open approvals of a state, in the order of the model's response."""
-    suggested = {each.tool_use_id: each.rules for each in summary.suggestions}
+    known = {each.tool_use_id: each for each in summary.suggestions}
+    about = ((call, known.get(call.id, Suggested(call.id, ()))) for call in summary.undecided)
     return [
         pending_approval(
             conversion,
             conversation_id,
-            ApprovalRequested(call, approval_kind(call), summary.since, suggested.get(call.id, ())),
+            ApprovalRequested(call, approval_kind(call), summary.since, each.rules, each.asked_by),
         )
-        for call in summary.undecided
+        for call, each in about
     ]
 
 
@@ -250,6 +252,7 @@ def pending_approval(
         name=names.approval(conversation_id, call.id),
         create_time=timestamp(asked.since),
         suggestions=[approval_rule("", rule) for rule in asked.suggestions],
+        rule=None if asked.asked_by is None else approval_rule(conversation_id, asked.asked_by),
     )
     if asked.kind is ApprovalKind.MODE_UPGRADE:
         question.mode_upgrade.CopyFrom(

@@ -89,9 +89,11 @@ class CallSubject(Struct, frozen=True, omit_defaults=True):
     """Paths that it reads beside what else it does, likewise: permission to read them does not permit the call."""
 
 
-class Suggested(Struct, frozen=True):
-    """The rules by which a person may allow calls like one that waits."""
+class Suggested(Struct, frozen=True, omit_defaults=True):
+    """The rules about one call that waits for a person."""
 
     tool_use_id: str
     rules: tuple[ApprovalRule, ...]
-    """The narrowest first; without ids."""
+    """Those by which calls like it may be allowed, the narrowest first; without ids."""
+    asked_by: ApprovalRule | None = None
+    """The rule that made the call ask; None if none did."""

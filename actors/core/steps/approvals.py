@@ -58,7 +58,7 @@ class Judgement(Struct, frozen=True):
 
     verdict: Verdict
     rule: ApprovalRule | None = None
-    """The rule that denies the call."""
+    """The rule that denies the call or makes it ask; None if none does."""
 
 
 def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Judgement:
@@ -73,12 +73,12 @@ def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> J
     denied = [rule for rule, found in denying.items() if found is Match.YES]
     if denied:
         return Judgement(Verdict.DENY, min(denied, key=lambda rule: rule.origin is not Origin.OPERATOR))
-    asks = (
-        always_asks(context, call)
-        or any(denying.values())
-        or any(match(rule, call, subject) for rule in rules if rule.action is Action.ASK)
-        or (_policy_asks(context, call) and not _allowed(context, call, subject))
-    )
+    if always_asks(context, call):
+        return Judgement(Verdict.ASK)
+    asking = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.ASK} | denying
+    if any(asking.values()):
+        return Judgement(Verdict.ASK, max(asking, key=asking.__getitem__))
+    asks = _policy_asks(context, call) and not _allowed(context, call, subject)
     return Judgement(Verdict.ASK if asks else Verdict.RUN)
 
 
@@ -122,18 +122,22 @@ def approval_kind(call: ToolUse) -> ApprovalKind:
 def ask(
     builder: TransitionBuilder,
     calls: tuple[ToolUse, ...],
-    questions: tuple[ToolUse, ...],
+    judged: Mapping[str, Judgement],
     subjects: Mapping[str, CallSubject],
     request_id: str,
 ) -> TransitionResult:
-    """Ask about each call in `questions`, and run none of `calls` before all are answered.
+    """Ask about each call that `judged` says is to ask, and run none of `calls` before all are answered.
 
     `calls` are all tool calls of the response to `request_id`.
     """
     builder.place_state()
-    suggested = {call.id: _suggestions(builder.context, call, subjects.get(call.id)) for call in questions}
-    for call in questions:
-        builder.notify(ApprovalRequested(call, approval_kind(call), builder.at, suggested[call.id]))
+    questions = tuple(call for call in calls if judged[call.id].verdict is Verdict.ASK)
+    about = tuple(
+        Suggested(call.id, _suggestions(builder.context, call, subjects.get(call.id)), judged[call.id].rule)
+        for call in questions
+    )
+    for call, each in zip(questions, about, strict=True):
+        builder.notify(ApprovalRequested(call, approval_kind(call), builder.at, each.rules, each.asked_by))
     upgrade = any(approval_kind(call) is ApprovalKind.MODE_UPGRADE for call in questions)
     waiting = AwaitingToolApproval(
         builder.ledger,
@@ -142,7 +146,7 @@ def ask(
         ApprovalKind.MODE_UPGRADE if upgrade else ApprovalKind.TOOL,
         request_id,
         builder.at,
-        tuple(Suggested(call_id, rules) for call_id, rules in suggested.items() if rules),
+        tuple(each for each in about if each.rules or each.asked_by),
     )
     return builder.finish(waiting, ContextState.PROCESSING_LLM_RESPONSE)
 

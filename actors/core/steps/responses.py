@@ -131,9 +131,8 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
     judged = _judged(builder, answer)
     if denied := _first(judged, Verdict.DENY):
         return _deny(builder, answer, denied, judged[denied])
-    questions = tuple(call for call in answer.calls if judged[call.id].verdict is Verdict.ASK)
-    if questions:
-        return ask(builder, answer.calls, questions, answer.subjects, state.request_id)
+    if _first(judged, Verdict.ASK):
+        return ask(builder, answer.calls, judged, answer.subjects, state.request_id)
     if answer.calls:
         return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
     if _is_unfinished(builder, state, answer):

@@ -712,6 +712,7 @@ class PendingApproval(_message.Message):
     MODE_UPGRADE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     SUGGESTIONS_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name to answer under,
     `conversations/{conversation}/approvals/{approval}`.
@@ -735,6 +736,13 @@ class PendingApproval(_message.Message):
         answer; with a denial they deny. Empty if no rule can help.
         """
 
+    @_builtins.property
+    def rule(self) -> Global___ApprovalRule:
+        """The rule that made the call ask, as it was then: one that asks, or one that
+        denies and might match, which nobody can tell before the call runs. Unset if the
+        policy or the tool itself asks.
+        """
+
     def __init__(
         self,
         *,
@@ -743,10 +751,11 @@ class PendingApproval(_message.Message):
         mode_upgrade: Global___PendingApproval.ModeUpgrade | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         suggestions: _abc.Iterable[Global___ApprovalRule] | None = ...,
+        rule: Global___ApprovalRule | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "mode_upgrade", b"mode_upgrade", "request", b"request", "tool_call", b"tool_call"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "mode_upgrade", b"mode_upgrade", "request", b"request", "rule", b"rule", "tool_call", b"tool_call"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "mode_upgrade", b"mode_upgrade", "name", b"name", "request", b"request", "suggestions", b"suggestions", "tool_call", b"tool_call"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "mode_upgrade", b"mode_upgrade", "name", b"name", "request", b"request", "rule", b"rule", "suggestions", b"suggestions", "tool_call", b"tool_call"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["tool_call", "mode_upgrade"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015

@@ -572,6 +572,11 @@ class FakeBedrock:
     def ResolveApproval(self, request: v1.ResolveApprovalRequest) -> v1.ResolveApprovalResponse:
         if not self.resolve(request.name, request.decision, request.note):
             raise Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "decided already")
+        if request.rule.WhichOneof("subject"):
+            denied = request.decision == v1.APPROVAL_DECISION_DENY
+            made = v1.CreateApprovalRuleRequest(approval_rule=request.rule)
+            made.approval_rule.action = v1.ApprovalRule.ACTION_DENY if denied else v1.ApprovalRule.ACTION_ALLOW
+            self.CreateApprovalRule(made)
         return v1.ResolveApprovalResponse(conversation=self.conversation)
 
     def SubmitToolResult(self, request: v1.SubmitToolResultRequest) -> v1.SubmitToolResultResponse:

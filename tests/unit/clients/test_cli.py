@@ -536,7 +536,10 @@ def test_an_open_question_is_answered_by_command(program: Program, fake: FakeBed
     unknown = program("approve", SLUG, "--always", "server")
     assert unknown.exit_code == exits.USAGE
     assert "It can be: exact, prefix." in unknown.stderr
-    assert program("approve", SLUG, "--always", "prefix").stdout == "approved bash (t1)\n"
+    assert program("approve", SLUG, "--always", "prefix").stdout == (
+        "approved bash (t1)\n"
+        f"rule r1: allow commands that begin with rm (`bedrock rules {SLUG} --revoke r1` revokes it)\n"
+    )
     (request,) = fake.asked(v1.ResolveApprovalRequest)
     assert isinstance(request, v1.ResolveApprovalRequest)
     assert request.decision == v1.APPROVAL_DECISION_APPROVE

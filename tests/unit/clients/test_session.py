@@ -140,9 +140,13 @@ def test_a_question_is_answered(address: str, fake: FakeBedrock, reply: str, ans
     async def story(chat: Chat) -> None:
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
-        assert "? bash wants to run in /tmp\n    rm x" in chat.screen
+        assert "? bash wants to run in /tmp\n    rm x\n  asked, because no rule allows it" in chat.screen
         chat.session.enter(reply, chat.session.question)
         await chat.until(lambda: not chat.session.question and not chat.session.view.busy)
+        if "rule" in answer:
+            action = "allow" if answer["decision"] == v1.APPROVAL_DECISION_APPROVE else "deny"
+            await chat.until(lambda: f"· rule r1: {action} " in chat.screen)
+            assert "(/approvals r1 revokes it)" in chat.screen
 
     play(address, story)
     expected = v1.ResolveApprovalRequest(name=f"{NAME}/approvals/t1", **answer)

@@ -79,15 +79,15 @@ def test_a_key_grants_the_workspace_mode_in_place_of_the_unrestricted_one(
     [
         (
             question("bash", None, allows(command="git push -f"), allows(command_prefix="git push")),
-            "[y]es  [n]o  always: this [e]xact command, [b]eginning with git push ",
+            "[y]es  [n]o  always: this [e]xact command, [b]eginning with git push  [never] ",
         ),
         (
             question("patch", None, allows(path="/work"), allows(tool="tools/patch")),
-            "[y]es  [n]o  always: [d]irectory /work, [t]ool patch ",
+            "[y]es  [n]o  always: [d]irectory /work, [t]ool patch  [never] ",
         ),
         (
             question("mcp__jira__add", None, allows(tool="tools/mcp__jira__add"), allows(mcp_server="jira")),
-            "[y]es  [n]o  always: [t]ool mcp__jira__add, [s]erver jira ",
+            "[y]es  [n]o  always: [t]ool mcp__jira__add, [s]erver jira  [never] ",
         ),
         (question("request_mode_upgrade"), "[y]es  [n]o "),
     ],

@@ -6,14 +6,14 @@ import re
 from typing import Any
 
 import pytest
-from bedrock import Event, v1
+from bedrock import Approval, Event, v1
 from bedrock.cli.display.approval_prompt import question_lines
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.diff import DIFF_LINES, extent
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.style import Paint
 
-from tests.unit.clients.fake_server import question, result, stored
+from tests.unit.clients.fake_server import NAME, question, result, stored
 
 DIFF = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n one\n-two\n+2\x1b[2J\n"
 PATCHES: list[dict[str, Any]] = [
@@ -69,7 +69,37 @@ def test_who_is_asked_for_a_patch_sees_all_of_it_and_every_control_character() -
         "    + 2",
         "    + zwei\\u202e",
         "    append_eof (fromClipboard: c)",
+        "  asked, because no rule allows it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        (
+            v1.ApprovalRule(
+                name=f"{NAME}/approvalRules/r1",
+                action=v1.ApprovalRule.ACTION_ASK,
+                origin=v1.ApprovalRule.ORIGIN_CONVERSATION,
+                command_prefix="git\x1b",
+            ),
+            "  rule r1 asks for commands that begin with git\\x1b",
+        ),
+        (
+            v1.ApprovalRule(
+                name="approvalRules/1",
+                action=v1.ApprovalRule.ACTION_DENY,
+                origin=v1.ApprovalRule.ORIGIN_OPERATOR,
+                path="/etc",
+            ),
+            "  a rule of the server might deny it, which cannot be told before it runs: deny files beneath /etc",
+        ),
+    ],
+)
+def test_a_question_says_which_rule_asks(rule: v1.ApprovalRule, line: str) -> None:
+    asked = question("bash").proto
+    asked.rule.CopyFrom(rule)
+    assert question_lines(Approval.from_proto(asked), "/tmp", Paint(False))[-1] == line
 
 
 @pytest.mark.parametrize("mode", ["restricted", "unrestricted"])

@@ -134,6 +134,31 @@ def test_a_question_says_which_rules_would_answer_it() -> None:
     assert [each.tool_use_id for each in talk.state.suggestions] == [BASH.id]
 
 
+@pytest.mark.parametrize(
+    ("rules", "subject", "asked_by"),
+    [
+        ((prefix(ASK, "make"),), MAKE, "make"),
+        ((prefix(DENY, "git push"),), UNSEEN, "git push"),
+        ((prefix(DENY, "git push"), prefix(ASK, "make")), CallSubject("make; $x", MAKE.commands, opaque=True), "make"),
+        ((prefix(ASK, "git push"),), MAKE, None),
+        ((prefix(ALLOW, "git"),), MAKE, None),
+    ],
+)
+def test_a_question_names_the_rule_that_asks(
+    rules: tuple[ApprovalRule, ...], subject: CallSubject, asked_by: str | None
+) -> None:
+    """One that surely matches goes before one that might."""
+    talk = Talk(under(ApprovalPolicy.ASK_WRITES, *rules))
+    talk.say("go")
+    respond(talk, (BASH, UPGRADE), (subject, CallSubject()))
+
+    asked, upgrade = (note.asked_by for note in talk.notes(ApprovalRequested))
+    assert (asked.command_prefix if asked else None) == asked_by
+    assert upgrade is None, "it asks under every rule"
+    kept = {each.tool_use_id: each.asked_by for each in talk.state.suggestions}  # type: ignore[union-attr]
+    assert kept.get(BASH.id) == asked
+
+
 def test_a_sub_agent_runs_what_a_rule_allows_and_gets_an_error_where_it_would_have_to_ask() -> None:
     rules = (prefix(ALLOW, "make"), prefix(ASK, "git push"))
     talk = Talk(under(ApprovalPolicy.ASK_WRITES, *rules, of=SUB_AGENT))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from bedrock import v1
 
+from actors.core.approval.approval_rules import Action, ApprovalRule, Suggested
 from actors.core.context import ToolGroup
 from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile, ReasoningEffort
-from actors.core.states import Idle, LlmRequesting, Phase, ToolExecuting
+from actors.core.states import AwaitingToolApproval, Idle, LlmRequesting, Phase, ToolExecuting
 from actors.ports.mcp import McpServerStatus, McpState
 from server.wire import mcp_servers
 from server.wire.conversation_messages import (
@@ -76,6 +78,16 @@ def test_open_questions_are_named_and_say_what_is_asked() -> None:
     assert upgrade.mode_upgrade == v1.PendingApproval.ModeUpgrade(
         tool_use_id="call-3", reason="to write", mode=v1.MODE_UNRESTRICTED
     )
+
+
+def test_a_question_names_the_rule_that_asks() -> None:
+    waiting = STATES["awaiting_tool_approval"]
+    assert isinstance(waiting, AwaitingToolApproval)
+    asking = ApprovalRule("r1", Action.ASK, command_prefix="git", words=("git",))
+    summary = summary_of(FACTS, "c", msgspec.structs.replace(waiting, suggestions=(Suggested("call-1", (), asking),)))
+    tool, upgrade = pending_approvals(FACTS, "c", summary)
+    assert (tool.rule.name, tool.rule.command_prefix) == ("conversations/c/approvalRules/r1", "git")
+    assert not upgrade.HasField("rule")
 
 
 def test_running_tools_are_counted() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bedrock.cli.chat.conversation_follower import ConversationFollower
 from bedrock.cli.chat.slash_commands import message_of, run_command
-from bedrock.cli.display.approval_prompt import Asked, Offer, parse_reply
+from bedrock.cli.display.approval_prompt import Asked, Offer, made_rule, parse_reply, rule_line
 from bedrock.cli.display.labels import UNRECORDED
 from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
@@ -273,9 +273,15 @@ class ChatSession:
             late = one_line(text.strip(), 20)
             self.say(self.paint.careful(f"· “{late}” comes too late: the question is not open any more"))
         elif reply.approve:
-            await self.attempt(self.conversation.approve(asked, rule=reply.rule))
+            self._tell_rule(reply, await self.attempt(self.conversation.approve(asked, rule=reply.rule)))
         elif not reply.workspace or await self.attempt(self.conversation.set_mode("workspace")) is not None:
-            await self.attempt(self.conversation.deny(asked, reply.note, rule=reply.rule))
+            self._tell_rule(reply, await self.attempt(self.conversation.deny(asked, reply.note, rule=reply.rule)))
+
+    def _tell_rule(self, reply: Reply, now: ConversationInfo | None) -> None:
+        """Print the rule that an answer has made, and how to revoke it."""
+        made = made_rule(now.approval_rules, reply.rule) if now and reply.rule else None
+        if made is not None:
+            self.say(self.paint.dim("· " + rule_line(made, "/approvals {}")))
 
     async def _answer_offer(self, asked: Offer, reply: Reply) -> None:
         """Perform the offered action if the answer is yes."""

@@ -11,7 +11,7 @@ from bedrock import Generation
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import NAME, complete_model, generation, generation_options
 from bedrock.cli.connect import connect
-from bedrock.cli.display.approval_prompt import RULE_KINDS
+from bedrock.cli.display.approval_prompt import RULE_KINDS, made_rule, rule_line
 from bedrock.cli.display.labels import UNRECORDED, counted, in_words
 from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
@@ -44,8 +44,10 @@ def approve(ctx: click.Context, name: str, call: str | None, always: str | None,
     """
     conversation = connect(ctx).conversation(name)
     for approval in _waiting(conversation, call, everything):
-        conversation.approve(approval, rule=_suggested(approval, always))
+        rule = _suggested(approval, always)
+        now = conversation.approve(approval, rule=rule)
         print_text(f"approved {approval.tool} ({approval.tool_use_id})")
+        _tell_rule(now, rule)
 
 
 @click.command()
@@ -58,8 +60,10 @@ def deny(ctx: click.Context, name: str, call: str | None, note: str, always: str
     """Deny a tool call that waits for approval. No call of the same response runs, and the agent is informed."""
     conversation = connect(ctx).conversation(name)
     (approval,) = _waiting(conversation, call, everything=False)
-    conversation.deny(approval, note, rule=_suggested(approval, always))
+    rule = _suggested(approval, always)
+    now = conversation.deny(approval, note, rule=rule)
     print_text(f"denied {approval.tool} ({approval.tool_use_id})")
+    _tell_rule(now, rule)
 
 
 @click.command()
@@ -267,6 +271,13 @@ def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
     for warning in warnings:
         print_text(f"warning: {warning}", err=True)
     print_text(f"deleted {slug}")
+
+
+def _tell_rule(now: ConversationInfo, wanted: ApprovalRule | None) -> None:
+    """Print the rule that an answer has made, and how to revoke it."""
+    made = made_rule(now.approval_rules, wanted) if wanted else None
+    if made is not None:
+        print_text(rule_line(made, f"`bedrock rules {now.slug} --revoke {{}}`"))
 
 
 def _tell_successor(successor: ConversationInfo) -> None:

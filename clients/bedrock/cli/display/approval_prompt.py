@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -46,8 +46,8 @@ WORKSPACE_INSTEAD = "not that much; the mode is workspace now: go on with what i
 """What the agent is told then."""
 _DENY = re.compile(r"no?(?:[,:.]?\s+(?P<note>.*))?", re.IGNORECASE | re.DOTALL)
 
-#: The prefix of each line of the tool call.
-INDENT = SafeText("    ")
+#: The prefix of each line of the tool call, and of what the program says about it, which no tool call can imitate.
+INDENT, OWN_INDENT = SafeText("    "), SafeText("  ")
 #: The key that approves a call together with a rule of this kind.
 RULE_KEYS = {"command": "e", "command_prefix": "b", "path": "d", "tool": "t", "mcp_server": "s"}
 #: The kinds of rules as options name them.
@@ -68,6 +68,8 @@ _KINDS = {
 }
 #: Maximum columns of the subject of a rule among the replies to a question.
 RULE_COLUMNS = 30
+#: Maximum columns of what a rule is about, where a question names it.
+RULE_TITLE_COLUMNS = 60
 #: Maximum columns of a question's title.
 TITLE_COLUMNS = 60
 
@@ -87,7 +89,35 @@ def question_lines(approval: Approval, working_directory: str, paint: Paint) -> 
     if "patches" in approval.input:
         lines = [paint.text(INDENT, changed_line(line.removeprefix(INDENT), paint, unmarked=literal)) for line in lines]
     asked = paint.text("? ", literal(approval.tool), " wants to run in ", literal(working_directory))
-    return [paint.careful(asked), *lines]
+    return [paint.careful(asked), *lines, paint.dim(OWN_INDENT + _why_asked(approval.rule))]
+
+
+def _why_asked(rule: ApprovalRule | None) -> SafeText:
+    """Return which rule made a call ask, or that none allows it."""
+    if rule is None:
+        return SafeText("asked, because no rule allows it")
+    about = one_line(rule_title(rule), RULE_TITLE_COLUMNS)
+    whose = SafeText("a rule of the server" if rule.origin == "operator" else "rule " + literal(rule_id(rule)))
+    if rule.action == "deny":
+        return whose + " might deny it, which cannot be told before it runs: deny " + about
+    return whose + " asks for " + about
+
+
+def made_rule(rules: Iterable[ApprovalRule], wanted: ApprovalRule) -> ApprovalRule | None:
+    """Return the rule that an answer with this suggestion has made, of the conversation's rules; None if it is gone."""
+    alike = (rule for rule in rules if (rule.kind, rule.subject) == (wanted.kind, wanted.subject))
+    return max((rule for rule in alike if rule.origin == "conversation"), key=_age, default=None)
+
+
+def rule_line(rule: ApprovalRule, revoking: str) -> SafeText:
+    """Return a rule that was made, and the command that revokes it, where {} is for its id."""
+    named = literal(rule_id(rule))
+    made = SafeText("rule ") + named + f": {rule.action} " + rule_title(rule)
+    return made + f" ({revoking.format(named)} revokes it)"
+
+
+def _age(rule: ApprovalRule) -> float:
+    return 0 if rule.create_time is None else rule.create_time.timestamp()
 
 
 def question_title(approval: Approval) -> SafeText:
@@ -137,7 +167,7 @@ def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
     always = ", ".join(
         _ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules.values()
     )
-    always = f" always: {always} " if always else ""
+    always = f" always: {always}  [never] " if always else ""
     narrower = " [w]orkspace only " if offers_workspace(asked) and mode != "workspace" else ""
     return paint.careful(f"[y]es  [n]o {always}{narrower}")
 
