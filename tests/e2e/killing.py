@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from bedrock.types import Mode
 
-from actors.adapters.sandbox.probe import probe
 from actors.ports import SandboxUnavailableError
 from tests.e2e import processes
 from tests.e2e.patience import PATIENCE, eventually
 from tests.e2e.server_process import ServerProcess
 from tests.integration.sandbox.trees import TREES
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def _tiers() -> list[str]:
     kept = []
     for tier in ("A", "B"):
         try:
-            probe(tier)
+            sandbox_report(tier)
         except SandboxUnavailableError:
             continue
         kept.append(tier)

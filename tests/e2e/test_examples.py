@@ -6,7 +6,6 @@ import runpy
 from typing import TYPE_CHECKING
 
 from bedrock import Client
-from fastapi.testclient import TestClient
 
 from tests.documents.pages import ROOT
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 def test_the_order_desk_answers_with_its_own_functions_only(
     start_server: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from fastapi.testclient import TestClient
+
     server = start_server(tmp_path)
     monkeypatch.setenv("BEDROCK_DATA_DIR", str(server.data))
     desk = runpy.run_path(str(ROOT / "clients" / "examples" / "order_desk.py"))

@@ -14,11 +14,11 @@ from bedrock.conversations import ClientTool
 from bedrock.errors import BedrockError, CycleRunning, NotForkable, NotFound, RevisionTooOld, UnknownOrDecided
 from bedrock.testing import PrivateServer
 
-from actors.adapters.sandbox.probe import probe
 from tests.e2e import test_mcp
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import calls, echoes, held, says
 from tests.e2e.patience import PATIENCE, eventually, within
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.e2e.fake_provider import FakeProvider
     from tests.e2e.server_process import Servers
 
-REPORT = probe()
+REPORT = sandbox_report()
 SHELL = ("bash", {"cmd": "echo hi"})
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock.cli.spawned_server import SpawnedServer
 
-from actors.adapters.sandbox.probe import probe
 from tests.documents.pages import README, ROOT, code, fenced, section, table
 from tests.generate.readme_session import TARGET, environment, session
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def run(command: list[str], environ: dict[str, str], folder: Path) -> str:
 
 def test_the_session_is_what_the_program_prints() -> None:
     """It shows a tool that the restricted mode stops, so it can be played only where that mode can be kept."""
-    report = probe()
+    report = sandbox_report()
     assert report.restriction_available, f"this machine can keep no restricted mode: {report.reason}"
     assert f"]({TARGET.relative_to(ROOT)})" in PAGE
     assert TARGET.read_text(encoding="utf-8") == session(), "if this is meant: make readme-session"

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox.probe import probe
 from tests.e2e.fake_provider import FakeProvider, calls, held, refuses, says
 from tests.e2e.server_process import ServerProcess, Servers
+from tests.sandbox_reports import sandbox_report
 from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-REPORT = probe()
+REPORT = sandbox_report()
 SCREENS = Path(__file__).parent / "screens"
 SIZES = [(80, 24), (120, 40)]
 

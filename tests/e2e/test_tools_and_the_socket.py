@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox.probe import probe
 from tests.e2e.patience import within
 from tests.e2e.server_process import ServerProcess, Servers
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bedrock.types import Mode
 
-REPORT = probe()
+REPORT = sandbox_report()
 TRY = """
 import os, socket, sys
 for path in sys.argv[1:]:

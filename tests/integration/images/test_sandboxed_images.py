@@ -10,7 +10,6 @@ import pytest
 
 from actors.adapters.images import sandboxed_images
 from actors.adapters.images.sandboxed_images import SandboxedImages, view_name
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
@@ -26,6 +25,7 @@ from actors.ports import (
 )
 from tests import pictures
 from tests.integration.store.commit_builder import CommitBuilder
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ BOUND = 60.0
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[ToolHostSandbox]:
     """What the machine can do. At the end nothing runs, and no private directory is left."""
-    made = ToolHostSandbox(probe("auto"))
+    made = ToolHostSandbox(sandbox_report())
     yield made
     assert made.live == 0
     made.close()

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import McpServerHub
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.content import Image
 from actors.core.context import Mode
@@ -23,6 +22,7 @@ from actors.runtime.system_clock import SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from tests.e2e import processes
 from tests.e2e.patience import eventually
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -104,7 +104,7 @@ class Hub:
 
 @pytest.fixture
 def sandbox() -> Iterator[ToolHostSandbox]:
-    sandbox = ToolHostSandbox(probe())
+    sandbox = ToolHostSandbox(sandbox_report())
     yield sandbox
     sandbox.close()
 

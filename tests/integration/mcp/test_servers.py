@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.mcp import pipes, results, tool_listing
+from actors.adapters.mcp import results, tool_listing
 from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import RESTARTED
 from actors.core.context import Mode
@@ -123,7 +123,7 @@ def test_a_server_that_does_not_come_up_is_named_with_its_reason(
     settings: dict[str, Any],
     why: str,
 ) -> None:
-    monkeypatch.setattr(pipes, "LINE_BYTES", 4 << 20)
+    monkeypatch.setattr("actors.adapters.mcp.pipes.LINE_BYTES", 4 << 20)
     made = hub(server(*ways, **settings))
     made.all.start()
     status = made.settled()

@@ -7,10 +7,6 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
-from mcp.server.mcpserver import MCPServer
-from starlette.responses import JSONResponse
-
 from tests.e2e.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -28,6 +24,9 @@ class WebServer:
     """
 
     def __init__(self) -> None:
+        import uvicorn
+        from mcp.server.mcpserver import MCPServer
+
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"{self.address}/mcp"
@@ -58,6 +57,8 @@ class WebServer:
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
 
     async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.responses import JSONResponse
+
         path = scope.get("path", "")
         app: Any = self._app
         if scope["type"] == "http" and path.startswith("/mcp"):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.sandbox import process_tree
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from tests.e2e import processes
 from tests.integration.sandbox.trees import BOUND
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def report() -> SandboxReport:
     """What this machine can do for programs that nothing restricts."""
-    return probe("none")
+    return sandbox_report("none")
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from server.app import wire
 from server.config import ConfigError, load
 from server.process.process_settings import running_on
 from tests.integration.sandbox.trees import launch
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="this machine gives the tes
 
 @pytest.fixture(scope="module")
 def report() -> SandboxReport:
-    return probe()
+    return sandbox_report()
 
 
 @pytest.fixture

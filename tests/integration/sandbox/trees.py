@@ -14,12 +14,12 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport, ServiceStreams
 from tests.e2e import processes
 from tests.e2e.patience import eventually
+from tests.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -133,7 +133,7 @@ def sandbox_of(way: str, report: SandboxReport, threads: Threads | None = None) 
     Raises SandboxUnavailableError if this machine cannot.
     """
     if way in {"A", "B"}:
-        return ToolHostSandbox(probe(way), threads=threads)
+        return ToolHostSandbox(sandbox_report(way), threads=threads)
     return ToolHostSandbox(report, pid_namespace=way == "namespace", threads=threads)
 
 

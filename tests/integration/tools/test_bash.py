@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
 from tests.footprint import assert_nothing_left, footprint
+from tests.sandbox_reports import sandbox_report
 from tests.unit.tools.tool_harness import BashHarness
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class LiveHarness(BashHarness):
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[LiveHarness]:
-    sandbox = ToolHostSandbox(probe())
+    sandbox = ToolHostSandbox(sandbox_report())
     harness = LiveHarness(sandbox, tmp_path.resolve())
     yield harness
     sandbox.close()

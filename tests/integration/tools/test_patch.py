@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.patch import MAX_INPUT
 from actors.adapters.tools.workers.patching.write import TEMPORARY
 from actors.core.context import Mode
+from tests.sandbox_reports import sandbox_report
 from tests.unit.tools.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def harness(tmp_path: Path) -> Iterator[ToolHarness]:
     data.mkdir()
     work = tmp_path / "work"
     work.mkdir()
-    sandbox = ToolHostSandbox(probe(), protected=[str(data)])
+    sandbox = ToolHostSandbox(sandbox_report(), protected=[str(data)])
     yield ToolHarness(sandbox, work.resolve())
     sandbox.close()
 

@@ -18,7 +18,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools import program_launch as launching
 from actors.adapters.tools.workers.keyword_search import KeywordSearch
@@ -28,6 +27,7 @@ from actors.core.context import Mode
 from actors.ports import RunningProcess, ToolOutput
 from tests import leftovers
 from tests.property.profiles import profile
+from tests.sandbox_reports import sandbox_report
 from tests.unit.tools.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ RIPGREP = Path(sys.executable).with_name("rg")
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[ToolHarness]:
-    sandbox = ToolHostSandbox(probe())
+    sandbox = ToolHostSandbox(sandbox_report())
     yield ToolHarness(sandbox, tmp_path.resolve())
     sandbox.close()
 

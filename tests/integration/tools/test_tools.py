@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
+from tests.sandbox_reports import sandbox_report
 from tests.unit.tools.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ BOUND = 20.0
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[ToolHarness]:
-    sandbox = ToolHostSandbox(probe("none"))
+    sandbox = ToolHostSandbox(sandbox_report("none"))
     yield ToolHarness(sandbox, tmp_path.resolve())
     sandbox.close()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_type_hints
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-import pydantic
-from anthropic.types.message_create_params import MessageCreateParamsStreaming
-from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
-from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SAMPLING = {
     "temperature",
@@ -27,16 +27,27 @@ _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 CHECKS: dict[str, Callable[[bytes], dict[str, Any]]] = {}
-_ANTHROPIC: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(MessageCreateParamsStreaming)
-_CHAT: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(CompletionCreateParamsStreaming)
-_RESPONSES: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseCreateParamsStreaming)
+PARAMETERS = {
+    "anthropic": ("anthropic.types.message_create_params", "MessageCreateParamsStreaming"),
+    "openai-chat": ("openai.types.chat.completion_create_params", "CompletionCreateParamsStreaming"),
+    "openai-responses": ("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming"),
+}
+"""Where the providers' own libraries say what a body may have."""
+
+
+@cache
+def _parameters(protocol: str) -> tuple[TypeAdapter[Any], frozenset[str]]:
+    """What checks a body's types, and its keys; importing the libraries takes seconds, which only these checks need."""
+    from pydantic import TypeAdapter
+
+    module, name = PARAMETERS[protocol]
+    params = getattr(import_module(module), name)
+    return TypeAdapter(params), frozenset(get_type_hints(params))
 
 
 def check_anthropic(raw: bytes) -> dict[str, Any]:
     """Check the body of a Messages request and return it; AssertionError or ValidationError says what is wrong."""
-    body: dict[str, Any] = json.loads(raw)
-    _drain(_ANTHROPIC.validate_python(body))
-    _check_keys(body, MessageCreateParamsStreaming)
+    body = _typed(raw, "anthropic")
     assert body["max_tokens"] > 0
     messages = body["messages"]
     _check_roles(messages)
@@ -63,9 +74,7 @@ def check_anthropic(raw: bytes) -> dict[str, Any]:
 
 def check_chat(raw: bytes) -> dict[str, Any]:
     """Likewise for a Chat Completions request."""
-    body: dict[str, Any] = json.loads(raw)
-    _drain(_CHAT.validate_python(body))
-    _check_keys(body, CompletionCreateParamsStreaming)
+    body = _typed(raw, "openai-chat")
     messages = body["messages"]
     if messages[0]["role"] in {"system", "developer"}:
         messages = messages[1:]
@@ -104,9 +113,7 @@ def _check_said(content: str | list[dict[str, Any]]) -> None:
 
 def check_responses(raw: bytes) -> dict[str, Any]:
     """Likewise for a Responses request of a client that has the provider keep nothing."""
-    body: dict[str, Any] = json.loads(raw)
-    _drain(_RESPONSES.validate_python(body))
-    _check_keys(body, ResponseCreateParamsStreaming)
+    body = _typed(raw, "openai-responses")
     assert body["store"] is False
     assert not body.keys() & {"previous_response_id", "conversation", "background"}, "state at the provider"
     items = body["input"]
@@ -163,11 +170,15 @@ def check_growth(protocol: str, before: bytes, after: bytes) -> None:
     assert later.startswith(history[:-2]), "the history changed"
 
 
-def _check_keys(body: Mapping[str, Any], params: Any) -> None:
+def _typed(raw: bytes, protocol: str) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(raw)
+    adapter, keys = _parameters(protocol)
+    _drain(adapter.validate_python(body))
     assert not body.keys() & SAMPLING, "a sampling parameter"
-    unknown = body.keys() - get_type_hints(params).keys()
+    unknown = body.keys() - keys
     assert not unknown, f"unknown keys {unknown}"
     assert body["stream"] is True
+    return body
 
 
 def _check_roles(messages: list[Any]) -> None:

@@ -1,0 +1,17 @@
+"""What the sandbox of this machine can do, found out once in a process of the tests: each probe starts programs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from actors.adapters.sandbox.probe import probe
+
+if TYPE_CHECKING:
+    from actors.ports import SandboxReport
+
+
+@cache
+def sandbox_report(setting: str = "auto") -> SandboxReport:
+    """Return what `probe` says of a setting."""
+    return probe(setting)
