@@ -57,13 +57,15 @@ from actors.ports import (
     StoreUnusableError,
     resources,
 )
-from actors.ports.mcp import McpServers, NoMcpServers
+from actors.ports.mcp import McpLoginsError, McpServers, NoMcpServers
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 from server.auth.authentication import Authentication
 from server.auth.local_token import TokenUnusableError, read_or_create_token
+from server.auth.mcp_login_file import FILE as MCP_LOGINS
+from server.auth.mcp_login_file import McpLoginFile
 from server.auth.token_file import FILE as PRINCIPALS_TOKENS
 from server.auth.token_file import TokenFile
 from server.config import Config, Listen
@@ -267,7 +269,15 @@ def _mcp_servers(
     servers, rules = _mcp_settings(config)
     if not servers and not rules.programs and not rules.origins:
         return NoMcpServers()
-    return McpServerHub(servers, sandbox, threads, tool_environment(config.environ), rules, permissions=permissions)
+    return McpServerHub(
+        servers,
+        sandbox,
+        threads,
+        tool_environment(config.environ),
+        rules,
+        permissions=permissions,
+        logins=McpLoginFile(config.data_dir / MCP_LOGINS),
+    )
 
 
 def _mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
@@ -483,7 +493,7 @@ def checked(config: Config) -> Iterator[str]:
             yield f"provider {provider.name}: {provider.protocol}{key}"
         servers, rules = _mcp_settings(config)
         for server in servers:
-            yield f"MCP server {server.name}: {server.url or server.command[0]}"
+            yield f"MCP server {server.name}: {server.url or server.command[0]}{_login_of(server, config)}"
         for rule in operator_rules(config, prepared_rule):
             yield f"approval rule {rule.id}: {rule.action} {describe(rule)}"
         if allowed := [*(["programs"] if rules.programs else []), *sorted(rules.origins)]:
@@ -498,6 +508,17 @@ def checked(config: Config) -> Iterator[str]:
         if report.separation_reason:
             yield f"no tool of a principal would run: {report.separation_reason}"
         yield _sandbox_line(report)
+
+
+def _login_of(server: McpServer, config: Config) -> str:
+    """Return what is known of the operator's login at an MCP server, to follow its URL."""
+    if server.login is None:
+        return ""
+    try:
+        found = McpLoginFile(config.data_dir / MCP_LOGINS).read().get(server.name)
+    except McpLoginsError as error:
+        return f", whose login cannot be used: {error}"
+    return ", logged in" if found is not None and found.url == server.url else ", not logged in"
 
 
 def _load_later(wired: Wiring) -> None:

@@ -26,6 +26,8 @@ class McpState(StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"
     """Nobody has needed it yet."""
+    NEEDS_LOGIN = "needs_login"
+    """It answers only after the operator has logged in."""
 
 
 class McpServerStatus(Struct, frozen=True):
@@ -40,6 +42,58 @@ class McpServerStatus(Struct, frozen=True):
     """Why it failed, for people."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools that it listed last, as they are offered."""
+
+
+class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A login of the operator at an MCP server: the tokens of OAuth, and how they are renewed. Never shown."""
+
+    id: str
+    """Of this login; kept when its tokens are renewed."""
+    url: str
+    """That of the MCP server; no other one gets the tokens."""
+    resource: str
+    """What the tokens are for, as the MCP server names itself."""
+    token_endpoint: str
+    issuer: str
+    """The authorization server."""
+    client_id: str
+    client_secret: str = ""
+    client_authentication: str = "none"
+    """How the client proves who it is at the token endpoint."""
+    access_token: str
+    refresh_token: str = ""
+    renew_at: int = 0
+    """When the access token is to be renewed, in milliseconds since 1970; 0: when it is refused."""
+    expires_at: int = 0
+    """When the access token expires; 0: unknown."""
+    scope: str = ""
+
+    def __repr__(self) -> str:
+        return f"McpLogin({self.id!r})"
+
+
+class McpLoginsError(Exception):
+    """The stored logins cannot be read or changed; the text says why."""
+
+
+class McpLogins(Protocol):
+    """The stored logins, which the server and the command of the operator read and change. Any thread; blocks."""
+
+    def read(self) -> dict[str, McpLogin]:
+        """Return the logins by the names of their servers. Raises McpLoginsError."""
+        ...
+
+    def version(self) -> tuple[int, ...]:
+        """Return what changes with each change of the logins. Costs one system call."""
+        ...
+
+    def put(self, name: str, login: McpLogin) -> None:
+        """Store a login, instead of one that is there. Raises McpLoginsError."""
+        ...
+
+    def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
+        """Store `after`, or nothing, if `before` is what is stored; return whether it was. Raises McpLoginsError."""
+        ...
 
 
 class McpNotAllowedError(Exception):

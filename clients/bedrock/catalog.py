@@ -218,7 +218,7 @@ class McpServer(Value[v1.McpServer]):
     state: McpServerState | Literal[""] = ""
     """What is known of it. Set by the server, as all that follows."""
     error: str = ""
-    """Why it failed; empty unless it did."""
+    """Why it failed, or how to log in; empty in other states."""
     tools: tuple[str, ...] = ()
     """The resource names of its tools, as it listed them last."""
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
-import os
 import secrets
-import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
-from bedrock.local_server import open_regular
 
-from server.auth.local_token import TokenUnusableError, write_private
+from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Role
+from server.auth.private_file import PrivateFile
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -25,7 +22,6 @@ FILE = "tokens.json"
 PREFIX = "bedrock"
 """Tokens begin with it, so that programs which search for leaked secrets can know them."""
 SECRET_BYTES = 32
-MAX_FILE_BYTES = 16 << 20
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,29 +47,19 @@ class TokenFile:
     """The file with the hashes of all tokens."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file = PrivateFile(path)
 
     def read(self) -> tuple[Token, ...]:
         """Return the tokens; () if there is no file. Blocks for the disk. Raises TokenUnusableError."""
+        content = self._file.read()
         try:
-            with os.fdopen(open_regular(self._path), "rb") as file:
-                if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    raise TokenUnusableError(f"{self._path} can be read by others: chmod 600 it")
-                return msgspec.json.decode(file.read(MAX_FILE_BYTES), type=tuple[Token, ...])
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise TokenUnusableError(f"{self._path} cannot be read: {error.strerror}") from None
+            return () if content is None else msgspec.json.decode(content, type=tuple[Token, ...])
         except msgspec.DecodeError:
-            raise TokenUnusableError(f"{self._path} holds no list of tokens: restore it, or remove it") from None
+            raise TokenUnusableError(f"{self._file.path} holds no list of tokens: restore it, or remove it") from None
 
     def version(self) -> tuple[int, ...]:
         """Return what changes with each change of the file, or of who may read it. Costs one system call."""
-        try:
-            found = os.lstat(self._path)
-        except OSError:
-            return ()
-        return found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size
+        return self._file.version()
 
     def create(self, principal: str, role: Role, now: int, *, expires_at: int = 0, note: str = "") -> tuple[Token, str]:
         """Add a token; return it and its text, which is kept nowhere. Raises TokenUnusableError."""
@@ -107,20 +93,12 @@ class TokenFile:
     @contextmanager
     def _changing(self) -> Generator[list[Token]]:
         """Yield the tokens for a change that is written at the end, while no other program makes one."""
-        lock = self._path.with_name(f"{self._path.name}.lock")
-        try:
-            held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise TokenUnusableError(f"{lock} cannot be opened: {error.strerror}") from None
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with self._file.changing():
             before = self.read()
             tokens = list(before)
             yield tokens
             if tuple(tokens) != before:
-                write_private(self._path, msgspec.json.format(msgspec.json.encode(tokens)).decode() + "\n")
-        finally:
-            os.close(held)
+                self._file.write(msgspec.json.encode(tokens))
 
 
 def matching(tokens: dict[str, Token], text: bytes) -> Token | None:

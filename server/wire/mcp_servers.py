@@ -18,6 +18,7 @@ _STATES = {
     McpState.READY: v1.McpServer.STATE_READY,
     McpState.FAILED: v1.McpServer.STATE_FAILED,
     McpState.STOPPED: v1.McpServer.STATE_STOPPED,
+    McpState.NEEDS_LOGIN: v1.McpServer.STATE_NEEDS_LOGIN,
 }
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 import time
+from subprocess import PIPE
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +17,9 @@ from bedrock.errors import McpNotAllowed
 from tests.e2e import processes
 from tests.e2e.chat import Chat, question
 from tests.e2e.fake_provider import calls, says
-from tests.e2e.patience import eventually, within
+from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import ROOT, ServerProcess, Servers, provider
+from tests.integration.mcp.authorization import LoginServer, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,3 +233,45 @@ def test_a_client_names_servers_for_its_conversation_and_a_fork_has_its_own(
         assert chat.ask("And now?") == "Gone."
         assert not any(name.startswith("mcp__") for name in part.exchanges[-1].tools)
         chat.assert_valid()
+
+
+def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_else(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    with LoginServer() as web:
+        settings = tmp_path / "settings.toml"
+        settings.write_text(f'[[mcp_servers]]\nname = "web"\nurl = "{web.url}"\nread_only = true\n')
+        server = start_server(tmp_path, "--config", str(settings), **provider(fake_provider.url))
+
+        def run(command: str) -> subprocess.Popen[str]:
+            program = f"from server.auth import mcp_login_command; mcp_login_command.{command}()"
+            where = ("--config", str(settings), "--data-dir", str(server.data))
+            return subprocess.Popen(
+                (sys.executable, "-c", program, "web", *where), stdout=PIPE, stderr=PIPE, text=True, cwd=ROOT
+            )
+
+        with server.client() as client:
+
+            def state() -> tuple[str, str]:
+                (status,) = client.server_info().mcp_servers
+                return status.state, status.error
+
+            eventually(lambda: state() == ("needs_login", "needs login: bedrock mcp login web"), "the state")
+            with run("login") as logging_in:
+                assert logging_in.stderr is not None
+                address = next(line.strip() for line in logging_in.stderr if "/authorize?" in line)
+                assert opened(web.browse(address))[0] == 200
+                assert logging_in.communicate(timeout=PATIENCE)[0].startswith("logged in at web")
+            eventually(lambda: state() == ("ready", ""), "its connection")
+            part = fake_provider.part(calls(("mcp__web__add", {}), ("bash", {"command": "env"})), says("Done."))
+            chat = Chat(client, part, tmp_path, mode="unrestricted")
+            assert chat.ask("Use it.") == "Done."
+            assert (web.calls, "secret" in str(part.exchanges[1].results)) == (1, False)
+            shown = "".join(str(message.proto) for message in chat.conversation.messages())
+            files = [path for path in server.data.rglob("*") if path.is_file()]
+            assert [path.name for path in files if b"-secret-" in path.read_bytes()] == ["mcp-logins.json"]
+            assert "-secret-" not in shown + server.log_text()
+            with run("logout") as logging_out:
+                assert logging_out.communicate(timeout=PATIENCE)[0] == "logged out from web\n"
+            eventually(lambda: state()[0] == "needs_login", "the state")
+            chat.assert_valid()

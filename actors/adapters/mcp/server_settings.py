@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +24,14 @@ _TYPES: Mapping[str, Any] = {
     "url": str,
     "headers": dict[str, Any],
     "oauth": dict[str, Any],
+    "login": dict[str, Any],
     "read_only": bool | list[str],
     "enabled": bool,
     "connect_seconds": float,
     "call_seconds": float,
 }
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
+"""Keys of `oauth`, and of `login`."""
 
 
 class OAuth(Struct, frozen=True):
@@ -44,6 +47,19 @@ class OAuth(Struct, frozen=True):
         return f"OAuth({self.client_id!r}, ***)"
 
 
+class Login(Struct, frozen=True):
+    """How a person logs in at an MCP server; by default the server says where, and the client registers there."""
+
+    client_id: str = ""
+    client_secret: str = ""
+    issuer: str = ""
+    """The only authorization server that is used; "": the one that the MCP server names."""
+    scope: str = ""
+
+    def __repr__(self) -> str:
+        return f"Login({self.client_id!r}, ***)"
+
+
 class McpServer(Struct, frozen=True, kw_only=True):
     """One MCP server: a program that speaks over stdin and stdout, or a URL."""
 
@@ -56,6 +72,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     """Headers of every request. May hold secrets."""
     oauth: OAuth | None = None
+    login: Login | None = None
+    """How the operator logs in if the server asks for it; None: it cannot be logged in to."""
     read_only: bool | frozenset[str] = False
     """The tools that change nothing, by their own names; True: all. Only they run in restricted mode."""
     connect_seconds: float = 60.0
@@ -73,8 +91,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Return the texts that must never be shown."""
-        oauth = (self.oauth.client_secret,) if self.oauth else ()
-        return tuple(text for text in (*self.environment.values(), *self.headers.values(), *oauth) if len(text) > 3)
+        clients = tuple(each.client_secret for each in (self.oauth, self.login) if each)
+        return tuple(text for text in (*self.environment.values(), *self.headers.values(), *clients) if len(text) > 3)
 
 
 def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
@@ -122,6 +140,7 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
         url=url,
         headers=_values(f"{where}.headers", given.get("headers", {}), environ),
         oauth=_oauth(f"{where}.oauth", given["oauth"], environ) if "oauth" in given else None,
+        login=_login(f"{where}.login", url, given, environ),
         read_only=read_only if isinstance(read_only, bool) else frozenset(read_only),
         **times,
     )
@@ -133,7 +152,7 @@ def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapp
         raise ValueError(f"{where}.command: give either command, for a program, or url")
     if command and not command[0]:
         raise ValueError(f"{where}.command: must begin with a program")
-    for key in ("headers", "oauth") if command else ("environment",):
+    for key in ("headers", "oauth", "login") if command else ("environment",):
         if key in given:
             raise ValueError(f"{where}.{key}: is for servers with {'url' if command else 'command'}")
     if any(not HEADER.fullmatch(header) for header in given.get("headers", ())):
@@ -163,6 +182,46 @@ def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> 
         if not values.get(key):
             raise ValueError(f"{where}.{key}: is missing")
     return OAuth(**values)
+
+
+def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
+    """Return how a person logs in at a URL; None for one that has other credentials, or that others can listen to."""
+    others = ["oauth"] if "oauth" in given else []
+    others += ["headers"] if "authorization" in map(str.lower, given.get("headers", ())) else []
+    wanted = given.get("login")
+    if wanted is None:
+        return Login() if url and not others and is_private(url) else None
+    if others:
+        raise ValueError(f"{where}: {others[0]} has the credentials already; give one of them")
+    if not is_private(url):
+        raise ValueError(f"{where}: needs an https URL, or one of this machine")
+    if unknown := wanted.keys() - set(_OAUTH):
+        raise ValueError(f"{where}.{min(unknown)}: unknown setting; there are: {', '.join(_OAUTH)}")
+    found = Login(**_values(where, wanted, environ))
+    for key in ("client_id", "issuer") if found.client_secret else ():
+        if not getattr(found, key):
+            raise ValueError(f"{where}.{key}: is missing: the client_secret belongs to it")
+    if found.issuer and (url_fault(found.issuer) or not is_private(found.issuer)):
+        raise ValueError(f"{where}.issuer: must be an https URL")
+    return found
+
+
+def is_private(url: str) -> bool:
+    """Return whether nobody else can read what is sent to a URL: it is https, or of this machine."""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        return False
+    return scheme == "https" or (scheme == "http" and is_local(url))
+
+
+def is_local(url: str) -> bool:
+    """Return whether the host of a URL is this machine."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _values(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.mcp.from_clients import FromClients, server_of, servers_of
+from actors.adapters.mcp.login.kept_logins import KeptLogins
 from actors.adapters.mcp.loop_thread import LoopThread
-from actors.adapters.mcp.session import ServerError, Session
+from actors.adapters.mcp.session import ENDED, ServerError, Session, needs_login
 from actors.adapters.mcp.tool_listing import full_name, parted
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
@@ -21,10 +22,12 @@ from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from concurrent.futures import Future
 
     from actors.adapters.mcp.server_settings import McpServer
     from actors.core.profile import ChosenMcpServer
     from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext
+    from actors.ports.mcp import McpLogins
     from actors.ports.threads import Threads
 
 IDLE_SECONDS = 30 * 60.0
@@ -59,9 +62,13 @@ class McpServerHub:
         rules: FromClients | None = None,
         *,
         permissions: PermissionsOf = everything,
+        logins: McpLogins | None = None,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Connect to nothing yet. `environment`: the variables of every program. `rules`: for servers of clients."""
+        """Connect to nothing yet.
+
+        `environment`: the variables of every program. `rules`: for servers of clients. `logins`: those of the operator.
+        """
         self._operators = {server.name: server for server in servers}
         self._rules = rules or FromClients()
         self._permissions = permissions
@@ -69,6 +76,9 @@ class McpServerHub:
         self._environment = environment
         self._idle_seconds = idle_seconds
         self._loop = LoopThread(threads)
+        urls = {server.name: server.url for server in self._operators.values() if server.login is not None}
+        self._logins = KeptLogins(logins, self._loop, urls, self._login_changed) if logins and urls else None
+        self._watching: Future[None] | None = None
         self._lock = threading.Lock()  # guards everything below; nothing blocks under it
         self._servers = {("", name): server for name, server in self._operators.items()}
         self._sessions: dict[tuple[str, str], Session] = {}
@@ -85,9 +95,13 @@ class McpServerHub:
         mode = Mode.RESTRICTED if self._sandbox.report.restriction_available else Mode.UNRESTRICTED
         for name in self._operators:
             self._learn(("", name), "/", mode)
+        if self._logins is not None:
+            self._watching = self._loop.run(self._logins.watch())
 
     def close(self) -> None:
         """End all connections and kill their programs; idempotent."""
+        if self._watching is not None:
+            self._watching.cancel()
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:
@@ -257,6 +271,7 @@ class McpServerHub:
                 mode=mode,
                 idle_seconds=self._idle_seconds,
                 changed=lambda changed: self._changed(conversation_id, key, changed) if shared else None,
+                logins=self._logins,
             )
         except RuntimeError as error:
             raise ServerError(f"The MCP server {server.name} cannot be connected to now: {error}.") from None
@@ -275,11 +290,25 @@ class McpServerHub:
                 if session.state is McpState.READY:
                     self._tools[key] = session.tools
                     self._all = self._tools_of(self._operators)
-            ended = session.state in {McpState.STOPPED, McpState.FAILED}
-            if not conversation_id and ended and self._sessions.get(place) is session:
+            if not conversation_id and session.state in ENDED and self._sessions.get(place) is session:
                 del self._sessions[place]
         if not conversation_id and session.state is McpState.READY:
             session.stop()
+
+    def _login_changed(self, name: str, logged_in: bool) -> None:
+        """Connect with a login that is new, or end what used one that is gone (thread of the loop)."""
+        key = "", name
+        with self._lock:
+            used = {place: each for place, each in self._sessions.items() if each.server is self._operators[name]}
+            unused = {place for place, each in used.items() if not logged_in or each.over or place == key}
+            ended = [self._sessions.pop(place) for place in unused]
+            self._tried.pop(key, None)
+            if not logged_in:
+                self._states[key] = McpState.NEEDS_LOGIN, needs_login(name)
+        for session in ended:
+            session.stop()
+        if logged_in:
+            self._learn(key, "/", Mode.RESTRICTED)
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
         """End the programs that run in another mode than the conversation; see ports.McpServers."""

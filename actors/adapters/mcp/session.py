@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import CallToolResult
 
+    from actors.adapters.mcp.login.kept_logins import KeptLogins
     from actors.adapters.mcp.loop_thread import LoopThread
     from actors.adapters.mcp.server_settings import McpServer
     from actors.core.context import Mode
@@ -38,6 +39,9 @@ GRACE_SECONDS = 0.5
 
 ERROR_BYTES = 2048
 """How much is kept of what a program last wrote to stderr, to say why it failed; in bytes."""
+
+ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
+"""The states in which a connection is over."""
 
 LIMITS = ProcessLimits()
 """Those of a tool call, without a wall clock."""
@@ -65,6 +69,7 @@ class Session:
         mode: Mode,
         idle_seconds: float,
         changed: Callable[[Session], None],
+        logins: KeptLogins | None = None,
     ) -> None:
         """Start to connect. Raises RuntimeError if no thread can be started, or at shutdown."""
         self.server = server
@@ -86,6 +91,8 @@ class Session:
         self._cwd = cwd
         self._idle_seconds = idle_seconds
         self._changed = changed
+        self._logins = logins
+        self._needs_login = False
         self._process: RunningProcess | None = None
         self._stopping = self._killing = False
         self._client: Client | None = None
@@ -103,7 +110,7 @@ class Session:
     @property
     def over(self) -> bool:
         """Whether it has ended or failed, so that a call needs another one. Any thread."""
-        return self._stopping or self.state in {McpState.FAILED, McpState.STOPPED}
+        return self._stopping or self.state in ENDED
 
     def unreachable_since(self, when: float) -> bool:
         """Return whether it could not connect, and learned that after `when`, in monotonic seconds. Any thread."""
@@ -189,10 +196,15 @@ class Session:
     async def _http(self, stack: AsyncExitStack) -> Any:
         from actors.adapters.mcp.web_transport import http_transport  # noqa: PLC0415 -- see _live
 
-        def refused(status: int) -> None:
-            self._words = f"HTTP {status}".encode()
+        def refused(words: str) -> None:
+            self._words = words.encode()
 
-        return await http_transport(self.server, stack, refused)
+        def needs_login() -> None:
+            self._needs_login = True
+            if self._over is not None:
+                self._over.set()
+
+        return await http_transport(self.server, stack, self._logins, refused, needs_login)
 
     async def _program(self, stack: AsyncExitStack) -> Any:
         """Start the server's program in a tool host, and return the transport over its pipes."""
@@ -288,13 +300,15 @@ class Session:
 
     def _fail(self, why: str) -> None:
         words = " ".join(self._words.decode(errors="replace").split())
-        if words:
+        if self._needs_login:
+            why = needs_login(self.server.name)
+        elif words:
             why = f"{why} ({words})" if self.server.url else f"{why}; the last it wrote: {words[-500:]}"
         for secret in self.server.secrets:
             why = why.replace(secret, "***")
         self.error, self.failed_at = why, time.monotonic()
         log.warning("MCP server %s: %s", self.server.name, why)
-        self._become(McpState.FAILED)
+        self._become(McpState.NEEDS_LOGIN if self._needs_login else McpState.FAILED)
 
     def _become(self, state: McpState) -> None:
         self.state = state
@@ -328,12 +342,19 @@ class Session:
                 f"The MCP server {self.server.name} did not answer within {self.server.call_seconds:g} s."
             ) from None
         except MCPError as error:
+            if self._needs_login:
+                raise ServerError(f"The MCP server {self.server.name} {needs_login(self.server.name)}.") from None
             raise ServerError(f"The MCP server {self.server.name} failed the call: {reason_of(error)}") from None
         except Exception as error:  # noqa: BLE001 -- e.g. an answer that is none
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None
         finally:
             self._running -= 1
             self._activity += 1
+
+
+def needs_login(name: str) -> str:
+    """Return what an operator has to do for a server."""
+    return f"needs login: bedrock mcp login {name}"
 
 
 def reason_of(error: BaseException) -> str:

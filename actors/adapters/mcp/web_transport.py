@@ -1,4 +1,4 @@
-"""The transport of MCP over HTTP: streamable HTTP with headers, or OAuth by client credentials."""
+"""The transport of MCP over HTTP: streamable HTTP with headers, a login, or OAuth by client credentials."""
 
 from __future__ import annotations
 
@@ -9,57 +9,87 @@ import httpx2
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.streamable_http import streamable_http_client
 
+from actors.adapters.mcp.login.kept_logins import LoginUnavailableError
+from actors.adapters.mcp.login.token_answers import TokensInMemory
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from contextlib import AsyncExitStack
 
-    from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-
+    from actors.adapters.mcp.login.kept_logins import KeptLogins
     from actors.adapters.mcp.server_settings import McpServer
 
 for _name in ("httpx2", "httpcore2", "mcp"):
     logging.getLogger(_name).setLevel(logging.WARNING)  # they log every request, and what servers send
 
 
-class _TokensInMemory:
-    """Keeps the access token of one connection (mcp.client.auth.TokenStorage); the next connection asks for another."""
+class _LoginAuth(httpx2.Auth):
+    """Sends the access token of the operator's login, and a newer one if that is refused."""
 
-    def __init__(self) -> None:
-        self._tokens: OAuthToken | None = None
+    def __init__(
+        self, name: str, logins: KeptLogins, on_refusal: Callable[[str], None], on_needs_login: Callable[[], None]
+    ) -> None:
+        self._name = name
+        self._logins = logins
+        self._on_refusal = on_refusal
+        self._on_needs_login = on_needs_login
 
-    async def get_tokens(self) -> OAuthToken | None:
-        return self._tokens
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Yield the request, and once more if it was answered with 401 and there is another token."""
+        token, trouble = await self._asked(self._logins.token(self._name))
+        for _ in range(2):
+            if token:
+                request.headers["Authorization"] = f"Bearer {token}"
+            response = yield request
+            if response.status_code != httpx2.codes.UNAUTHORIZED:
+                return
+            if token:
+                token, trouble = await self._asked(self._logins.another(self._name, token))
+            if not token:
+                break
+        if trouble:
+            self._on_refusal(trouble)
+        else:
+            self._on_needs_login()
 
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        self._tokens = tokens
+    @staticmethod
+    async def _asked(asking: Awaitable[str]) -> tuple[str, str]:
+        """Return a token, and why there is none now."""
+        try:
+            return await asking, ""
+        except LoginUnavailableError as error:
+            return "", str(error)
 
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return None
 
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep nothing: the credentials are the operator's."""
-
-
-async def http_transport(server: McpServer, stack: AsyncExitStack, on_refusal: Callable[[int], None]) -> Any:
+async def http_transport(
+    server: McpServer,
+    stack: AsyncExitStack,
+    logins: KeptLogins | None,
+    on_refusal: Callable[[str], None],
+    on_needs_login: Callable[[], None],
+) -> Any:
     """Return the transport to a server's URL; `stack` closes its connections.
 
-    `on_refusal` is called with the status of each answer that is an error: the library's own errors do not name it.
+    `on_refusal` is called with what each answer that is an error says, since the library's own errors do not name it,
+    `on_needs_login` if the server answers only after a person has logged in.
     """
 
     async def look(response: httpx2.Response) -> None:
         if response.status_code >= 400:
-            on_refusal(response.status_code)
+            on_refusal(f"HTTP {response.status_code}")
 
-    auth = None
+    auth: httpx2.Auth | None = None
     if server.oauth is not None:
         auth = ClientCredentialsOAuthProvider(
             server.url,
-            _TokensInMemory(),
+            TokensInMemory(),
             server.oauth.client_id,
             server.oauth.client_secret,
             scope=server.oauth.scope or None,
             issuer=server.oauth.issuer,
         )
+    elif server.login is not None and logins is not None:
+        auth = _LoginAuth(server.name, logins, on_refusal, on_needs_login)
     timeout = httpx2.Timeout(server.connect_seconds, read=max(server.connect_seconds, server.call_seconds))
     client = httpx2.AsyncClient(
         headers=dict(server.headers), timeout=timeout, auth=auth, event_hooks={"response": [look]}

@@ -30,7 +30,7 @@ OURS = {
     "watch": "bedrock.cli.commands.watch:watch",
     "models": "bedrock.cli.commands.inspect:models",
     "tools": "bedrock.cli.commands.inspect:tools",
-    "mcp": "bedrock.cli.commands.inspect:mcp",
+    "mcp": "bedrock.cli.commands.mcp_servers:mcp",
     "approvals": "bedrock.cli.commands.inspect:approvals",
     "approve": "bedrock.cli.commands.manage:approve",
     "deny": "bedrock.cli.commands.manage:deny",

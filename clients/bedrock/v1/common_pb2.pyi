@@ -1496,6 +1496,8 @@ class McpServer(_message.Message):
         """
         STATE_STOPPED: McpServer._State.ValueType  # 4
         """Nobody has needed it yet."""
+        STATE_NEEDS_LOGIN: McpServer._State.ValueType  # 5
+        """It answers only after its operator has logged in at it. The field error says how."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper):
         """What is known of a server of tools."""
@@ -1512,6 +1514,8 @@ class McpServer(_message.Message):
     """
     STATE_STOPPED: McpServer.State.ValueType  # 4
     """Nobody has needed it yet."""
+    STATE_NEEDS_LOGIN: McpServer.State.ValueType  # 5
+    """It answers only after its operator has logged in at it. The field error says how."""
 
     @_typing.final
     class Stdio(_message.Message):
@@ -1633,7 +1637,7 @@ class McpServer(_message.Message):
     state: Global___McpServer.State.ValueType
     """What is known of it."""
     error: _builtins.str
-    """Why it failed, as text for people. Empty unless it failed."""
+    """Why it failed, or how to log in, as text for people. Empty in other states."""
     @_builtins.property
     def stdio(self) -> Global___McpServer.Stdio:
         """A program."""

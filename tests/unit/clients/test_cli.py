@@ -475,6 +475,26 @@ def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:
     assert json.loads(program("mcp", "--output", "json").stdout)[0]["stdio"] == {"command": ["mcp-files", "."]}
 
 
+def test_logins_at_mcp_servers_are_commands_of_the_server(
+    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.info.mcp_servers.add(name="w", state=v1.McpServer.STATE_NEEDS_LOGIN, error="needs login: bedrock mcp login w")
+    assert program("mcp").stdout.splitlines()[-1].split("\t") == [
+        "w",
+        "needs login",
+        "0",
+        "",
+        fake.info.mcp_servers[-1].error,
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    refused = program("mcp", "login", "w")
+    assert refused.exit_code == 2
+    assert "`bedrock mcp login` belongs to the server" in refused.stderr
+    login = EntryPoint("login", "server.auth.mcp_login_command:login", "bedrock.commands.mcp")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: (login,) if group == login.group else ())
+    assert "Log in at an MCP server" in program("mcp", "login", "--help").stdout
+
+
 def test_a_conversation_is_shown(program: Program, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "", "", ask=True))
     program("ask", "Remove x")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.mcp.server_settings import OAuth, servers_from_tables
+from actors.adapters.mcp.server_settings import Login, OAuth, servers_from_tables
 from actors.adapters.mcp.tool_listing import full_name, parted
 
 if TYPE_CHECKING:
@@ -68,12 +68,42 @@ def test_one_that_is_not_enabled_is_left_out_and_its_variables_need_not_be_set()
         ({"name": "a", "command": ["x"], "call_seconds": 0}, "mcp_servers.a.call_seconds"),
         ({"name": "a", "command": ["x"], "color": 1}, "mcp_servers.a.color: unknown setting"),
         ({"name": "a", "url": "https://x", "oauth": {"client_id": "i"}}, "mcp_servers.a.oauth.client_secret"),
+        ({"name": "a", "command": ["x"], "login": {}}, "mcp_servers.a.login: is for servers with url"),
+        ({"name": "a", "url": "http://x.test", "login": {}}, "mcp_servers.a.login: needs an https URL"),
+        ({"name": "a", "url": "https://x", "login": {"password": "i"}}, "mcp_servers.a.login.password: unknown"),
+        ({"name": "a", "url": "https://x", "login": {"client_secret": "s"}}, "mcp_servers.a.login.client_id: is"),
+        (
+            {"name": "a", "url": "https://x", "login": {"client_secret": "s", "client_id": "i"}},
+            "mcp_servers.a.login.issuer: is missing",
+        ),
+        ({"name": "a", "url": "https://x", "login": {"issuer": "http://y"}}, "mcp_servers.a.login.issuer: must be"),
+        ({"name": "a", "url": "https://x", "headers": {"authorization": "x"}, "login": {}}, "headers has the cred"),
+        (
+            {"name": "a", "url": "https://x", "oauth": {"client_id": "i"}, "login": {}},
+            "mcp_servers.a.oauth.client_secret: is missing",
+        ),
         ({"name": "a", "url": "https://x", "oauth": {"password": "i"}}, "mcp_servers.a.oauth.password: unknown"),
     ],
 )
 def test_what_is_wrong_is_named(table: dict[str, Any], where: str) -> None:
     with pytest.raises(ValueError, match=where):
         servers_from_tables([table], ENVIRON)
+
+
+def test_a_url_can_be_logged_in_to_unless_it_has_credentials_or_others_can_listen() -> None:
+    def login_of(url: str, **more: Any) -> Login | None:
+        return servers_from_tables([{"name": "a", "url": url, **more}], ENVIRON)[0].login
+
+    for url in ("https://x.test/mcp", "http://localhost:1/", "http://127.0.0.1:1/", "http://[::1]:1/"):
+        assert login_of(url) == Login()
+    assert login_of("http://x.test/mcp") is None
+    assert login_of("https://x.test", headers={"authorization": "Bearer x"}) is None
+    assert login_of("https://x.test", headers={"X-Team": "x"}) == Login()
+    credentials = {"client_id": "me", "client_secret": "$TOKEN", "issuer": "https://auth.test"}
+    assert login_of("https://x.test", oauth=credentials) is None
+    mine = login_of("https://x.test", login={**credentials, "scope": "read"})
+    assert mine == Login("me", "a-token-4711", "https://auth.test", "read")
+    assert "4711" not in repr(mine)
 
 
 def test_two_of_one_name_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,6 +92,24 @@ def test_a_data_directory_that_others_may_write_to_is_found(home: Path) -> None:
     (home / "data").chmod(0o755)  # the server restricts this one when it starts
     assert check("--data-dir", str(home / "data")).exit_code == 0
     assert (home / "data").stat().st_mode & 0o777 == 0o755
+
+
+def test_logins_at_mcp_servers_are_told(home: Path) -> None:
+    (home / "data").mkdir(mode=0o700)
+    file = home / "bedrock.toml"
+    file.write_text('[[mcp_servers]]\nname = "web"\nurl = "https://mcp.test/"\n')
+    told = "MCP server web: https://mcp.test/"
+    asked = ("--config", str(file), "--data-dir", str(home / "data"))
+    assert f"{told}, not logged in\n" in check(*asked).output
+    url = {"url": "https://mcp.test/", "resource": "r", "token_endpoint": "t", "issuer": "i", "client_id": "c"}
+    stored = home / "data" / "mcp-logins.json"
+    stored.write_text(json.dumps({"web": {"id": "1", "access_token": "a-secret", **url}}))
+    stored.chmod(0o600)
+    done = check(*asked).output
+    assert f"{told}, logged in\n" in done
+    assert "a-secret" not in done
+    stored.chmod(0o644)
+    assert f"{told}, whose login cannot be used: {stored} can be read by others" in check(*asked).output
 
 
 def test_mcp_servers_are_named_and_their_mistakes_found(home: Path) -> None:

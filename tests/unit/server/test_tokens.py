@@ -13,7 +13,7 @@ import pytest
 from actors.core.context import Mode
 from actors.core.errors import Rejected
 from actors.ports.permissions import NOTHING, Permissions
-from server.auth import token_file
+from server.auth import private_file
 from server.auth.authentication import OWN_USER, Authentication, Caller
 from server.auth.authorization import check_role
 from server.auth.local_token import TokenUnusableError
@@ -149,7 +149,7 @@ def test_a_file_that_can_be_used_again_is(world: World, tmp_path: Path, monkeypa
     assert world.caller(text)
     world.file.create("ada", Role.USER, world.now)
     with monkeypatch.context() as broken:
-        broken.setattr(token_file, "open_regular", _no_descriptors)
+        broken.setattr(private_file, "open_regular", _no_descriptors)
         world.clock += 1.0
         assert world.caller(text) is None
     world.clock += 1.0

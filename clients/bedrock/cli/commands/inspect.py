@@ -1,4 +1,4 @@
-"""Read-only commands: list, show, approvals, models, tools, mcp."""
+"""Read-only commands: list, show, approvals, models, tools."""
 
 from __future__ import annotations
 
@@ -242,33 +242,6 @@ def tools(ctx: click.Context, output: str) -> None:
                 tool.description.strip().split("\n")[0],
             )
             for tool in found
-        ),
-    )
-
-
-@click.command()
-@JSON_OPTION
-@click.pass_context
-def mcp(ctx: click.Context, output: str) -> None:
-    """List the MCP servers, whether they work, and their tools.
-
-    They are set up in the server's settings, as [[mcp_servers]].
-    """
-    found = connect(ctx).server_info().mcp_servers
-    if output == "json":
-        print_values(found)
-        return
-    print_table(
-        ("server", "state", "tools", "command or URL", ""),
-        (
-            (
-                server.name,
-                server.state,
-                str(len(server.tools)),
-                server.http.url if server.http else " ".join(server.stdio.command if server.stdio else ()),
-                one_line(server.error, 300),
-            )
-            for server in found
         ),
     )
 

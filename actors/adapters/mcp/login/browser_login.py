@@ -1,0 +1,182 @@
+"""A login at an MCP server in a browser: OAuth 2.1 with an authorization code and PKCE, by the official library."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError
+from mcp.client.auth.utils import issuers_match
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types import LATEST_PROTOCOL_VERSION
+from pydantic import AnyUrl, ValidationError
+
+from actors.adapters.mcp.login.redirect_listener import LoginError, Redirected, RedirectListener, redirected
+from actors.adapters.mcp.login.token_answers import TokenAnswerError, TokensInMemory, with_tokens
+from actors.adapters.mcp.server_settings import Login, is_local, is_private
+from actors.ports.mcp import McpLogin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.adapters.mcp.server_settings import McpServer
+
+SECONDS = 300.0
+"""Time limit for the person."""
+
+REQUEST_SECONDS = 30.0
+"""Time limit of a request."""
+
+_METHOD = "S256"
+
+
+async def log_in(
+    server: McpServer,
+    show: Callable[[str], None],
+    *,
+    paste: Callable[[], str] | None = None,
+    port: int = 0,
+    seconds: float = SECONDS,
+) -> McpLogin:
+    """Log in at a server that has `login`, and return the tokens.
+
+    `show` is called with the address that a browser is to open, with whose answer `paste` returns the address that the
+    browser is led to in the end; without it, the browser is led to `port` of this machine. Raises LoginError.
+    """
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what it also raises
+    try:
+        async with RedirectListener(port) as listener:
+            provider = _Provider(server, listener, show, paste, seconds)
+            async with httpx2.AsyncClient(
+                auth=provider, timeout=REQUEST_SECONDS, event_hooks={"request": [provider.check]}
+            ) as client:
+                # Without a login every request is answered with where to log in; this one begins nothing.
+                answer = await client.post(
+                    server.url,
+                    json={"jsonrpc": "2.0", "id": 1, "method": "ping"},
+                    headers={
+                        **server.headers,
+                        "Accept": "application/json, text/event-stream",
+                        MCP_PROTOCOL_VERSION_HEADER: LATEST_PROTOCOL_VERSION,
+                    },
+                )
+            return provider.login(answer.status_code)
+    except (OAuthFlowError, ValidationError, TokenAnswerError) as error:
+        raise LoginError(" ".join(str(error).split())[:500]) from None
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise LoginError(f"a request failed: {error or type(error).__name__}") from None
+    except OSError as error:
+        raise LoginError(f"cannot listen for the browser: {error.strerror}") from None
+
+
+class _Provider(OAuthClientProvider):
+    """The library's flow, for one login, with the checks that it leaves to others."""
+
+    def __init__(
+        self,
+        server: McpServer,
+        listener: RedirectListener,
+        show: Callable[[str], None],
+        paste: Callable[[], str] | None,
+        seconds: float,
+    ) -> None:
+        self._server = server
+        self._settings = server.login or Login()
+        self._listener = listener
+        self._show = show
+        self._paste = paste
+        self._seconds = seconds
+        self._state = ""
+        metadata = OAuthClientMetadata(
+            redirect_uris=[AnyUrl(listener.address)],
+            client_name="Bedrock",
+            token_endpoint_auth_method="none",  # noqa: S106 -- it is public
+        )
+        super().__init__(server.url, metadata, TokensInMemory(), self._lead, self._led)
+
+    async def check(self, request: httpx2.Request) -> None:
+        """Refuse to send anything where others can read it. Called for every request."""
+        self._check_endpoint(str(request.url))
+
+    def _check_endpoint(self, url: str) -> None:
+        if not is_private(url) or (is_local(url) and not is_local(self._server.url)):
+            shown = urlsplit(url)._replace(query="", fragment="").geturl()
+            raise LoginError(f"{shown}: must be an https URL of another machine than this one")
+
+    async def _initialize(self) -> None:
+        """Begin anew, whatever is stored."""
+        if self._settings.client_id:
+            self.context.client_info = OAuthClientInformationFull(
+                client_id=self._settings.client_id,
+                client_secret=self._settings.client_secret or None,
+                token_endpoint_auth_method="client_secret_basic" if self._settings.client_secret else "none",
+                issuer=self._settings.issuer or None,
+            )
+        self._initialized = True
+
+    def _select_authorization_server(self, advertised: list[str]) -> str:
+        wanted = self._settings.issuer
+        if not wanted:
+            return advertised[0]
+        for each in advertised:
+            if issuers_match(each, wanted):
+                return each
+        raise LoginError(f"the server names another authorization server than {wanted}: {advertised[0]}")
+
+    async def _perform_authorization_code_grant(self) -> tuple[str, str]:
+        """Check what was found before the person is led there."""
+        metadata, client = self.context.oauth_metadata, self.context.client_info
+        if metadata is None or client is None:
+            raise LoginError("the server does not say where to log in")
+        if self._settings.issuer and not issuers_match(str(metadata.issuer), self._settings.issuer):
+            raise LoginError(f"its authorization server is {metadata.issuer}, and not {self._settings.issuer}")
+        if self._settings.client_id and client.client_id != self._settings.client_id:
+            raise LoginError(f"the client_id of the settings is not for its authorization server, {metadata.issuer}")
+        if _METHOD not in (metadata.code_challenge_methods_supported or ()):
+            raise LoginError(f"its authorization server does not offer PKCE with {_METHOD}, which a login needs")
+        for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
+            self._check_endpoint(str(endpoint))
+        if self._settings.scope:
+            self.context.client_metadata.scope = self._settings.scope
+        return await super()._perform_authorization_code_grant()
+
+    async def _lead(self, address: str) -> None:
+        """Show the person where to log in."""
+        self._state = parse_qs(urlsplit(address).query)["state"][0]
+        self._listener.expect(self._state)
+        self._show(address)
+
+    async def _led(self) -> AuthorizationCodeResult:
+        """Return what the browser came back with."""
+        found = self._pasted(self._paste()) if self._paste else await self._listener.answer(self._seconds)
+        return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.issuer)
+
+    def _pasted(self, address: str) -> Redirected:
+        try:
+            return redirected(address, self._state)
+        except LookupError:
+            raise LoginError("this is not the address that this login leads to in the end") from None
+
+    def login(self, status: int) -> McpLogin:
+        """Return the login once the server has answered with `status`. Raises LoginError."""
+        context = self.context
+        if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
+            raise LoginError(f"the server asks for no login: it answered HTTP {status}")
+        if status in {401, 403}:
+            raise LoginError(f"the server refuses this login: it answered HTTP {status}")
+        empty = McpLogin(
+            id=secrets.token_hex(8),
+            url=self._server.url,
+            resource=context.get_resource_url(),
+            token_endpoint=str(context.oauth_metadata.token_endpoint),
+            issuer=str(context.oauth_metadata.issuer),
+            client_id=context.client_info.client_id,
+            client_secret=context.client_info.client_secret or "",
+            client_authentication=context.client_info.token_endpoint_auth_method or "none",
+            access_token="",
+        )
+        return with_tokens(empty, context.current_tokens)

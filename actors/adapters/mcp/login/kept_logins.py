@@ -1,0 +1,159 @@
+"""The logins that the server uses: read again when they change, renewed before they expire."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from actors.ports.mcp import McpLoginsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from actors.adapters.mcp.loop_thread import LoopThread
+    from actors.ports.mcp import McpLogin, McpLogins
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Seconds after which a change by another program is noticed."""
+
+AGAIN_SECONDS = 30.0
+"""Seconds between attempts to renew tokens in the background."""
+
+PAUSE_SECONDS = 5.0
+"""Seconds after a failed attempt in which none is made even for a call."""
+
+
+class LoginUnavailableError(Exception):
+    """The tokens cannot be had now; the text says why."""
+
+
+class KeptLogins:
+    """The logins of the servers in `urls`, by their names, as they are stored. Everything on the loop's thread.
+
+    `changed` is called with the name of a server that has another login than before (True), or none any more (False).
+    """
+
+    def __init__(
+        self, stored: McpLogins, loop: LoopThread, urls: Mapping[str, str], changed: Callable[[str, bool], None]
+    ) -> None:
+        """Read nothing yet."""
+        self._stored = stored
+        self._loop = loop
+        self._urls = urls
+        self._changed = changed
+        self._looking = asyncio.Lock()
+        self._version: tuple[int, ...] | None = None
+        self._logins: dict[str, McpLogin] = {}
+        self._fault = ""
+        self._renewing: dict[str, asyncio.Future[None]] = {}
+        self._failed: dict[str, tuple[float, str]] = {}
+        """When renewing failed last, in monotonic seconds, and why."""
+
+    async def watch(self) -> None:
+        """Follow changes by other programs, and renew tokens before they expire, until it is cancelled."""
+        while True:
+            await self._look()
+            now = time.time() * 1000
+            for name, login in list(self._logins.items()):
+                due = login.renew_at if login.refresh_token else login.expires_at
+                if due and now >= due and self._may_try(name, AGAIN_SECONDS):
+                    self._renew(name, login)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def token(self, name: str) -> str:
+        """Return the access token of a server, a new one if it has expired; "" if there is no login.
+
+        Raises LoginUnavailableError.
+        """
+        await self._look()
+        login = self._logins.get(name)
+        if login is not None and login.expires_at and time.time() * 1000 >= login.expires_at:
+            return await self.another(name, login.access_token)
+        if login is None and self._fault:
+            raise LoginUnavailableError(self._fault)
+        return login.access_token if login else ""
+
+    async def another(self, name: str, refused: str) -> str:
+        """Return another access token than one that was refused; "" if a person has to log in for it.
+
+        Raises LoginUnavailableError.
+        """
+        login = self._logins.get(name)
+        if login is not None and login.access_token == refused:
+            if not self._may_try(name, PAUSE_SECONDS):
+                raise LoginUnavailableError(self._failed[name][1])
+            await asyncio.shield(self._renew(name, login))
+            login = self._logins.get(name)
+        if login is not None and login.access_token == refused:
+            raise LoginUnavailableError(self._failed.get(name, (0.0, self._fault))[1])
+        return login.access_token if login else ""
+
+    async def _look(self) -> None:
+        """Read the logins again if they have changed."""
+        async with self._looking:
+            version = self._stored.version()
+            if version == self._version:
+                return
+            first, self._version = self._version is None, version
+            try:
+                found = await self._loop.blocking(self._stored.read)
+            except McpLoginsError as error:  # those that are known stay in use
+                log.warning("logins at MCP servers: %s", error)
+                self._fault = str(error)
+                return
+            self._fault = ""
+            self._take(found, tell=not first)
+
+    def _take(self, found: Mapping[str, McpLogin], *, tell: bool = True) -> None:
+        before = self._logins
+        self._logins = {name: login for name, login in found.items() if self._urls.get(name) == login.url}
+        for name in self._urls:
+            old, new = before.get(name), self._logins.get(name)
+            if (old.id if old else "") != (new.id if new else "") and tell:
+                self._failed.pop(name, None)
+                self._changed(name, new is not None)
+
+    def _may_try(self, name: str, pause: float) -> bool:
+        when, _ = self._failed.get(name, (float("-inf"), ""))
+        return time.monotonic() - when >= pause
+
+    def _renew(self, name: str, login: McpLogin) -> asyncio.Future[None]:
+        """Begin to renew the tokens of a login, once at a time however many want it."""
+        under_way = self._renewing.get(name)
+        if under_way is None:
+            under_way = self._renewing[name] = asyncio.ensure_future(self._renewed(name, login))
+            under_way.add_done_callback(lambda _: self._renewing.pop(name, None))
+        return under_way
+
+    async def _renewed(self, name: str, login: McpLogin) -> None:
+        """Renew the tokens of a login, or drop it if a person has to log in again."""
+        from actors.adapters.mcp.login.renewal import (  # noqa: PLC0415 -- a second of imports, for those who use MCP
+            RenewalFailedError,
+            RenewalRefusedError,
+            renewed,
+        )
+
+        after: McpLogin | None = None
+        try:
+            if login.refresh_token:
+                after = await renewed(login)
+        except RenewalRefusedError:
+            log.warning("MCP server %s: its login has ended: bedrock mcp login %s", name, name)
+        except RenewalFailedError as error:
+            log.warning("MCP server %s: its login could not be renewed: %s", name, error)
+            self._failed[name] = time.monotonic(), str(error)
+            return
+        self._failed.pop(name, None)
+        try:
+            await self._loop.blocking(functools.partial(self._stored.replace, name, login, after))
+        except McpLoginsError as error:
+            log.error("logins at MCP servers: %s", error)
+            rest = {other: kept for other, kept in self._logins.items() if other != name}
+            self._take(rest if after is None else {**rest, name: after})
+        else:
+            await self._look()

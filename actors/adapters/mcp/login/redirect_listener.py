@@ -1,0 +1,127 @@
+"""Where the browser comes back to after a login: an address of this machine that is asked once."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from typing import Self
+
+PATH = "/callback"
+
+SECONDS = 10.0
+"""Time limit for one browser's request."""
+
+LINE_BYTES = 16 << 10
+
+_DONE = "You are logged in. You can close this page."
+_REFUSED = "The login was refused. The terminal says why."
+_UNKNOWN = "This is not the answer to the login that is under way."
+
+
+class LoginError(Exception):
+    """There is no login; the text says why."""
+
+
+class Redirected(Struct, frozen=True):
+    """What the authorization server told by leading the browser back."""
+
+    code: str
+    state: str
+    issuer: str | None
+
+    def __repr__(self) -> str:
+        return "Redirected(***)"
+
+
+def redirected(address: str, state: str) -> Redirected:
+    """Read the address that a browser was led to. Raises LoginError; LookupError if it is not about this login."""
+    try:
+        asked = parse_qs(urlsplit(address.strip()).query, keep_blank_values=True, max_num_fields=32)
+    except ValueError:
+        raise LookupError from None
+    given = {key: values[0] for key, values in asked.items() if len(values) == 1}
+    if not hmac.compare_digest(given.get("state", "").encode(), state.encode()):
+        raise LookupError
+    if "error" in given:
+        why = f"{given['error']}: {given['error_description']}" if "error_description" in given else given["error"]
+        raise LoginError(f"the authorization server refused it: {why[:300]}")
+    if not given.get("code"):
+        raise LookupError
+    return Redirected(given["code"], given["state"], given.get("iss"))
+
+
+class RedirectListener:
+    """Listens on 127.0.0.1 within `async with`, until the browser has come back with the state of this login."""
+
+    def __init__(self, port: int = 0) -> None:
+        """`port`: 0 for any free one. Entering raises OSError if it is in use."""
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._state = ""
+        self._answer: asyncio.Future[Redirected] = asyncio.get_running_loop().create_future()
+
+    @property
+    def address(self) -> str:
+        """Return the address that the browser is to be led back to."""
+        return f"http://127.0.0.1:{self._port}{PATH}"
+
+    def expect(self, state: str) -> None:
+        """Accept the answer with this state; before, none is."""
+        self._state = state
+
+    async def answer(self, seconds: float) -> Redirected:
+        """Wait for the answer. Raises LoginError if it is a refusal, or if none comes in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._answer
+        except TimeoutError:
+            raise LoginError(f"nobody has logged in within {seconds:g} s") from None
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=LINE_BYTES)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._answer.done() and not self._answer.cancelled():
+            self._answer.exception()  # it may not have been waited for
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, text = self._take(head.split(b"\r\n", 1)[0].decode("ascii"))
+                body = f"<!doctype html><meta charset=utf-8><title>Bedrock</title><p>{text}</p>".encode()
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+                    "Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nConnection: close\r\n\r\n".encode()
+                    + body
+                )
+                await writer.drain()
+        writer.close()
+
+    def _take(self, line: str) -> tuple[str, str]:
+        """Take the first line of a request; return the status and the text of the answer to it."""
+        method, _, rest = line.partition(" ")
+        target = rest.partition(" ")[0]
+        if method != "GET" or target.partition("?")[0] != PATH:
+            return "404 Not Found", _UNKNOWN
+        if not self._state or self._answer.done():
+            return "400 Bad Request", _UNKNOWN
+        try:
+            self._answer.set_result(redirected(target, self._state))
+        except LookupError:
+            return "400 Bad Request", _UNKNOWN
+        except LoginError as error:
+            self._answer.set_exception(error)
+            return "200 OK", _REFUSED
+        return "200 OK", _DONE

@@ -1,0 +1,116 @@
+"""`bedrock mcp login` and `logout`: the operator's logins at MCP servers, without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from bedrock._interrupts import INTERRUPTED, ending_at_once
+from bedrock.cli.text.output import print_text
+
+from actors.adapters.mcp.server_settings import servers_from_tables
+from actors.ports.mcp import McpLoginsError
+from server.auth.mcp_login_file import FILE, McpLoginFile
+from server.cli import CANNOT_START, USAGE, fail
+from server.config import Config, ConfigError, load
+
+if TYPE_CHECKING:
+    from actors.adapters.mcp.server_settings import McpServer
+
+FAILED = 1
+
+_NAME = click.argument("name")
+_CONFIG = click.option("--config", "file", type=click.Path(path_type=Path), help="The server's file with settings.")
+_DATA_DIR = click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+
+
+@click.command()
+@_NAME
+@click.option("--paste", is_flag=True, help="The browser is on another machine: paste the address that it ends at.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Where the browser comes back to. [any]")
+@_CONFIG
+@_DATA_DIR
+def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | None) -> None:
+    """Log in at an MCP server of the settings, in a browser.
+
+    NAME is that of a table [[mcp_servers]] with a url. The tokens are kept in the data directory, readable by this user
+    only; a running server uses them within a second, and renews them.
+    """
+    config = _config(file, data_dir)
+    server = _server(config, name)
+    with ending_at_once():
+        if importlib.util.find_spec("mcp") is None:
+            fail("the server was installed without MCP; install phoenix-bedrock[mcp]", CANNOT_START)
+        from actors.adapters.mcp.login.browser_login import SECONDS, log_in  # noqa: PLC0415 -- not for --help
+        from actors.adapters.mcp.login.redirect_listener import LoginError  # noqa: PLC0415
+    logins = _logins(config)
+
+    def show(address: str) -> None:
+        print_text(f"Open this address in a browser, and log in:\n\n  {address}\n", err=True)
+        if not paste:
+            print_text(f"Waiting for the browser on this machine, {SECONDS / 60:.0f} minutes at most …", err=True)
+
+    def pasted() -> str:
+        return str(click.prompt("The address that the browser ends at, which need not load", err=True))
+
+    try:
+        made = asyncio.run(log_in(server, show, paste=pasted if paste else None, port=port))
+        logins.put(name, made)
+    except (LoginError, McpLoginsError) as error:
+        fail(f"not logged in at {name}: {error}", FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        fail(f"interrupted: not logged in at {name}", INTERRUPTED)
+    print_text(f"logged in at {name}; `bedrock mcp` shows its tools")
+
+
+@click.command()
+@_NAME
+@_CONFIG
+@_DATA_DIR
+def logout(name: str, file: Path | None, data_dir: str | None) -> None:
+    """Forget the login at an MCP server; a running server ends its connections within a second.
+
+    The tokens are removed here. Where the server or its provider lists logins, end this one there, too.
+    """
+    logins = _logins(_config(file, data_dir))
+    try:
+        while (found := logins.read().get(name)) is not None:
+            if logins.replace(name, found, None):
+                print_text(f"logged out from {name}")
+                return
+    except McpLoginsError as error:
+        fail(str(error), FAILED)
+    fail(f"there is no login at {name}", USAGE)
+
+
+def _config(file: Path | None, data_dir: str | None) -> Config:
+    """Return the settings, or exit."""
+    try:
+        return load({"data_dir": data_dir} if data_dir else {}, file=file)
+    except ConfigError as error:
+        fail(str(error), USAGE)
+
+
+def _server(config: Config, name: str) -> McpServer:
+    """Return the MCP server of this name, or exit if there is none that can be logged in to."""
+    try:
+        servers = servers_from_tables(config.mcp_servers, config.environ)
+    except ValueError as error:
+        fail(str(config.refusal(str(error))), USAGE)
+    found = next((server for server in servers if server.name == name), None)
+    possible = ", ".join(server.name for server in servers if server.login is not None) or "none"
+    if found is None:
+        fail(f"the settings have no MCP server {name!r}; there are: {possible}", USAGE)
+    if found.login is None:
+        why = "it is a program, has credentials in the settings, or has no https URL"
+        fail(f"{name} cannot be logged in to: {why}; there are: {possible}", USAGE)
+    return found
+
+
+def _logins(config: Config) -> McpLoginFile:
+    if not config.data_dir.is_dir():
+        fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
+    return McpLoginFile(config.data_dir / FILE)

@@ -1,0 +1,65 @@
+"""Files with secrets in the data directory, which several programs of one user read and change."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+from bedrock.local_server import open_regular
+
+from server.auth.local_token import TokenUnusableError, write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+MAX_FILE_BYTES = 16 << 20
+
+
+class PrivateFile:
+    """A file of JSON that only its owner can read. Its methods block for the disk, and raise TokenUnusableError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> bytes | None:
+        """Return the content; None if there is no file. One that others can read is refused."""
+        try:
+            with os.fdopen(open_regular(self.path), "rb") as file:
+                if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                    raise TokenUnusableError(f"{self.path} can be read by others: chmod 600 it")
+                return file.read(MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise TokenUnusableError(f"{self.path} cannot be read: {error.strerror}") from None
+
+    def version(self) -> tuple[int, ...]:
+        """Return what changes with each change of the file, or of who may read it. Costs one system call."""
+        try:
+            found = os.lstat(self.path)
+        except OSError:
+            return ()
+        return found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size
+
+    @contextmanager
+    def changing(self) -> Generator[None]:
+        """Keep other programs from changing the file meanwhile; reading it never waits."""
+        lock = self.path.with_name(f"{self.path.name}.lock")
+        try:
+            held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise TokenUnusableError(f"{lock} cannot be opened: {error.strerror}") from None
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
+
+    def write(self, json: bytes) -> None:
+        """Replace the content, whole or not at all; call within `changing`."""
+        write_private(self.path, msgspec.json.format(json).decode() + "\n")

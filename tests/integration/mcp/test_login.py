@@ -1,0 +1,293 @@
+"""The login of the operator at an MCP server: in a browser, kept, used, renewed, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from actors.adapters.mcp.login.browser_login import log_in
+from actors.adapters.mcp.login.redirect_listener import LoginError
+from actors.adapters.mcp.server_settings import Login, McpServer
+from actors.ports.mcp import McpLogin, McpState
+from server.auth.mcp_login_file import FILE, McpLoginFile
+from tests.e2e.patience import eventually
+from tests.integration.mcp.authorization import LoginServer, Ways, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.integration.mcp.conftest import Hub
+
+NEEDS = "needs login: bedrock mcp login t"
+
+
+@pytest.fixture
+def fake() -> Iterator[LoginServer]:
+    with LoginServer() as server:
+        yield server
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> McpLoginFile:
+    return McpLoginFile(tmp_path / FILE)
+
+
+def server_at(fake: LoginServer, **settings: Any) -> McpServer:
+    return McpServer(name="t", url=fake.url, read_only=True, login=Login(**settings))
+
+
+def logged_in(
+    fake: LoginServer, *, seconds: float = 30.0, led: Callable[[str], object] = opened, **login: Any
+) -> McpLogin:
+    """Log in with a browser in another thread; `led` is called with the address that it is led to."""
+    browsers: list[threading.Thread] = []
+
+    def show(address: str) -> None:
+        browsers.append(threading.Thread(target=lambda: led(fake.browse(address))))
+        browsers[0].start()
+
+    try:
+        return asyncio.run(log_in(server_at(fake, **login), show, seconds=seconds))
+    finally:
+        for browser in browsers:
+            browser.join(30)
+
+
+def test_a_login_gets_tokens_and_only_its_owner_can_read_them(
+    fake: LoginServer, stored: McpLoginFile, tmp_path: Path
+) -> None:
+    login = logged_in(fake)
+    assert (login.url, login.resource, login.issuer, login.client_id) == (
+        fake.url,
+        fake.url,
+        fake.address,
+        "registered",
+    )
+    assert login.access_token in fake.valid
+    assert 0 < login.renew_at < login.expires_at
+    assert "secret" not in repr(login)
+    stored.put("t", login)
+    assert stored.read() == {"t": login}
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    form = dict(fake.seen)["/token"]
+    assert (form["resource"], form["client_id"]) == (fake.url, "registered")
+
+
+def test_the_browser_of_another_machine_is_pasted(fake: LoginServer) -> None:
+    led: list[str] = []
+    login = asyncio.run(log_in(server_at(fake), lambda address: led.append(fake.browse(address)), paste=led.pop))
+    assert login.access_token in fake.valid
+    with pytest.raises(LoginError, match="not the address that this login leads to"):
+        asyncio.run(log_in(server_at(fake), lambda _: None, paste=lambda: "http://127.0.0.1/callback?code=a&state=b"))
+
+
+def test_only_the_answer_to_this_login_is_taken_and_only_once(fake: LoginServer) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def led(address: str) -> None:
+        state = address.partition("state=")[2].partition("&")[0]
+        wrong = (
+            address.replace(state, "x" * len(state)),
+            address.replace("/callback", "/other"),
+            address.partition("?")[0],
+            f"{address}&state={state}",
+        )
+        seen.extend(map(opened, wrong))
+        seen.append(opened(address))
+
+    assert logged_in(fake, led=led).access_token in fake.valid
+    assert [status for status, _ in seen] == [400, 404, 400, 400, 200]
+
+
+@pytest.mark.parametrize(
+    ("ways", "why"),
+    [
+        (Ways(led={"error": "access_denied", "code": ""}), "refused it: access_denied"),
+        (Ways(led={"iss": "https://evil.test"}), "iss mismatch"),
+        (Ways(led={"iss": ""}), "missing iss"),
+        (Ways(led={"code": "of-another-login"}), "invalid_grant"),
+        (Ways(metadata={"issuer": "https://evil.test"}), "issuer mismatch"),
+        (Ways(metadata={"token_endpoint": "http://evil.test/token"}), "evil.test/token: must be an https URL"),
+        (Ways(metadata={"authorization_endpoint": "http://evil.test/a"}), "evil.test/a: must be an https URL"),
+        (Ways(metadata={"registration_endpoint": "http://evil.test/r"}), "evil.test/r: must be an https URL"),
+        (Ways(protected={"authorization_servers": ["http://evil.test"]}), "must be an https URL"),
+        (Ways(protected={"resource": "https://evil.test/mcp"}), "does not match"),
+        (Ways(metadata={"code_challenge_methods_supported": ["plain"]}), "PKCE with S256"),
+        (Ways(metadata={"code_challenge_methods_supported": None}), "PKCE with S256"),
+        (Ways(token_status=503), r"Token exchange failed \(503\)"),
+        (Ways(token_status=307), r"Token exchange failed \(307\)"),
+        (Ways(tokens={"access_token": "a b"}), "a token that cannot be sent"),
+        (Ways(tokens={"token_type": "mac"}), "Invalid token response"),
+        (Ways(open=True), "asks for no login"),
+    ],
+)
+def test_what_is_not_right_is_no_login(ways: Ways, why: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with LoginServer(ways) as fake, pytest.raises(LoginError, match=why) as refusal:
+        logged_in(fake)
+    assert "secret" not in str(refusal.value)
+    assert capfd.readouterr().err == "", "the library logs nothing"
+
+
+def test_a_login_ends_if_nobody_comes(fake: LoginServer) -> None:
+    with pytest.raises(LoginError, match=r"nobody has logged in within 0.01 s"):
+        logged_in(fake, seconds=0.01, led=lambda _: None)
+
+
+def test_what_the_settings_name_is_used_and_nothing_else(fake: LoginServer) -> None:
+    mine: dict[str, Any] = {"client_id": "mine", "client_secret": "pw", "issuer": fake.address, "scope": "read"}
+    login = logged_in(fake, **mine)
+    assert (login.client_id, login.client_secret, login.client_authentication) == ("mine", "pw", "client_secret_basic")
+    assert [path for path, _ in fake.seen] == ["/token"], "nothing is registered"
+    with pytest.raises(LoginError, match="names another authorization server"):
+        logged_in(fake, issuer="https://auth.test")
+    assert len(fake.seen) == 1
+
+
+def test_a_login_is_taken_up_by_a_running_server_and_a_logout_too(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile
+) -> None:
+    made = hub(server_at(fake), logins=stored)
+    made.all.start()
+    eventually(lambda: made.status().state is McpState.NEEDS_LOGIN, "the state")
+    assert made.status().error == NEEDS
+    assert NEEDS in made.call("add").text
+    stored.put("t", login := logged_in(fake))
+    eventually(lambda: made.status().state is McpState.READY, "its connection with the login")
+    assert made.call("add").text == "5"
+    assert stored.replace("t", login, None)
+    eventually(lambda: made.status().state is McpState.NEEDS_LOGIN, "the state")
+    assert made.call("add").is_error
+    assert fake.calls == 1
+
+
+def test_tokens_are_renewed_for_all_conversations_at_once_and_kept_for_the_next_start(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile
+) -> None:
+    login = logged_in(fake)
+    stored.put("t", replace(login, renew_at=1, expires_at=2))
+    made = hub(server_at(fake), logins=stored)
+    calls = [threading.Thread(target=made.call, args=("add",), kwargs={"conversation_id": f"c{n}"}) for n in range(8)]
+    made.all.start()
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join(60)
+    assert (fake.calls, fake.refreshed) == (8, 1)
+    eventually(lambda: stored.read()["t"].access_token != login.access_token, "the new tokens in the file")
+    assert dict(fake.seen)["/token"]["resource"] == fake.url
+    made.close()
+    again = hub(server_at(fake), logins=stored)
+    assert again.call("add").text == "5"
+    assert fake.refreshed == 1
+
+
+def test_an_access_token_that_is_refused_before_its_time_is_renewed(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile
+) -> None:
+    stored.put("t", logged_in(fake))
+    made = hub(server_at(fake), logins=stored)
+    assert made.call("add").text == "5"
+    fake.valid.clear()
+    assert made.call("add").text == "5"
+    assert fake.refreshed == 1
+
+
+def test_tokens_are_renewed_in_the_background(hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile) -> None:
+    stored.put("t", replace(logged_in(fake), renew_at=int(time.time() * 1000) - 1))
+    made = hub(server_at(fake), logins=stored)
+    made.all.start()
+    eventually(lambda: fake.refreshed == 1, "new tokens without a call")
+
+
+@pytest.mark.parametrize("refresh_token", ["refresh-secret-of-yesterday", ""])
+def test_a_login_that_has_ended_fails_its_call_and_says_what_to_do(
+    hub: Callable[..., Hub],
+    fake: LoginServer,
+    stored: McpLoginFile,
+    refresh_token: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stored.put("t", replace(logged_in(fake), refresh_token=refresh_token))
+    made = hub(server_at(fake), logins=stored)
+    made.all.start()
+    eventually(lambda: made.status().state is McpState.READY, "its connection")
+    assert made.call("add").text == "5"
+    fake.valid.clear()
+    refused = made.call("add")
+    assert refused.is_error
+    assert NEEDS in refused.text
+    eventually(lambda: made.status().state is McpState.NEEDS_LOGIN, "the state")
+    assert made.status().error == NEEDS
+    assert stored.read() == {}, "it is of no use any more"
+    assert "secret" not in caplog.text
+    stored.put("t", logged_in(fake))
+    eventually(lambda: made.status().state is McpState.READY, "its connection with the next login")
+
+
+def test_while_tokens_cannot_be_renewed_nothing_is_lost(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile
+) -> None:
+    login = replace(logged_in(fake), renew_at=1, expires_at=2)
+    stored.put("t", login)
+    fake.ways.token_status = 503
+    made = hub(server_at(fake), logins=stored)
+    made.all.start()
+    eventually(lambda: made.status().state is McpState.FAILED, "the state")
+    assert "its authorization server answered HTTP 503" in made.status().error
+    assert stored.read() == {"t": login}
+
+
+def test_a_renewal_does_not_overwrite_a_newer_login_or_a_logout(fake: LoginServer, stored: McpLoginFile) -> None:
+    first, second = logged_in(fake), logged_in(fake)
+    stored.put("t", first)
+    stored.put("t", second)
+    assert not stored.replace("t", first, replace(first, access_token="late"))
+    assert stored.read() == {"t": second}
+    assert stored.replace("t", second, None)
+    assert not stored.replace("t", second, replace(second, access_token="late"))
+    assert stored.read() == {}
+
+
+def test_tokens_go_to_the_url_that_they_are_for(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LoginServer() as other:
+        stored.put("t", logged_in(other))
+        made = hub(server_at(fake), logins=stored)
+        made.all.start()
+        eventually(lambda: made.status().state is McpState.NEEDS_LOGIN, "the state")
+
+
+def test_a_file_that_others_can_read_is_not_used(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, tmp_path: Path
+) -> None:
+    stored.put("t", logged_in(fake))
+    (tmp_path / FILE).chmod(0o644)
+    made = hub(server_at(fake), logins=stored)
+    made.all.start()
+    eventually(lambda: made.status().state is McpState.FAILED, "the state")
+    assert "chmod 600" in made.status().error
+
+
+def test_two_programs_do_not_lose_each_others_logins(fake: LoginServer, stored: McpLoginFile, tmp_path: Path) -> None:
+    login = logged_in(fake)
+
+    def put(name: str) -> None:
+        for number in range(20):
+            McpLoginFile(tmp_path / FILE).put(name, replace(login, access_token=f"{name}{number}"))
+
+    threads = [threading.Thread(target=put, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: each.access_token for name, each in stored.read().items()} == {"a": "a19", "b": "b19", "c": "c19"}
+    assert list(json.loads((tmp_path / FILE).read_text())) == ["a", "b", "c"] or len(stored.read()) == 3
