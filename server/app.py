@@ -58,6 +58,7 @@ from actors.ports import (
     resources,
 )
 from actors.ports.mcp import McpLoginsError, McpServers, NoMcpServers
+from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from actors.ports import Store
     from actors.ports.permissions import PermissionsOf
     from actors.ports.telemetry import Telemetry
 
@@ -176,6 +178,7 @@ def wire(config: Config) -> Generator[Wiring]:
             mcp=mcp,
             permissions=authentication.permissions,
             telemetry=telemetry,
+            quotas=_quotas(config, store, clock, telemetry),
         )
         if telemetry.on or exported:
             services = _observed(services, telemetry)
@@ -185,6 +188,7 @@ def wire(config: Config) -> Generator[Wiring]:
                 metrics.CONVERSATIONS: supervisor.live_count,
                 metrics.WATCHERS: hub.watchers,
                 metrics.WAITING: lambda: store.waiting,
+                metrics.WAITING_REQUESTS: lambda: services.quotas.model_slots.waiting,
                 metrics.THREADS: threading.active_count,
                 metrics.FILES: resources.open_files,
                 metrics.MAX_FILES: resources.max_open_files,
@@ -295,6 +299,12 @@ def _mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
         return servers, from_clients(config.mcp_from_clients, config.environ)
     except ValueError as error:
         raise config.refusal(str(error)) from None
+
+
+def _quotas(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:
+    """Return the quotas of the settings, with what was spent of them in this month."""
+    spendings = store.spendings(first_day_of_month(clock.now_ms()))
+    return QuotaBook(config.quotas, clock, spendings, telemetry)
 
 
 def _retention(config: Config) -> Retention:

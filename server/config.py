@@ -15,7 +15,9 @@ from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 from actors.ports.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.telemetry import CONTENTS
+from actors.runtime.quotas.quota_limits import QuotaSettings
 from server.auth.principals import Principal, principals_from_tables
+from server.auth.quota_tables import quota_settings
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_CPUS = 8_192
@@ -116,6 +118,8 @@ class Config:
     """The operator's approval rules from the file, as they are written."""
     principals: Mapping[str, Principal] = field(default_factory=dict)
     """The principals from the file, beside the server's own user."""
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    """The quotas from the file: of each principal, and of all together."""
     mcp_from_clients: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Which MCP servers clients may name, from the file; may hold secrets, so it is never shown."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -127,7 +131,7 @@ class Config:
         """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
-        tables = ("models.", "mcp_servers", "mcp_from_clients", "approval_rules[", "principals.")
+        tables = ("models.", "mcp_servers", "mcp_from_clients", "approval_rules[", "principals.", "quotas")
         in_file = setting.startswith(tables) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
 
@@ -327,7 +331,8 @@ SETTINGS: dict[str, Parser] = {
     "cpus": _cpus,
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
-`providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules` and `principals`."""
+`providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`, `principal_defaults` and
+`quotas`."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -348,9 +353,11 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         raise ConfigError(f"{origin}: mcp_from_clients: must be a table, [mcp_from_clients]")
     lists = {name: _tables(table, name, origin) for name in ("mcp_servers", "approval_rules")}
     principals = _principals(table.pop("principals", {}), origin)
+    quotas = _quotas(table, principals, origin)
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        known = ", ".join((*SETTINGS, "providers", "models", "mcp_from_clients", *lists, "principals"))
+        tables = ("providers", "models", "mcp_from_clients", *lists, "principals", "principal_defaults", "quotas")
+        known = ", ".join((*SETTINGS, *tables))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -367,9 +374,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         values[name] = _parsed(parse, value, origins[name])
     if "data_dir" not in values:
         values["data_dir"] = data_directory(environ)
-    given = {"providers": providers, "models": models, "principals": principals}
-    tables: dict[str, Any] = {**given, "mcp_from_clients": mcp_from_clients, **lists}
-    return _checked(Config(file=source, environ=environ, origins=origins, **tables, **values))
+    given: dict[str, Any] = {"providers": providers, "models": models, "principals": principals, "quotas": quotas}
+    given |= {"mcp_from_clients": mcp_from_clients, **lists}
+    return _checked(Config(file=source, environ=environ, origins=origins, **given, **values))
 
 
 def _tables(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str, Any], ...]:
@@ -386,6 +393,14 @@ def _principals(tables: Any, origin: str) -> dict[str, Principal]:
         raise ConfigError(f"{origin}: principals: must be tables, [principals.NAME]")
     try:
         return principals_from_tables(tables)
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {error}") from None
+
+
+def _quotas(table: dict[str, Any], principals: Mapping[str, Principal], origin: str) -> QuotaSettings:
+    """Take the tables of quotas out of the file's. Raises ConfigError."""
+    try:
+        return quota_settings(table.pop("quotas", {}), table.pop("principal_defaults", {}), principals)
     except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from None
 

@@ -54,10 +54,12 @@ class LoadedConversation:
 
     def begin(self) -> UnitOfWork:
         """Return an empty unit of work on the current state."""
-        # Read each time, because a model's window may become known while the conversation is loaded.
+        # Read each time, because a model's window may become known while the conversation is loaded, and other
+        # conversations of the principal spend of its quotas.
         window = self._services.usable_window(self.record.model)
-        if window != self.context.usable_window:
-            self.context = msgspec.structs.replace(self.context, usable_window=window)
+        quota = self._services.quotas.spent(self.record.principal)
+        if window != self.context.usable_window or quota != self.context.quota_spent:
+            self.context = msgspec.structs.replace(self.context, usable_window=window, quota_spent=quota)
         if isinstance(self.record.state, QUIET):
             self._choose_mcp_tools()
         return UnitOfWork(self.record, self.context, self._logged_context)
@@ -74,12 +76,12 @@ class LoadedConversation:
     ) -> tuple[ActEffect, ...]:
         """Commit a unit together with `others`, publish its events, and return the effects to start.
 
-        Raises StoreError; then this object is unchanged.
+        Raises StoreError or QuotaExceededError; then this object is unchanged.
         """
         faults = self._services.faults
         if not unit.empty:
             faults.hit("commit.before")
-            self._commit(unit, others, command, urgent=urgent)
+            self._commit_within_quotas(unit, others, command, urgent=urgent)
             self._logged_context = unit.logged_context
         # Memory is updated before anything that can fail, because an exception after the commit must not undo it.
         self.record, self.context = unit.record, unit.context
@@ -88,11 +90,30 @@ class LoadedConversation:
         self._publish(unit)
         return tuple(unit.effects)
 
-    def _commit(
+    def _commit_within_quotas(
         self, unit: UnitOfWork, others: tuple[Commit, ...], command: CommandRecord | None, *, urgent: bool
     ) -> None:
+        """Commit, and count the run that begins or has ended, and what was spent.
+
+        Raises QuotaExceededError if no further run may begin.
+        """
+        quotas, record = self._services.quotas, unit.record
+        counted = unit.begins_run and quotas.begin_run(record.principal, record.id)
+        spending = quotas.spending(record.principal, unit.used, record.updated_at)
         try:
-            self._services.store.commit(unit.commit(command), *others, urgent=urgent)
+            self._commit(unit, unit.commit(command, spending), others, urgent=urgent)
+        except BaseException:
+            if counted:
+                quotas.end_run(record.id)
+            raise
+        if spending is not None:
+            quotas.spend(spending)
+        if isinstance(record.state, QUIET):  # before its end is published: who sees it may begin another run
+            quotas.end_run(record.id)
+
+    def _commit(self, unit: UnitOfWork, commit: Commit, others: tuple[Commit, ...], *, urgent: bool) -> None:
+        try:
+            self._services.store.commit(commit, *others, urgent=urgent)
         except FencedError:
             # An earlier attempt may have been written although it was reported as failed: the retry of the same unit
             # then conflicts with its own rows, which is a success.
@@ -239,6 +260,7 @@ class ConversationPipeline:
         Raises StoreError.
         """
         self.executor.stop_everything()
+        self.services.quotas.end_run(self.conversation_id)
         self.loaded = None
         record = self.services.store.load(self.conversation_id)
         if record is not None and record.epoch <= epoch:

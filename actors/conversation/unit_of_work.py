@@ -14,9 +14,10 @@ from msgspec import Struct
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
 from actors.core.events import LlmAborted, LlmError, LlmResponse, UsageReported, UserCancel
 from actors.core.notifications import Durable, MessageAdded, TextDelta
+from actors.core.states import QUIET
 from actors.core.transition import run_chain
 from actors.messages.outcomes import TextDeltaReady
-from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, StoredEvent
+from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Spending, StoredEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from actors.core.content import Message
     from actors.core.context import ConvContext
     from actors.core.events import Event, LlmStreamChunk
-    from actors.core.states import State
+    from actors.core.states import Ledger, State
     from actors.messages.outcomes import EffectOutcome, TextSource
 
 _encode = msgspec.json.Encoder().encode
@@ -44,6 +45,15 @@ class UnitOfWork:
         self.messages: list[Message] = []
         self.text_deltas: list[TextDelta] = []
         self.effects: list[ActEffect] = []
+        self.used = (0, 0)
+        """Tokens and micro-dollars that model requests of this conversation used, without those of its sub-agents."""
+
+    @property
+    def begins_run(self) -> bool:
+        """Whether a conversation of people that was at rest begins to work, even if it rests again already."""
+        before, after = self.before.state, self.record.state
+        begun = not isinstance(after, QUIET) or after.ledger.run > before.ledger.run
+        return self.record.user_initiated and isinstance(before, QUIET) and begun
 
     @property
     def empty(self) -> bool:
@@ -73,7 +83,7 @@ class UnitOfWork:
         """Set the context for later events of this unit."""
         self.context = context
 
-    def commit(self, command: CommandRecord | None = None) -> Commit:
+    def commit(self, command: CommandRecord | None = None, spending: Spending | None = None) -> Commit:
         """Return the whole unit as one commit."""
         return Commit(
             record=self.record,
@@ -82,6 +92,7 @@ class UnitOfWork:
             log=tuple(self.entries),
             command=command,
             profile_changed=self.record.profile != self.before.profile,
+            spending=spending,
         )
 
     def _take(self, event: Event, at: int, effects: Iterable[Effect], new_state: State) -> None:
@@ -107,6 +118,8 @@ class UnitOfWork:
                     self.effects.append(effect)
         if not (changed or durable):
             return
+        if not (isinstance(event, UsageReported) and event.run):  # else a sub-agent used it, and has counted it
+            self.used = _added(self.used, self.record.state.ledger, new_state.ledger)
         entered = at if type(new_state) is not type(self.record.state) else self.record.state_updated_at
         self.record = msgspec.structs.replace(self.record, state=new_state, state_updated_at=entered, mode=mode)
         self._log(_encode(event), at, tuple(durable))
@@ -129,6 +142,14 @@ class UnitOfWork:
             for entry in self.entries
             for offset, notification in enumerate(entry.notifications)
         )
+
+
+def _added(used: tuple[int, int], before: Ledger, after: Ledger) -> tuple[int, int]:
+    """Return what was used, with what a transition adds to it."""
+    if after.total_usage is before.total_usage and after.aside_usage is before.aside_usage:
+        return used
+    old, new = before.total_usage + before.aside_usage, after.total_usage + after.aside_usage
+    return used[0] + new.context_tokens - old.context_tokens, used[1] + new.cost_micros - old.cost_micros
 
 
 class OutcomeBatch:

@@ -128,6 +128,8 @@ class ConvContext(Struct, frozen=True):
     """The rules of the operator, then those of the conversation."""
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
     budget: Budget = Budget()
+    quota_spent: str = ""
+    """The quota of which the conversation's principal has nothing left to spend; "" if there is none."""
     limits: Limits = Limits()
     tools: tuple[ToolTraits, ...] = ()
     """The tools offered to this conversation, in the order the model sees them."""

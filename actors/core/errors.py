@@ -84,6 +84,7 @@ class Reason(StrEnum):
     CYCLE_RUNNING = "CYCLE_RUNNING"
     NOT_FORKABLE = "NOT_FORKABLE"
     MCP_NOT_ALLOWED = "MCP_NOT_ALLOWED"
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
 
 
 REFUSAL_TEXTS: dict[Reason, str] = {
@@ -118,6 +119,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.CYCLE_RUNNING: "this request cycle has not ended: wait, or fork at an earlier one",
     Reason.GENERATION_UNSUPPORTED: "the model cannot do that",
     Reason.MCP_NOT_ALLOWED: "the operator of this server does not allow MCP servers that clients name",
+    Reason.QUOTA_EXCEEDED: "a quota is used up",
     Reason.NOT_EXHAUSTED: "the context is not used up: send a message instead",
 }
 
@@ -136,3 +138,23 @@ class Rejected(InvalidTransition):
         """The conversation and its run under way, by their ids; set by the conversation's actor where there is one."""
         self.cause = cause
         """The finer reason for programs; "" if there is none."""
+
+
+class QuotaExceededError(Rejected):
+    """A quota of the caller's principal, or of all principals together, is used up."""
+
+    def __init__(
+        self, quota: str, principal: str, *, limit: int, used: int, retry_ms: int, dollars: bool = False
+    ) -> None:
+        """`principal`: "" for all of them; `dollars`: limit and use are in millionths of a dollar."""
+        allowed, taken = ((f"${each / 1e6:,.2f}" if dollars else f"{each:,}") for each in (limit, used))
+        self.described = f"the quota {quota} of {principal or 'this server'}, {allowed}"
+        """The quota with its value."""
+        super().__init__(
+            Reason.QUOTA_EXCEEDED,
+            f"the quota {quota} of {principal or 'this server'} is used up: {taken} of {allowed}",
+        )
+        self.quota, self.principal = quota, principal
+        self.limit, self.used = limit, used
+        self.retry_ms = retry_ms
+        """After how many milliseconds it may be free again."""

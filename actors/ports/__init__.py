@@ -48,9 +48,11 @@ from actors.ports.records import (
     LogEntry,
     SettledInput,
     Snapshot,
+    Spending,
     StoppedRun,
     StoredEvent,
     StoredTransition,
+    day_of,
     live_run,
 )
 from actors.ports.store import (
@@ -143,6 +145,7 @@ __all__ = [
     "SideQueryError",
     "SlugTakenError",
     "Snapshot",
+    "Spending",
     "StoppedRun",
     "Store",
     "StoreDamagedError",
@@ -162,6 +165,7 @@ __all__ = [
     "Toolbox",
     "Workspace",
     "WorkspaceContext",
+    "day_of",
     "live_run",
     "no_sub_agents",
     "parse_arguments",

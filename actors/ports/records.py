@@ -100,6 +100,22 @@ class ForkedHistory(Struct, frozen=True):
     """The ids of the attachments to copy; those that the origin does not have are omitted."""
 
 
+class Spending(Struct, frozen=True):
+    """What model requests of a principal spent on a day."""
+
+    principal: str
+    day: int
+    """The day, UTC, counted from the epoch."""
+    tokens: int
+    cost_micros: int
+    """Millionths of a dollar."""
+
+
+def day_of(at: int) -> int:
+    """Return the day, UTC, of a time in milliseconds, both counted from the epoch."""
+    return at // 86_400_000
+
+
 class Commit(Struct, frozen=True):
     """The atomic write of one chain of transitions of one conversation."""
 
@@ -117,6 +133,8 @@ class Commit(Struct, frozen=True):
     """Whether `command` is identified by (principal, request id), not by (conversation, request id)."""
     fork: ForkedHistory | None = None
     """With `create`: what is copied from another conversation. `messages` are in no event of the log then."""
+    spending: Spending | None = None
+    """What is added to the sums of the principal; None: nothing, or nobody counts it."""
 
     @property
     def begins_after(self) -> int:

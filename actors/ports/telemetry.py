@@ -160,6 +160,9 @@ class Telemetry:
     def reaped(self, conversation: str, seconds: float, leaked: bool) -> None:
         """Observe that all processes of a killed call have ended, or could not be confirmed dead."""
 
+    def quota_exceeded(self, quota: str) -> None:
+        """Observe that something was refused or stopped because this quota is used up."""
+
     def written(self, changes: int, seconds: float) -> None:
         """Observe a transaction of the store, with as many changes (the store's thread)."""
 

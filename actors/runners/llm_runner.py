@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from actors.core.effects import RequestContinuation, RequestLlm
     from actors.ports import ConversationRecord
     from actors.runtime.admission import Admission
+    from actors.runtime.quotas.fair_slots import Place
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -259,25 +260,42 @@ class ModelRequests:
     ) -> None:
         """Make one attempt on a separate thread.
 
-        `begin` returns its cancel token; it is called only if the attempt is admitted.
+        It waits for its turn if the principal, or all of them together, have as many requests in flight as they may
+        have. `begin` returns its cancel token.
         """
-        if full := self._admission.acquire():
-            self._refuse(effect, resource_failure(full))
-            return
         token = begin()
         find = functools.partial(model_choice.find, self._services, effect.model, record.principal, token)
         build = functools.partial(self.builder.build, record, effect, self.builder.history_of(record), token)
         judge = functools.partial(offered_tools.judged, tools=record.profile.client_tools)
         subjects = functools.partial(call_subjects, self._services, record)
         schema = record.state.ledger.output_schema
-        self._current = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, schema, token)
-        pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, token)
-        ended = functools.partial(self._on_end, record.id)
+        request = LlmRequest(effect.request_id, effect.attempt, find, build, judge, subjects, schema, token)
+        self._current = request
+        slots = self._services.quotas.model_slots
+        place = slots.acquire(record.principal, functools.partial(self._launch, request, record))
+        if slots.waits(place):
+            token.on_cancel(functools.partial(self._give_up, request, place))
+
+    def _launch(self, request: LlmRequest, record: ConversationRecord) -> bool:
+        """Make an attempt whose turn has come; return whether it is under way (any thread)."""
+        if full := self._admission.acquire():
+            self._refuse(request, resource_failure(full))
+            return False
+        pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, request.cancel)
+        ended = functools.partial(self._on_end, record)
         try:
-            LlmRunner(self._current, self._owner, self._services.clock, pace, ended).launch(self._services.threads)
+            LlmRunner(request, self._owner, self._services.clock, pace, ended).launch(self._services.threads)
         except RuntimeError as error:  # no thread can be started
             self._admission.release()
-            self._refuse(effect, resource_failure(exhausted_resource(error) or str(error)))
+            self._refuse(request, resource_failure(exhausted_resource(error) or str(error)))
+            return False
+        return True
+
+    def _give_up(self, request: LlmRequest, place: Place) -> None:
+        """End an attempt that was cancelled while it waited for its turn (any thread)."""
+        if self._services.quotas.model_slots.withdraw(place):
+            aborted = LlmAborted(self._services.clock.now_ms(), request.request_id, request.attempt)
+            tell(self._owner, EffectOutcome(aborted))
 
     def abort(self) -> None:
         """Cancel the current request without waiting for its end; idempotent."""
@@ -289,18 +307,19 @@ class ModelRequests:
         """Drop the reference to the last request, because none is in flight."""
         self._current = None
 
-    def _on_end(self, conversation_id: str) -> None:
-        """Release the request's slot in the admission control (runner's thread).
+    def _on_end(self, record: ConversationRecord) -> None:
+        """Release the request's slots (runner's thread).
 
         A cancelled request may end after the conversation's actor, which has then already dropped the models' caches
         for the conversation. So they are dropped again here.
         """
         self._admission.release()
+        self._services.quotas.model_slots.release(record.principal)
         if not self._owner.is_alive():
-            self._services.models.forget(conversation_id)
+            self._services.models.forget(record.id)
 
-    def _refuse(self, effect: RequestLlm | RequestContinuation, failure: LlmFailure) -> None:
-        event = LlmError(self._services.clock.now_ms(), effect.request_id, effect.attempt, failure)
+    def _refuse(self, request: LlmRequest, failure: LlmFailure) -> None:
+        event = LlmError(self._services.clock.now_ms(), request.request_id, request.attempt, failure)
         tell(self._owner, EffectOutcome(event))
 
 

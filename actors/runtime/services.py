@@ -28,6 +28,7 @@ from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import spec_of
+from actors.runtime.quotas.quota_book import QuotaBook, unlimited
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
@@ -90,6 +91,8 @@ class Services:
     """What the server tells about its work."""
     approval_rules: tuple[ApprovalRule, ...] = ()
     """The operator's approval rules, for all conversations."""
+    quotas: QuotaBook = field(default_factory=unlimited)
+    """What principals use of their quotas."""
     titles: bool = False
     """Whether conversations without a title get one from their first message."""
     node: str = "local"
@@ -113,6 +116,7 @@ class Services:
             budget=record.budget,
             limits=self.limits,
             tools=tuple(spec.traits for spec in self.offered(record)),
+            quota_spent=self.quotas.spent(record.principal),
         )
 
     def sandbox_of(self, principal: str) -> Sandbox:

@@ -43,6 +43,7 @@ Catch the class that you can do something about, or a class higher up:
     │   └── McpNotAllowed
     ├── ResourceExhausted
     │   ├── QueueFull
+    │   ├── QuotaExceeded
     │   ├── ServerExhausted
     │   └── TooManyStreams
     ├── RunEnded                   a run ended without an answer (see `Run.answer`)
@@ -102,6 +103,7 @@ __all__ = [
     "OutOfRange",
     "PermissionDenied",
     "QueueFull",
+    "QuotaExceeded",
     "RequestIdReused",
     "ResourceExhausted",
     "RevisionTooOld",
@@ -354,6 +356,15 @@ class QueueFull(ResourceExhausted):
     """The message queue of the conversation is full."""
 
     hint = "Wait until one is delivered, or withdraw one."
+
+
+class QuotaExceeded(ResourceExhausted):
+    """A quota of this client's principal, or of the server as a whole, is used up; `metadata` names it.
+
+    `retry_after` says when it may be free again, which may be hours: for tokens and costs, when they are counted anew.
+    """
+
+    hint = "Try again when it is free, or ask the operator of the server for more."
 
 
 class ServerExhausted(ResourceExhausted):

@@ -478,7 +478,7 @@ export class BedrockError extends Error {
   /** Whether a stream that ended so may be opened again. */
   get passing() {
     const codes = ['UNAVAILABLE', 'ABORTED', ...(this.reason ? [] : ['CANCELLED', 'UNKNOWN', 'INTERNAL'])];
-    return codes.includes(this.code) || this.reason === 'TOO_MANY_STREAMS';
+    return codes.includes(this.code) || ['TOO_MANY_STREAMS', 'QUOTA_EXCEEDED'].includes(this.reason);
   }
 
   static from(error) {

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from actors.core.context import Mode
 from actors.ports.permissions import EVERYTHING, Permissions
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 LOCAL = "local"
 """The principal of the server's own user, who has the token of the data directory and may do everything."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
-KEYS = ("roots", "modes", "models", "mcp_servers", "role")
+KEYS = ("roots", "modes", "models", "mcp_servers", "role", "quotas")
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 """Where no principal can have a root."""
 
@@ -47,6 +45,8 @@ class Principal(Struct, frozen=True):
     permissions: Permissions
     role: Role = Role.USER
     """The most that a token of this principal may be given."""
+    quotas: Mapping[str, Any] = {}
+    """Its own quotas, as the settings have them."""
 
 
 OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
@@ -77,7 +77,7 @@ def _principal(name: str, table: Mapping[str, Any]) -> Principal:
         models=_names(f"{where}.models", table["models"]) if "models" in table else None,
         mcp_servers=_names(f"{where}.mcp_servers", table.get("mcp_servers", [])),
     )
-    return Principal(name, permissions, role)
+    return Principal(name, permissions, role, table.get("quotas", {}))
 
 
 def _roots(where: str, value: Any) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2 as details
 from google.rpc.status_pb2 import Status
 
-from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
+from actors.core.errors import REFUSAL_TEXTS, QuotaExceededError, Reason, Rejected
 from actors.messages.refusals import (
     DeadlineExceededError,
     EtagMismatchError,
@@ -93,6 +93,7 @@ CODES: dict[Reason, grpc.StatusCode] = {
     Reason.GENERATION_UNSUPPORTED: _Code.INVALID_ARGUMENT,
     Reason.MCP_NOT_ALLOWED: _Code.PERMISSION_DENIED,
     Reason.SERVER_EXHAUSTED: _Code.RESOURCE_EXHAUSTED,
+    Reason.QUOTA_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
 }
 
 FIELDS = {
@@ -173,8 +174,8 @@ class ConnectionLostError(Exception):
 def status_of(error: BaseException) -> Status:
     """Return the status that a client gets for `error`, and log the details that it does not get."""
     match error:
-        case Rejected(reason=reason):
-            return _refusal(reason, str(error), run=error.run, cause=error.cause)
+        case Rejected():
+            return _rejected(error)
         case NestedFieldError(field=field, refusal=Rejected(reason=reason) as refusal):
             return _refusal(reason, str(error), f"{field}.", refusal.run)
         case NestedFieldError(field=field, refusal=InvalidFieldError(field=inner)):
@@ -273,6 +274,28 @@ def _refusal(
     if run and reason in RUN_NAMED:
         metadata["run"] = names.cycle(*run)
     return make(CODES[reason], text, reason.value, metadata, *more)
+
+
+def _rejected(error: Rejected) -> Status:
+    if isinstance(error, QuotaExceededError):
+        return _quota_exceeded(error)
+    return _refusal(error.reason, str(error), run=error.run, cause=error.cause)
+
+
+def _quota_exceeded(error: QuotaExceededError) -> Status:
+    """Return the status of a used-up quota, with its name, value and use, and when it may be free again."""
+    metadata = {"quota": error.quota, "limit": str(error.limit), "used": str(error.used), "principal": error.principal}
+    failure = details.QuotaFailure(
+        violations=[
+            details.QuotaFailure.Violation(
+                subject=f"principal:{error.principal}" if error.principal else "server",
+                description=str(error)[:MAX_VIOLATION_CHARS],
+            )
+        ]
+    )
+    seconds, milliseconds = divmod(error.retry_ms, 1_000)
+    retry = details.RetryInfo(retry_delay=Duration(seconds=seconds, nanos=milliseconds * 1_000_000))
+    return make(CODES[error.reason], str(error), error.reason.value, metadata, retry, failure)
 
 
 def _malformed(violations: Sequence[tuple[str, str]], text: str, reason: str = MalformedRequestError.reason) -> Status:

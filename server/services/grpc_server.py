@@ -101,7 +101,7 @@ class GrpcServer:
         )
         self.watchers = SubscribeStreams(sources, watching)
         self._health = health.aio.HealthServicer()
-        interceptor = RequestInterceptor(authentication, services.telemetry)
+        interceptor = RequestInterceptor(authentication, services.telemetry, services.quotas)
         self._server = grpc.aio.server(interceptors=[interceptor], options=OPTIONS)
         service = ConversationService(
             conversations=conversations,

@@ -7,6 +7,7 @@ import inspect
 import logging
 import re
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from google.rpc.status_pb2 import Status
 
+    from actors.runtime.quotas.quota_book import QuotaBook
+
 log = logging.getLogger(__name__)
 
 OPEN_PREFIX = "/grpc.health.v1.Health/"
@@ -36,6 +39,8 @@ READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "
 """How the names of methods begin that change nothing."""
 WAITS = "Wait"
 """How the names of methods begin that last as streams do, and are observed as such: else they would spoil latencies."""
+UNCOUNTED = ("CancelConversation", "ListQuotas")
+"""Methods that take no call of a quota: a cancel must never wait."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 ABORT_SECONDS = 5.0
 """How long the end of a stream may wait for a client that does not read."""
@@ -49,8 +54,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Wraps each method of the services once; runs on the event loop."""
 
-    def __init__(self, authentication: Authentication, telemetry: Telemetry) -> None:
+    def __init__(self, authentication: Authentication, telemetry: Telemetry, quotas: QuotaBook) -> None:
         self._authentication = authentication
+        self._quotas = quotas
         self._live = LiveCalls(authentication)
         self._telemetry = telemetry
         self._guarded: dict[str, Handler] = {}
@@ -75,7 +81,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             return handler
         guarded = self._guarded.get(method)
         if guarded is None:
-            guarded = self._guarded[method] = _guard(method, handler, self._live, self._telemetry)
+            guarded = self._guarded[method] = _guard(method, handler, self._live, self._telemetry, self._quotas)
         return guarded
 
 
@@ -113,13 +119,14 @@ def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return found if isinstance(found, str) and TRACE_PARENT.fullmatch(found) else ""
 
 
-def _guard(method: str, handler: Handler, live: LiveCalls, telemetry: Telemetry) -> Handler:
+def _guard(method: str, handler: Handler, live: LiveCalls, telemetry: Telemetry, quotas: QuotaBook) -> Handler:
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
     decode: Any = handler.request_deserializer
     name = method.rsplit("/", 1)[-1]
+    lasts = handler.response_streaming or name.startswith(WAITS)
 
     async def serve(raw: bytes, context: Context) -> Any:
-        call = _Observed(name, handler.response_streaming or name.startswith(WAITS))
+        call = _Observed(name, lasts)
         try:
             return await answer(raw, context, call)
         finally:
@@ -130,7 +137,9 @@ def _guard(method: str, handler: Handler, live: LiveCalls, telemetry: Telemetry)
         try:
             who = caller.get()
             check_role(method, who.role)
-            with live.serving(who):
+            if name not in UNCOUNTED:
+                quotas.take_call(who.principal)
+            with live.serving(who), quotas.stream(who.principal) if lasts else nullcontext():
                 response = await _call(behaviour, decode, raw, context, call)
         except CallRevokedError:
             status = status_of(UnauthenticatedError())

@@ -474,13 +474,15 @@ def early_timer(world: World, tape: Tape) -> None:
 
 def setting(world: World, tape: Tape) -> None:
     """The mode is changed by the machine; policies, budgets and the model beside it."""
-    match tape.pick(("mode", "mode", "budget", "policy", "model", "rules")):
+    match tape.pick(("mode", "mode", "budget", "policy", "model", "rules", "quota")):
         case "mode":
             running = world.state.current_tool_id if isinstance(world.state, ToolExecuting) else "t-none"
             stop = tape.pick(((), (running,)))
             world.apply(SetMode(world.now, tape.pick((Mode.RESTRICTED, Mode.UNRESTRICTED, Mode.WORKSPACE)), stop))
         case "budget":
             world.context = replace(world.context, budget=a_budget(tape))
+        case "quota":
+            world.context = replace(world.context, quota_spent=tape.pick(("", "", "the quota q of p, 5")))
         case "model":
             world.context = replace(world.context, model_id=tape.pick(("demo", "other")))
         case "policy":

@@ -305,6 +305,7 @@ def _bounded(context: ConvContext, before: State, after: State, effects: tuple[E
     check("C17 the queue is bounded", queued <= limits.max_queue or not grown, after)
     if any(isinstance(effect, RequestLlm) for effect in effects):
         check("C44 the round cap", context.is_sub_agent or ledger.rounds <= limits.max_rounds, after)
+        check("C58 nothing left to spend", not context.quota_spent, after)
         run, whole = ledger.run_usage.context_tokens, (ledger.total_usage + ledger.aside_usage).context_tokens
         check("C44 the run's budget", not 0 < budget.run_tokens <= run, after)
         check("C44 the conversation's budget", not 0 < budget.conversation_tokens <= whole, after)

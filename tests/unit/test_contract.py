@@ -69,6 +69,7 @@ REFUSAL_REASONS = [
     "CYCLE_RUNNING",
     "NOT_FORKABLE",
     "MCP_NOT_ALLOWED",
+    "QUOTA_EXCEEDED",
 ]
 
 # Where a code is prescribed.

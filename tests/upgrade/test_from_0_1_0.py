@@ -33,6 +33,8 @@ ADDED = {
     "0004_profiles",
     "0005_conversations_by_creation",
     "0006_approval_rules",
+    "0007_slugs_of_principals",
+    "0008_spendings",
 }
 """The migrations since. Those that come are added here."""
 

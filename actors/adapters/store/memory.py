@@ -23,6 +23,7 @@ from actors.ports import (
     NoFaultPoints,
     SettledInput,
     Snapshot,
+    Spending,
     StoppedRun,
     StoredEvent,
     StoredTransition,
@@ -45,6 +46,7 @@ class MemoryStore:
         self._lock = threading.Lock()  # serialises commits, as the writer's thread does in the SQLite store
         self._kept: dict[str, KeptConversation] = {}
         self._created: dict[tuple[str, str], CommandRecord] = {}
+        self._spent: dict[tuple[str, int], Spending] = {}
         self._closed = False
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ class MemoryStore:
         for part in parts:
             check_shape(part)
         with self._writing():
-            kept, created = dict(self._kept), dict(self._created)
+            kept, created, spent = dict(self._kept), dict(self._created), dict(self._spent)
             for part in parts:
                 before = created_by(kept, part) if part.create else changed_by(kept, part)
                 kept[part.record.id] = before.after(part)
@@ -63,8 +65,10 @@ class MemoryStore:
                     if key in created:
                         raise CommandExistsError(f"{key[1]} of {key[0]} is there already")
                     created[key] = part.command
+                if part.spending is not None:
+                    _add(spent, part.spending)
             self._hit("store.before_commit")
-            self._kept, self._created = kept, created
+            self._kept, self._created, self._spent = kept, created, spent
 
     def delete(self, conversation_id: str) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""
@@ -286,6 +290,12 @@ class MemoryStore:
         kept = self._read().get(conversation_id)
         return None if kept is None else kept.attachments.get(attachment_id)
 
+    def spendings(self, since: int) -> tuple[Spending, ...]:
+        """Return what principals spent on each day from `since` on; see ports.Store."""
+        with self._lock:
+            self._check_open()
+            return tuple(each for each in self._spent.values() if each.day >= since)
+
     # --- lifetime ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -321,6 +331,13 @@ class MemoryStore:
 
 
 Ended = TypeVar("Ended", StoppedRun, SettledInput)
+
+
+def _add(spent: dict[tuple[str, int], Spending], more: Spending) -> None:
+    """Add to the sums of a principal's day."""
+    key = more.principal, more.day
+    before = spent.get(key, Spending(*key, 0, 0))
+    spent[key] = Spending(*key, before.tokens + more.tokens, before.cost_micros + more.cost_micros)
 
 
 def _page(

@@ -42,6 +42,8 @@ PROMPT = ("conversation_id", "text", "text_digest")
 """Columns of a system prompt."""
 PROFILE = ("conversation_id", "profile", "profile_digest")
 """Columns of a profile; a conversation with the default profile has no row."""
+SPENDING = ("principal", "day", "tokens", "cost_micros")
+"""Columns of what a principal spent on a day: sums, which have no digest."""
 COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", "at", "digest")
 """Columns of an accepted command."""
 ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", "created_at", "digest")

@@ -81,6 +81,9 @@ class FanOut(Telemetry):
     def reaped(self, conversation: str, seconds: float, leaked: bool) -> None:
         self._each(lambda each: each.reaped(conversation, seconds, leaked))
 
+    def quota_exceeded(self, quota: str) -> None:
+        self._each(lambda each: each.quota_exceeded(quota))
+
     def written(self, changes: int, seconds: float) -> None:
         self._each(lambda each: each.written(changes, seconds))
 

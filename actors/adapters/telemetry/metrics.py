@@ -109,6 +109,9 @@ WRITES = Metric("bedrock.store.transaction.duration", Kind.HISTOGRAM, "s", (), "
 WRITE_SIZE = Metric(
     "bedrock.store.transaction.changes", Kind.HISTOGRAM, "{change}", (), "changes that share a transaction", _COUNTS
 )
+QUOTAS = Metric(
+    "bedrock.quota.exceeded", Kind.COUNTER, "{refusal}", ("quota",), "what was refused because a quota is used up"
+)
 LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events when a watcher gets them", _FAST)
 LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "how late the event loop is", _FAST)
 
@@ -119,6 +122,9 @@ CONVERSATIONS = Metric("bedrock.conversations.live", Kind.GAUGE, "{conversation}
 WATCHERS = Metric(
     "bedrock.watchers", Kind.GAUGE, "{stream}", (), "open Subscribe streams, and calls of WaitRequestCycle"
 )
+WAITING_REQUESTS = Metric(
+    "bedrock.model_requests.waiting", Kind.GAUGE, "{request}", (), "model requests that wait for their principal's turn"
+)
 WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes that wait for the store")
 THREADS = Metric("bedrock.threads", Kind.GAUGE, "{thread}", (), "threads of the server")
 FILES = Metric("bedrock.files.open", Kind.GAUGE, "{file}", (), "open file descriptors")
@@ -126,8 +132,8 @@ MAX_FILES = Metric("bedrock.files.limit", Kind.GAUGE, "{file}", (), "how many ma
 
 METRICS = (
     RPC, STREAMS, MAILBOX, RUNS, ATTEMPTS, FIRST_CHUNK, TOKENS, COST, TOOLS, CANCELS, KILLS, LEAKS, WRITES, WRITE_SIZE,
-    LAG, LOOP, OPEN_RUNS, OPEN_ATTEMPTS, OPEN_TOOLS, CONVERSATIONS, WATCHERS, WAITING, THREADS, FILES,
-    MAX_FILES,
+    QUOTAS, LAG, LOOP, OPEN_RUNS, OPEN_ATTEMPTS, WAITING_REQUESTS, OPEN_TOOLS, CONVERSATIONS, WATCHERS, WAITING,
+    THREADS, FILES, MAX_FILES,
 )  # fmt: skip
 
 
@@ -218,6 +224,9 @@ class Metrics(Telemetry):
         self._exporter.add(KILLS, seconds, ())
         if leaked:
             self._exporter.add(LEAKS, 1, ())
+
+    def quota_exceeded(self, quota: str) -> None:
+        self._exporter.add(QUOTAS, 1, (quota,))
 
     def written(self, changes: int, seconds: float) -> None:
         self._exporter.add(WRITES, seconds, ())

@@ -145,6 +145,7 @@ class CommandDispatch:
         children = services.store.children(conversation_id)
         services.faults.hit("delete.before")
         services.store.delete(conversation_id)
+        services.quotas.end_run(conversation_id)
         last = self._pipeline.loaded.record if self._pipeline.loaded else None
         self._pipeline.loaded = None
         services.faults.hit("delete.after")

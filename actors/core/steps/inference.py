@@ -30,8 +30,7 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
     Queued notices and steers are delivered first. `continuations` counts the requests that continue one unfinished
     text.
     """
-    spent = budget.spent(builder.context.budget, builder.ledger)
-    if spent:
+    if spent := _spent(builder):
         return _stop_for_budget(builder, spent, *through)
     limits, ledger = builder.context.limits, builder.ledger
     if ledger.rounds >= limits.max_rounds and not builder.context.is_sub_agent:
@@ -57,7 +56,7 @@ def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> Transitio
 
     Ends the run if the budget is spent by now. (Logs of earlier rules are replayed without this check.)
     """
-    spent = budget.spent(builder.context.budget, builder.ledger)
+    spent = _spent(builder)
     if spent and builder.context.rules >= Rules.INTERRUPTIONS:
         return _stop_for_budget(builder, spent)
     deliver_steers(builder)
@@ -120,8 +119,16 @@ def _count_turn(builder: TransitionBuilder) -> None:
     builder.ledger = replace(builder.ledger, turns=turns + 1, grace=grace)
 
 
-def _stop_for_budget(builder: TransitionBuilder, spent: str, *through: ContextState) -> TransitionResult:
-    builder.add_system_message(SystemKind.BUDGET, texts.budget_reached(spent))
+def _spent(builder: TransitionBuilder) -> str:
+    """Return the message for a budget that is spent, of the conversation or of its principal; "" if none is."""
+    context = builder.context
+    if spent := budget.spent(context.budget, builder.ledger):
+        return texts.budget_reached(spent)
+    return texts.quota_reached(context.quota_spent) if context.quota_spent else ""
+
+
+def _stop_for_budget(builder: TransitionBuilder, message: str, *through: ContextState) -> TransitionResult:
+    builder.add_system_message(SystemKind.BUDGET, message)
     if builder.context.is_sub_agent:
         text, reason = texts.SUB_AGENT_BUDGET, StopReason.INTERRUPTED
         return fail_sub_agent(builder, ErrorKind.BUDGET, text, reason, "budget", *through)

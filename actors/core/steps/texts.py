@@ -161,6 +161,11 @@ def budget_reached(what: str) -> str:
     return f"Stopped: the budget of {what} is spent. Raise it to go on."
 
 
+def quota_reached(what: str) -> str:
+    """Return the message for a run whose principal has nothing left to spend."""
+    return f"Stopped: {what}, is used up. It is counted anew when its day or month ends."
+
+
 def failed_after(attempts: int, cause: str) -> str:
     """Return the message for a request or tool that failed on its last attempt."""
     return f"Failed after {attempts} {'attempt' if attempts == 1 else 'attempts'}: {cause}"

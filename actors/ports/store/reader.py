@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.core.content import Message
-    from actors.ports.records import CommandRecord, ConversationRecord, Snapshot
+    from actors.ports.records import CommandRecord, ConversationRecord, Snapshot, Spending
     from actors.ports.store.conditions import Listed, Place, Selection
 
 
@@ -85,6 +85,10 @@ class ConversationReader(Protocol):
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
         """Return the accepted command of a conversation with this request id, or None."""
+        ...
+
+    def spendings(self, since: int) -> tuple[Spending, ...]:
+        """Return what each principal spent on each day from the day `since` on, counted from the epoch; in no order."""
         ...
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:

@@ -86,7 +86,7 @@ def nothing_was_sent(error: grpc.RpcError) -> bool:
 
 def may_resume(error: errors.BedrockError) -> bool:
     """Return whether a stream that ended with this error may be resumed."""
-    if isinstance(error, errors.Unavailable | errors.Aborted | errors.TooManyStreams):
+    if isinstance(error, errors.Unavailable | errors.Aborted | errors.TooManyStreams | errors.QuotaExceeded):
         return True
     return not error.reason and error.code in _BROKEN
 

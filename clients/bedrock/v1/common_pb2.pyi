@@ -235,6 +235,14 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
 
     The text says what is not allowed; the operator can allow it.
     """
+    REFUSAL_REASON_QUOTA_EXCEEDED: _RefusalReason.ValueType  # 33
+    """RESOURCE_EXHAUSTED. A quota of the caller's principal, or of all principals
+    together, is used up. The metadata has its `quota`, `limit` and `used`, and its
+    `principal`, empty for all together; so has `google.rpc.QuotaFailure`.
+
+    Try again after the delay in `google.rpc.RetryInfo`, which may be hours: for
+    tokens and costs it is when they are counted anew.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """The reasons for which a well-formed call is refused.
@@ -480,6 +488,14 @@ REFUSAL_REASON_MCP_NOT_ALLOWED: RefusalReason.ValueType  # 32
 client names.
 
 The text says what is not allowed; the operator can allow it.
+"""
+REFUSAL_REASON_QUOTA_EXCEEDED: RefusalReason.ValueType  # 33
+"""RESOURCE_EXHAUSTED. A quota of the caller's principal, or of all principals
+together, is used up. The metadata has its `quota`, `limit` and `used`, and its
+`principal`, empty for all together; so has `google.rpc.QuotaFailure`.
+
+Try again after the delay in `google.rpc.RetryInfo`, which may be hours: for
+tokens and costs it is when they are counted anew.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 

@@ -282,6 +282,7 @@ FROZEN = {
     "0005_conversations_by_creation": "68642415789bd77ba4f155829a73e0edff5a038a6935a782e176e710f006d720",
     "0006_approval_rules": "e80a62e5561651a7ded08a35466fb2f58f8c3ecb4618fb590db8a96eff18ee47",
     "0007_slugs_of_principals": "c5cd6c99e97219fee8509465b24b63d1147ddb60e55dd42df85c2cbd5c5712c2",
+    "0008_spendings": "0528a449360b84798a425cb5dae7cec1154d801fa840dc34ae5abdfd77ba4dac",
 }
 """SHA-256 of every migration that has been released. A new file needs a new line; no line ever changes."""
 

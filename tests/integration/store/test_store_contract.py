@@ -67,6 +67,7 @@ from actors.ports import (
     SettledInput,
     SlugTakenError,
     Snapshot,
+    Spending,
     StoppedRun,
     Store,
     StoredEvent,
@@ -773,6 +774,26 @@ def a_fork(origin: CommitBuilder, *attachments: str, revision: int = 7) -> Commi
     record = record_of("f", state=Idle(Ledger(run=1, seq=2)), step=1, epoch=1, last_seq=revision)
     entry = LogEntry(1, 1, b'{"type":"test"}', revision + 1, ())
     return Commit(record, 0, messages, (entry,), create=True, fork=taken)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_principals_spend_is_summed_by_day_and_outlives_the_conversation(
+    store: Store, gate: Gate, grouped: bool
+) -> None:
+    builders = [CommitBuilder(name) for name in ("s1", "s2", "s3")]
+    store.commit(*(builder.create() for builder in builders))
+    spendings = (Spending("ada", 7, 10, 1), Spending("ada", 7, 5, 2), Spending("bob", 8, 3, 0))
+    parts = [replace(builder.next(), spending=each) for builder, each in zip(builders, spendings, strict=True)]
+    commits: list[Callable[[], None]] = [partial(store.commit, part) for part in parts]
+    assert (together(store, gate, commits) if grouped else [_raised(commit) for commit in commits]) == [None] * 3
+    with pytest.raises(FencedError):
+        store.commit(replace(parts[0], spending=Spending("eve", 9, 1, 1)))
+    store.delete("s1")
+    assert sorted(store.spendings(0), key=lambda each: each.day) == [
+        Spending("ada", 7, 15, 3),
+        Spending("bob", 8, 3, 0),
+    ]
+    assert store.spendings(8) == (Spending("bob", 8, 3, 0),)
 
 
 def test_a_fork_begins_after_a_revision_of_its_origin(store: Store, grown: CommitBuilder) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actors.runtime.quotas.quota_limits import Quota
 from server.config import SETTINGS, Config, ConfigError, Listen, load
 
 HOME = {"HOME": "/home/ada"}
@@ -235,3 +236,47 @@ def test_a_file_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pyt
         config(file=file)
     monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0o100644, 0, 0, 1, 0, 0, 0, 0, 0, 0)))
     assert config(file=file).default_model == "m"  # root's
+
+
+def test_quotas_are_read_key_by_key(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("""
+        [quotas]
+        cost_per_month = 12.5
+        [principal_defaults.quotas]
+        concurrent_runs = 20
+        calls_per_second = 50
+        [principals.ada]
+        roots = []
+        quotas = {concurrent_runs = 50, tokens_per_day = 0}
+        [principals.bob]
+        roots = []
+    """)
+    quotas = load({}, {}, file).quotas
+    assert quotas.of("") == {Quota.COST_PER_MONTH: 12_500_000}
+    assert quotas.of("ada") == {Quota.CONCURRENT_RUNS: 50, Quota.CALLS_PER_SECOND: 50, Quota.TOKENS_PER_DAY: 0}
+    assert quotas.of("bob") == {Quota.CONCURRENT_RUNS: 20, Quota.CALLS_PER_SECOND: 50}
+    assert quotas.of("local") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("quotas = 3", "quotas: must be a table"),
+        ("[quotas]\nruns = 3", "quotas.runs: unknown; there are: concurrent_runs, "),
+        ("[quotas]\nconcurrent_runs = -1", "quotas.concurrent_runs: must be a whole number, 0 for no limit"),
+        ("[quotas]\nconcurrent_runs = 1.5", "quotas.concurrent_runs: must be a whole number"),
+        ("[quotas]\nstreams = true", "quotas.streams: must be a whole number"),
+        ("[quotas]\ncost_per_day = 'much'", "quotas.cost_per_day: must be dollars"),
+        ("[quotas]\ncost_per_day = inf", "quotas.cost_per_day: must be dollars"),
+        ("principal_defaults = 3", "principal_defaults: must be a table"),
+        ("[principal_defaults]\nmodes = []", "principal_defaults: must be a table with the key quotas"),
+        ("[principals.ada]\nroots = []\nquotas = 3", "principals.ada.quotas: must be a table"),
+        ("[principals.ada.quotas]\nruns = 1", "principals.ada.roots: name the directories"),
+    ],
+)
+def test_a_wrong_quota_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"^{file}: {said}"):
+        load({}, {}, file)

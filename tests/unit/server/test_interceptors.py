@@ -13,6 +13,7 @@ import pytest
 from bedrock import v1
 
 from actors.ports.telemetry import Rpc, Telemetry
+from actors.runtime.quotas.quota_book import unlimited
 from server.auth.authentication import OWN_USER, Authentication, caller
 from server.auth.live_calls import LiveCalls
 from server.services.interceptors import _guard
@@ -36,7 +37,7 @@ def ended_with(error: Exception) -> grpc.StatusCode:
     caller.set(OWN_USER)
     handler = grpc.unary_stream_rpc_method_handler(subscribe, v1.SubscribeRequest.FromString, bytes)
     live = LiveCalls(Authentication("t" * 43))
-    guarded: Any = _guard("/bedrock.v1.ConversationService/Subscribe", handler, live, Telemetry())
+    guarded: Any = _guard("/bedrock.v1.ConversationService/Subscribe", handler, live, Telemetry(), unlimited())
     request = v1.SubscribeRequest(name="conversations/c").SerializeToString()
     with pytest.raises(Ended):
         asyncio.run(guarded.unary_stream(request, SimpleNamespace(abort_with_status=abort_with_status)))
@@ -82,7 +83,7 @@ def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> 
     ends = Ends()
     handler = grpc.unary_unary_rpc_method_handler(answer, v1.GetRequestCycleRequest.FromString, bytes)
     guarded: Any = _guard(
-        f"/bedrock.v1.ConversationService/{method}", handler, LiveCalls(Authentication("t" * 43)), ends
+        f"/bedrock.v1.ConversationService/{method}", handler, LiveCalls(Authentication("t" * 43)), ends, unlimited()
     )
     asyncio.run(call())
     assert ends.calls == [(method, lasts)]

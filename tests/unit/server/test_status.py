@@ -12,7 +12,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2 as details
 
-from actors.core.errors import REFUSAL_TEXTS, Reason, Rejected
+from actors.core.errors import REFUSAL_TEXTS, QuotaExceededError, Reason, Rejected
 from actors.messages.refusals import (
     DeadlineExceededError,
     EtagMismatchError,
@@ -48,7 +48,7 @@ COMMON = Path(__file__).parents[3] / "protos" / "bedrock" / "v1" / "common.proto
 
 
 def unpack(status: Status) -> dict[str, object]:
-    kinds = (details.ErrorInfo, details.BadRequest, details.RetryInfo, details.ResourceInfo)
+    kinds = (details.ErrorInfo, details.BadRequest, details.RetryInfo, details.ResourceInfo, details.QuotaFailure)
     found: dict[str, object] = {}
     for packed in status.details:
         for kind in kinds:
@@ -117,6 +117,25 @@ def test_a_refusal_because_of_a_run_names_it() -> None:
 def test_waiting_is_advised_where_it_helps_and_never_for_a_busy_agent(reason: Reason) -> None:
     soon = {"CANCELLING", "CONTINUATION_IN_PROGRESS", "TOO_MANY_STREAMS", "STORE_UNAVAILABLE", "SERVER_EXHAUSTED"}
     assert ("RetryInfo" in told(Rejected(reason))[2]) == (reason.value in soon | {"SHUTTING_DOWN"})
+
+
+@pytest.mark.parametrize(("principal", "subject"), [("ada", "principal:ada"), ("", "server")])
+def test_a_quota_says_whose_it_is_what_is_used_and_when_it_is_free_again(principal: str, subject: str) -> None:
+    code, reason, found = told(
+        QuotaExceededError("cost_per_day", principal, limit=2_500_000, used=2_600_000, retry_ms=90_250, dollars=True)
+    )
+    assert (code, reason) == ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED")
+    info, failure, retry = (found[kind] for kind in ("ErrorInfo", "QuotaFailure", "RetryInfo"))
+    assert isinstance(info, details.ErrorInfo)
+    assert isinstance(failure, details.QuotaFailure)
+    assert isinstance(retry, details.RetryInfo)
+    assert dict(info.metadata) == {
+        "quota": "cost_per_day", "limit": "2500000", "used": "2600000", "principal": principal,
+    }  # fmt: skip
+    (violation,) = failure.violations
+    assert violation.subject == subject
+    assert violation.description == f"the quota cost_per_day of {principal or 'this server'} is used up: $2.60 of $2.50"
+    assert retry.retry_delay.ToMilliseconds() == 90_250
 
 
 def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:

@@ -75,6 +75,9 @@ def _write(connection: sqlite3.Connection, taken: list[tuple[Part, str]]) -> boo
     commands = [part.command for part, _ in taken if part.command]
     if commands:
         connection.executemany(statements.INSERT_COMMAND, commands)
+    spendings = [part.spending for part, _ in taken if part.spending]
+    if spendings:
+        connection.executemany(statements.ADD_SPENDING, spendings)
     return updated == len(updates)
 
 

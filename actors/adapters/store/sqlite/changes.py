@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import msgspec
+
 from actors.adapters.store import rows
 from actors.adapters.store.log_rows import check_shape, next_revision, seal
 from actors.adapters.store.run_outcomes import fate_values, run_values, settled_inputs, stopped_runs
@@ -87,6 +89,7 @@ class Part:
         self.runs = [run_values(record.id, ended) for ended in runs]
         self.fates = [fate_values(record.id, settled) for settled in settled_inputs(commit)]
         self.command = None if commit.command is None else _command_values(commit, commit.command)
+        self.spending = None if commit.spending is None else msgspec.structs.astuple(commit.spending)
         self._slug = record.slug
         self._epoch = record.epoch
         self._expected_step = commit.expected_step
@@ -132,6 +135,8 @@ class Part:
             connection.executemany(statements.INSERT_FATE, self.fates)
         if self.command is not None:
             connection.execute(statements.INSERT_COMMAND, self.command)
+        if self.spending is not None:
+            connection.execute(statements.ADD_SPENDING, self.spending)
 
     def _create(self, connection: sqlite3.Connection, fixed: rows.Row) -> list[rows.Row]:
         self._make_room(connection)

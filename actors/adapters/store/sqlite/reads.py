@@ -34,6 +34,7 @@ from actors.ports import (
     ConversationRecord,
     SettledInput,
     Snapshot,
+    Spending,
     StoppedRun,
     StoreDamagedError,
     StoredEvent,
@@ -300,6 +301,13 @@ class StoreReads:
         with self._reading() as connection:
             row = connection.execute(query, (self._visible(conversation_id), attachment_id)).fetchone()
         return None if row is None else Attachment(*row)
+
+    @read_again
+    def spendings(self, since: int) -> tuple[Spending, ...]:
+        """Return what principals spent on each day from `since` on; see ports.Store."""
+        query = "SELECT principal, day, tokens, cost_micros FROM spendings WHERE day >= ?"
+        with self._reading() as connection:
+            return tuple(Spending(*row) for row in connection.execute(query, (since,)))
 
     def _visible(self, conversation_id: str) -> str:
         """Return the id; "" for a deleted conversation, so that queries find nothing."""

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from actors.adapters.store.log_rows import LOG
-from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROFILE, PROMPT
+from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROFILE, PROMPT, SPENDING
 from actors.adapters.store.run_outcomes import FATE, RUN
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ INSERT_LOG = _insert("log", LOG)
 INSERT_RUN = _insert("runs", RUN)
 INSERT_FATE = _insert("fates", FATE)
 INSERT_COMMAND = _insert("commands", COMMAND, nullable={"conversation_id", "principal"})
+ADD_SPENDING = (
+    _insert("spendings", SPENDING, nullable=frozenset()) + " ON CONFLICT (day, principal)"
+    " DO UPDATE SET tokens = tokens + excluded.tokens, cost_micros = cost_micros + excluded.cost_micros"
+)
 INSERT_ATTACHMENT = _insert("attachments", ATTACHMENT) + " ON CONFLICT DO NOTHING"
 
 BEGIN_AFTER = "INSERT INTO prunings (conversation_id, step, revision, hash) VALUES (?, 0, ?, '')"

@@ -297,6 +297,21 @@ class Attachment(Model):
         primary_key = CompositeKey("conversation", "id")
 
 
+class Spent(Model):
+    """What model requests of a principal spent on a day, counted from the epoch; of no conversation in particular."""
+
+    principal = Text()
+    day = BigIntegerField()
+    tokens = BigIntegerField()
+    cost_micros = BigIntegerField()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "spendings"
+        primary_key = CompositeKey("day", "principal")
+
+
 class Deletion(Model):
     """A conversation that is deleted and not yet removed; deeper sub-agents are removed first."""
 
@@ -311,6 +326,6 @@ class Deletion(Model):
         table_name = "deletions"
 
 
-TABLES = (Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning, Command, Attachment, Deletion)
+TABLES = (Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning, Command, Attachment, Spent, Deletion)
 NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
 """A condition that excludes conversations that are deleted and not yet removed."""

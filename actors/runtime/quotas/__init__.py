@@ -1,0 +1,1 @@
+"""Quotas of principals, and fair turns among them."""

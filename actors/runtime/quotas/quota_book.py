@@ -1,0 +1,297 @@
+"""What principals use of their quotas, and the refusal of what would be more."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from actors.core.errors import QuotaExceededError
+from actors.ports.records import Spending, day_of
+from actors.ports.telemetry import Telemetry
+from actors.runtime.quotas.fair_slots import FairSlots
+from actors.runtime.quotas.quota_limits import COSTS, SPENDING, Quota, QuotaSettings
+from actors.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from actors.ports import Clock
+
+TOGETHER = ""
+"""Stands for all principals together."""
+MILLISECONDS = 1_000
+RETRY_MS = 1_000
+"""When to try again what is free as soon as something ends."""
+DAY_MS = 86_400_000
+
+
+class QuotaUse(Struct, frozen=True):
+    """One quota, and what is used of it."""
+
+    principal: str
+    """Whose; "" for that of all principals together."""
+    quota: Quota
+    limit: int
+    used: int
+    resets_at: int = 0
+    """When it is counted anew, in milliseconds since the epoch; 0: never, it becomes free by what ends."""
+
+
+class QuotaBook:
+    """Counts what each principal uses. Any thread; nothing here blocks.
+
+    Runs, requests, streams and calls are counted in this process, because none of them outlives it. What was spent is
+    stored, in the commit of the answer that it was spent for.
+    """
+
+    def __init__(
+        self,
+        settings: QuotaSettings,
+        clock: Clock,
+        spendings: Iterable[Spending] = (),
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        """Begin with what was spent in this month, day by day."""
+        self._settings = settings
+        self._clock = clock
+        self._telemetry = telemetry or Telemetry()
+        self._lock = threading.Lock()
+        self._runs: dict[str, str] = {}
+        """The principals of conversations with a run, by the conversation's id."""
+        self._running: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()
+        self._calls: dict[str, _Bucket] = {}
+        self._spent: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Tokens and costs, by principal, then by quota and period."""
+        self._limits_runs = settings.limits(Quota.CONCURRENT_RUNS, *SPENDING)
+        self._limits_calls = settings.limits(Quota.CALLS_PER_SECOND)
+        self._limits_streams = settings.limits(Quota.STREAMS)
+        self.counts_spending = settings.limits(*SPENDING)
+        """Whether what is spent has to be recorded."""
+        self.model_slots = FairSlots(
+            settings.together.get(Quota.CONCURRENT_MODEL_REQUESTS, 0),
+            lambda principal: settings.of(principal).get(Quota.CONCURRENT_MODEL_REQUESTS, 0),
+        )
+        """The slots for model requests of runs."""
+        for spending in spendings:
+            self._add(spending)
+
+    # --- runs -------------------------------------------------------------------------------------------------
+
+    def begin_run(self, principal: str, conversation_id: str) -> bool:
+        """Count a run before it is committed; return whether `end_run` must undo this if that fails.
+
+        Raises QuotaExceededError: there are as many runs as there may be, or nothing is left to spend.
+        """
+        if not self._limits_runs:
+            return False
+        with self._lock:
+            if conversation_id in self._runs:
+                return False
+            if (exceeded := self._nothing_left(principal)) is not None:
+                raise self._refused(exceeded)
+            self._check(Quota.CONCURRENT_RUNS, principal, self._running)
+            self._runs[conversation_id] = principal
+            self._running.update((principal, TOGETHER))
+            return True
+
+    def end_run(self, conversation_id: str) -> None:
+        """Count the end of a run; idempotent."""
+        with self._lock:
+            if (principal := self._runs.pop(conversation_id, None)) is not None:
+                _subtract(self._running, principal)
+
+    # --- spending ---------------------------------------------------------------------------------------------
+
+    def spending(self, principal: str, used: tuple[int, int], at: int) -> Spending | None:
+        """Return what is to be stored of tokens and micro-dollars that were used; None if nothing is."""
+        if not self.counts_spending or not any(used):
+            return None
+        return Spending(principal, day_of(at), *used)
+
+    def spend(self, spending: Spending) -> None:
+        """Count what was stored."""
+        with self._lock:
+            self._add(spending)
+
+    def spent(self, principal: str) -> str:
+        """Describe the quota of which nothing is left to spend; "" if there is none."""
+        if not self.counts_spending:
+            return ""
+        with self._lock:
+            exceeded = self._nothing_left(principal)
+        return exceeded.described if exceeded else ""
+
+    # --- calls and streams ------------------------------------------------------------------------------------
+
+    def take_call(self, principal: str) -> None:
+        """Count a call. Raises QuotaExceededError; then it does not count."""
+        if not self._limits_calls:
+            return
+        now = self._clock.monotonic()
+        with self._lock:
+            buckets = [self._bucket(each, rate, now) for each, rate in self._rates(principal)]
+            for bucket in buckets:
+                if bucket.tokens < 1:
+                    wait = math.ceil((1 - bucket.tokens) / bucket.rate * MILLISECONDS)
+                    rate = bucket.rate
+                    raise self._refused(_exceeded(Quota.CALLS_PER_SECOND, bucket.principal, rate, rate, wait))
+            for bucket in buckets:
+                bucket.tokens -= 1
+
+    @contextmanager
+    def stream(self, principal: str) -> Generator[None]:
+        """Count a stream as long as it is open. Raises QuotaExceededError; then it does not count."""
+        if not self._limits_streams:
+            yield
+            return
+        with self._lock:
+            self._check(Quota.STREAMS, principal, self._streams)
+            self._streams.update((principal, TOGETHER))
+        try:
+            yield
+        finally:
+            with self._lock:
+                _subtract(self._streams, principal)
+
+    # --- reports ----------------------------------------------------------------------------------------------
+
+    def uses(self, principal: str) -> tuple[QuotaUse, ...]:
+        """Return the quotas of a principal, "" for all together, and what is used of each, in the order of `Quota`."""
+        now = self._clock.now_ms()
+        limits = self._settings.of(principal)
+        with self._lock:
+            return tuple(
+                QuotaUse(principal, quota, limits[quota], self._used(quota, principal, now), _resets_at(quota, now))
+                for quota in Quota
+                if quota in limits
+            )
+
+    def known_principals(self) -> tuple[str, ...]:
+        """Return the principals with quotas of their own and those that use something, ordered by name."""
+        with self._lock:
+            users = self._running.keys() | self._streams.keys() | self._spent.keys()
+        return tuple(sorted((users | self._settings.named.keys()) - {TOGETHER}))
+
+    def _used(self, quota: Quota, principal: str, now: int) -> int:
+        match quota:
+            case Quota.CONCURRENT_RUNS:
+                return self._running[principal]
+            case Quota.CONCURRENT_MODEL_REQUESTS:
+                return self.model_slots.used(principal)
+            case Quota.STREAMS:
+                return self._streams[principal]
+            case Quota.CALLS_PER_SECOND:
+                return self._recent_calls(principal)
+            case _:
+                return self._spent[principal][_period(quota, day_of(now))] if principal in self._spent else 0
+
+    # --- checks, with the lock held ---------------------------------------------------------------------------
+
+    def _check(self, quota: Quota, principal: str, counts: Counter[str]) -> None:
+        for whose in (principal, TOGETHER):
+            limit, used = self._settings.of(whose).get(quota, 0), counts[whose]
+            if 0 < limit <= used:
+                raise self._refused(_exceeded(quota, whose, limit, used, RETRY_MS))
+
+    def _nothing_left(self, principal: str) -> QuotaExceededError | None:
+        """Return the refusal of what would spend more; None if something is left."""
+        now = self._clock.now_ms()
+        for whose in (principal, TOGETHER):
+            for quota in SPENDING:
+                limit = self._settings.of(whose).get(quota, 0)
+                used = self._used(quota, whose, now)
+                if 0 < limit <= used:
+                    return _exceeded(quota, whose, limit, used, _resets_at(quota, now) - now)
+        return None
+
+    def _refused(self, exceeded: QuotaExceededError) -> QuotaExceededError:
+        self._telemetry.quota_exceeded(exceeded.quota)
+        return exceeded
+
+    def _add(self, spending: Spending) -> None:
+        for whose in (spending.principal, TOGETHER):
+            spent = self._spent[whose]
+            for quota in SPENDING:
+                spent[_period(quota, spending.day)] += spending.cost_micros if quota in COSTS else spending.tokens
+
+    def _rates(self, principal: str) -> Iterable[tuple[str, int]]:
+        for whose in (principal, TOGETHER):
+            if rate := self._settings.of(whose).get(Quota.CALLS_PER_SECOND, 0):
+                yield whose, rate
+
+    def _bucket(self, principal: str, rate: int, now: float) -> _Bucket:
+        bucket = self._calls.get(principal)
+        if bucket is None:
+            bucket = self._calls[principal] = _Bucket(principal, rate, now)
+        bucket.fill(now)
+        return bucket
+
+    def _recent_calls(self, principal: str) -> int:
+        bucket = self._calls.get(principal)
+        if bucket is None:
+            return 0
+        bucket.fill(self._clock.monotonic())
+        return min(bucket.rate, math.ceil(2 * bucket.rate - bucket.tokens))
+
+
+def unlimited() -> QuotaBook:
+    """Return the book of a server without quotas."""
+    return QuotaBook(QuotaSettings(), SystemClock())
+
+
+class _Bucket:
+    """The calls that a principal may make now: it fills with its rate, up to twice of it."""
+
+    def __init__(self, principal: str, rate: int, now: float) -> None:
+        self.principal, self.rate = principal, rate
+        self.tokens = 2.0 * rate
+        self._filled = now
+
+    def fill(self, now: float) -> None:
+        self.tokens = min(2.0 * self.rate, self.tokens + (now - self._filled) * self.rate)
+        self._filled = now
+
+
+def _exceeded(quota: Quota, principal: str, limit: int, used: int, retry_ms: int) -> QuotaExceededError:
+    dollars = quota in COSTS
+    return QuotaExceededError(quota.value, principal, limit=limit, used=used, retry_ms=retry_ms, dollars=dollars)
+
+
+def _subtract(counts: Counter[str], principal: str) -> None:
+    for whose in (principal, TOGETHER):
+        counts[whose] -= 1
+        if counts[whose] <= 0:
+            del counts[whose]
+
+
+def _period(quota: Quota, day: int) -> str:
+    """Return the key of a quota's period that a day is in; days are counted from the epoch."""
+    if quota in {Quota.TOKENS_PER_DAY, Quota.COST_PER_DAY}:
+        return f"{quota} {day}"
+    date = datetime.fromtimestamp(day * DAY_MS / MILLISECONDS, UTC)
+    return f"{quota} {date.year}-{date.month}"
+
+
+def _resets_at(quota: Quota, now: int) -> int:
+    """Return when a quota is counted anew, in milliseconds since the epoch; 0: never."""
+    if quota not in SPENDING:
+        return 0
+    day = day_of(now)
+    if quota in {Quota.TOKENS_PER_DAY, Quota.COST_PER_DAY}:
+        return (day + 1) * DAY_MS
+    date = datetime.fromtimestamp(day * DAY_MS / MILLISECONDS, UTC)
+    following = date.replace(year=date.year + date.month // 12, month=date.month % 12 + 1, day=1)
+    return int(following.timestamp() * MILLISECONDS)
+
+
+def first_day_of_month(now: int) -> int:
+    """Return the first day of the month of a time in milliseconds, both counted from the epoch."""
+    date = datetime.fromtimestamp(day_of(now) * DAY_MS / MILLISECONDS, UTC)
+    return int(date.replace(day=1).timestamp() * MILLISECONDS) // DAY_MS

@@ -1,0 +1,52 @@
+"""The tables of quotas in the operator's file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.runtime.quotas.quota_limits import COSTS, Quota, QuotaSettings
+from server.auth.principals import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.runtime.quotas.quota_limits import Limits
+    from server.auth.principals import Principal
+
+MOST = 2**53
+
+
+def quota_settings(together: Any, defaults: Any, principals: Mapping[str, Principal]) -> QuotaSettings:
+    """Return the quotas of [quotas], [principal_defaults.quotas] and [principals.NAME.quotas].
+
+    A principal's own go before the defaults, key by key; the server's own user has none but those of all together.
+    Raises ValueError, "table.key: why".
+    """
+    if not isinstance(defaults, dict) or defaults.keys() - {"quotas"}:
+        raise ValueError("principal_defaults: must be a table with the key quotas")
+    each = limits("principal_defaults.quotas", defaults.get("quotas", {}))
+    named = {
+        name: {**each, **limits(f"principals.{name}.quotas", principal.quotas)}
+        for name, principal in principals.items()
+        if principal.quotas
+    }
+    own_user: dict[str, Limits] = {LOCAL: {}} if each else {}
+    return QuotaSettings(limits("quotas", together), each, {**named, **own_user})
+
+
+def limits(where: str, table: Any) -> Limits:
+    """Return the quotas of one table; 0 sets none. Raises ValueError."""
+    if not isinstance(table, dict):
+        raise ValueError(f"{where}: must be a table, [{where}]")
+    known = {quota.value: quota for quota in Quota}
+    if unknown := table.keys() - known.keys():
+        raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(known)}")
+    return {known[name]: _limit(f"{where}.{name}", known[name], value) for name, value in table.items()}
+
+
+def _limit(where: str, quota: Quota, value: Any) -> int:
+    kinds = (int, float) if quota in COSTS else (int,)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= MOST:
+        what = "dollars" if quota in COSTS else "a whole number"
+        raise ValueError(f"{where}: must be {what}, 0 for no limit")
+    return round(value * 1_000_000) if quota in COSTS else int(value)

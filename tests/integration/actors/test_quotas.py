@@ -1,0 +1,160 @@
+"""Quotas where they bind: exact under load, fair, kept over a restart, and free again when work ends."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.adapters.store.memory import MemoryStore
+from actors.core.content import SystemKind, ToolUse, Usage
+from actors.core.errors import QuotaExceededError
+from actors.core.notifications import RunStop, StopReason
+from actors.core.states import Idle, LlmRequesting, ToolExecuting
+from actors.messages.commands import CreateConversationCommand, DeleteConversationCommand, SendMessageCommand
+from actors.ports import Spending, ToolOutput, day_of
+from actors.runtime.quotas.quota_book import QuotaBook
+from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
+from actors.runtime.system_clock import SystemClock
+from tests.integration.actors.conftest import PATIENCE, Talk, World
+from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CALL = ToolUse("t1", "bash", "{}")
+
+
+@pytest.fixture
+def limited(make_world: Callable[..., World]) -> Callable[..., World]:
+    """Makes worlds whose principals have these quotas each."""
+
+    def make(
+        store: Any = None, together: dict[Quota, int] | None = None, world: dict[str, Any] | None = None, **quotas: int
+    ) -> World:
+        settings = QuotaSettings(together or {}, {Quota(name): limit for name, limit in quotas.items()})
+        store = store or MemoryStore()
+        return make_world(store, quotas=QuotaBook(settings, SystemClock(), store.spendings(0)), **(world or {}))
+
+    return make
+
+
+def talk_of(world: World, principal: str) -> Talk:
+    return Talk(world, world.supervisor.create(CreateConversationCommand(principal, "/tmp")).result(PATIENCE).id)
+
+
+def refused(talk: Talk) -> QuotaExceededError:
+    step = talk.record.step
+    with pytest.raises(QuotaExceededError) as caught:
+        talk.send("no")
+    assert talk.record.step == step
+    return caught.value
+
+
+def test_of_a_hundred_messages_at_once_exactly_as_many_begin_runs_as_may(limited: Callable[..., World]) -> None:
+    world = limited(concurrent_runs=7)
+    talks = [world.create() for _ in range(100)]
+    with ThreadPoolExecutor(32) as pool:
+        asked = pool.map(lambda talk: world.supervisor.ask(talk.id, SendMessageCommand("go")), talks)
+        failures = [future.exception(PATIENCE) for future in asked]
+    assert sum(failure is None for failure in failures) == 7
+    assert {type(failure) for failure in failures} == {type(None), QuotaExceededError}
+    started = [talk for talk, failure in zip(talks, failures, strict=True) if failure is None]
+    for _ in started:
+        world.model.exchanges.get(timeout=PATIENCE).say("done")
+    for talk in started:
+        talk.rest(Idle)
+    for talk in talks[:7]:
+        talk.send("again")
+
+
+def test_a_run_is_free_again_when_it_is_cancelled_deleted_or_refused_by_the_store(
+    limited: Callable[..., World],
+) -> None:
+    world = limited(concurrent_runs=1)
+    first, second = world.create(), world.create()
+    first.send("go")
+    assert refused(second).quota == "concurrent_runs"
+    first.send("and then", delivery="follow_up")
+    first.exchange().say("done")
+    first.exchange()
+    assert refused(second), "the follow-up has taken the place of the run before it"
+    first.cancel(discard_queued=True)
+    second.send("go")
+    second.ask(DeleteConversationCommand(force=True))
+    first.send("go")
+    first.cancel()
+
+
+def test_a_request_waits_for_its_turn_and_a_cancel_takes_it_out_of_the_queue(limited: Callable[..., World]) -> None:
+    world = limited(concurrent_model_requests=1)
+    slots = world.services.quotas.model_slots
+    first, second, third = (world.create() for _ in range(3))
+    for talk in (first, second, third):
+        talk.send("go")
+    exchange = first.exchange()
+    assert slots.waiting == 2
+    assert isinstance(second.state, LlmRequesting)
+    second.cancel()
+    second.rest(Idle)
+    assert slots.waiting == 1
+    exchange.say("done")
+    third.exchange().say("done, too")
+    third.rest(Idle)
+    first.rest(Idle)
+    assert world.model.asked == 2
+
+
+def test_another_principal_has_its_turn_next_whatever_waits(limited: Callable[..., World]) -> None:
+    world = limited(together={Quota.CONCURRENT_MODEL_REQUESTS: 1})
+    crowd = [talk_of(world, "ada") for _ in range(10)]
+    for talk in crowd:
+        talk.send("go")
+    other = talk_of(world, "bob")
+    other.send("me")
+    order = []
+    for _ in range(3):
+        exchange = other.exchange()
+        order.append(exchange.request.conversation_id)
+        exchange.say("done")
+    assert order.index(other.id) <= 2
+    for talk in crowd:
+        talk.cancel()
+
+
+def test_a_run_that_spends_the_rest_ends_at_the_next_request_and_none_begins(limited: Callable[..., World]) -> None:
+    store = MemoryStore()
+    world = limited(store, tokens_per_day=100)
+    talk, idle = world.create(), world.create()
+    talk.send("go")
+    talk.exchange().say(CALL, end_turn=False, usage=Usage(60, 40, cost_micros=5))
+    talk.rest(ToolExecuting)
+    talk.tool().finish.put(ToolOutput("ok"))
+    talk.rest(Idle)
+    (stop,) = talk.found(RunStop)
+    assert (stop.reason, stop.detail) == (StopReason.INTERRUPTED, "budget")
+    said = world.truth.messages(talk.id, limit=1, descending=True)[0]
+    assert said.kind is SystemKind.BUDGET
+    assert "the quota tokens_per_day of tester, 100, is used up" in talk.texts()[-1]
+    assert refused(idle).quota == "tokens_per_day"
+    assert refused(talk).used == 100
+
+    again = limited(store, tokens_per_day=100)
+    assert refused(Talk(again, idle.id)).used == 100
+    more = limited(store, tokens_per_day=101)
+    Talk(more, idle.id).send("go")
+    (spending,) = store.spendings(0)
+    assert spending == Spending("tester", day_of(talk.record.updated_at), 100, 5)
+
+
+def test_what_sub_agents_spend_is_counted_once_and_they_are_no_runs(limited: Callable[..., World]) -> None:
+    """Their usage is added to their parent's sums, too, but not to those of the principal."""
+    world = limited(tokens_per_day=1_000_000, concurrent_runs=1, world={"model": FamilyModel(), "box": FamilyBox()})
+    talk: Any = world.create()
+    talk.send(tasks("submit a", "submit b"))
+    talk.rest(Idle)
+    model: Any = world.model
+    requests = len(model.requests)
+    assert requests >= 4
+    assert [(each.tokens, each.cost_micros) for each in world.store.spendings(0)] == [(100 * requests,) * 2]

@@ -1,0 +1,234 @@
+"""Quotas by the rules alone: who is refused what, when it is free again, and whose turn is next."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.core.errors import QuotaExceededError
+from actors.ports import Spending, day_of
+from actors.ports.telemetry import Telemetry
+from actors.runtime.quotas.fair_slots import FairSlots, Place
+from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
+from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
+from actors.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOON = int(datetime(2025, 12, 31, 12, tzinfo=UTC).timestamp() * 1000)
+HOUR = 3_600_000
+
+
+class SetClock(SystemClock):
+    def __init__(self) -> None:
+        self.ms, self.seconds = NOON, 0.0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+class Counting(Telemetry):
+    def __init__(self) -> None:
+        self.exceeded: list[str] = []
+
+    def quota_exceeded(self, quota: str) -> None:
+        self.exceeded.append(quota)
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+def refusal(call: Callable[[], Any]) -> QuotaExceededError:
+    with pytest.raises(QuotaExceededError) as caught:
+        call()
+    return caught.value
+
+
+def spend(book: QuotaBook, principal: str, tokens: int, cost_micros: int = 0, at: int = NOON) -> None:
+    spending = book.spending(principal, (tokens, cost_micros), at)
+    assert spending is not None
+    book.spend(spending)
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_a_principal_and_of_all_together(clock: SetClock) -> None:
+    told = Counting()
+    runs = Quota.CONCURRENT_RUNS
+    book = QuotaBook(QuotaSettings({runs: 3}, {runs: 2}, {"local": {}}), clock, telemetry=told)
+    assert book.begin_run("ada", "a1")
+    assert book.begin_run("ada", "a2")
+    assert not book.begin_run("ada", "a2"), "counted before"
+    own = refusal(lambda: book.begin_run("ada", "a3"))
+    assert (own.quota, own.principal, own.limit, own.used) == ("concurrent_runs", "ada", 2, 2)
+    assert str(own) == "the quota concurrent_runs of ada is used up: 2 of 2"
+    book.begin_run("local", "l1")
+    shared = refusal(lambda: book.begin_run("local", "l2"))
+    assert (shared.principal, shared.limit, shared.used) == ("", 3, 3)
+    assert told.exceeded == ["concurrent_runs"] * 2
+    book.end_run("a1")
+    book.end_run("a1")
+    assert book.begin_run("local", "l2")
+    assert [use.used for use in (*book.uses("ada"), *book.uses(""))] == [1, 3]
+
+
+def test_without_quotas_nothing_is_counted(clock: SetClock) -> None:
+    book = QuotaBook(QuotaSettings(), clock)
+    assert not book.begin_run("ada", "a1")
+    assert book.spending("ada", (100, 100), NOON) is None
+    assert book.spent("ada") == ""
+    for _ in range(1000):
+        book.take_call("ada")
+    assert book.uses("ada") == ()
+
+
+# --- tokens and costs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quota", "free_after"),
+    [
+        (Quota.TOKENS_PER_DAY, 12 * HOUR),
+        (Quota.COST_PER_DAY, 12 * HOUR),
+        (Quota.TOKENS_PER_MONTH, 12 * HOUR),
+        (Quota.COST_PER_MONTH, 12 * HOUR),
+    ],
+)
+def test_what_is_spent_stops_runs_until_it_is_counted_anew(clock: SetClock, quota: Quota, free_after: int) -> None:
+    book = QuotaBook(QuotaSettings(each={quota: 1_500_000}), clock)
+    spend(book, "ada", 1_499_999, 1_499_999)
+    assert book.spent("ada") == ""
+    spend(book, "ada", 1, 1)
+    assert book.spent("ada").startswith(f"the quota {quota} of ada, ")
+    assert book.spent("bob") == ""
+    refused = refusal(lambda: book.begin_run("ada", "a1"))
+    assert refused.retry_ms == free_after
+    assert ("$1.50 of $1.50" in str(refused)) is ("cost" in quota)
+    clock.ms += free_after
+    assert book.begin_run("ada", "a1")
+    assert book.uses("ada")[0].used == 0
+
+
+def test_a_month_goes_on_when_a_day_ends(clock: SetClock) -> None:
+    clock.ms = NOON - 24 * HOUR
+    limits = {Quota.TOKENS_PER_DAY: 10, Quota.TOKENS_PER_MONTH: 15}
+    yesterday = Spending("ada", day_of(clock.ms), 10, 0)
+    before = QuotaBook(QuotaSettings(limits, limits), clock, [yesterday])
+    assert "tokens_per_day" in before.spent("ada")
+    clock.ms = NOON
+    after = QuotaBook(QuotaSettings(limits, limits), clock, [yesterday])
+    assert after.spent("ada") == ""
+    spend(after, "ada", 5)
+    assert "tokens_per_month of ada" in after.spent("ada")
+    assert "tokens_per_month of this server" in after.spent("bob")
+    assert [(use.quota, use.used, use.resets_at) for use in after.uses("")] == [
+        (Quota.TOKENS_PER_DAY, 5, NOON + 12 * HOUR),
+        (Quota.TOKENS_PER_MONTH, 15, NOON + 12 * HOUR),
+    ]
+    assert first_day_of_month(NOON) == day_of(NOON) - 30
+
+
+# --- calls --------------------------------------------------------------------------------------------------------
+
+
+def test_calls_come_back_with_time(clock: SetClock) -> None:
+    book = QuotaBook(QuotaSettings(each={Quota.CALLS_PER_SECOND: 5}), clock)
+    for _ in range(10):
+        book.take_call("ada")
+    refused = refusal(lambda: book.take_call("ada"))
+    assert (refused.limit, refused.retry_ms) == (5, 200)
+    book.take_call("bob")
+    assert [use.used for use in (*book.uses("ada"), *book.uses("bob"), *book.uses("eve"))] == [5, 1, 0]
+    clock.seconds = 0.2
+    book.take_call("ada")
+    refusal(lambda: book.take_call("ada"))
+
+
+def test_a_stream_counts_as_long_as_it_is_open(clock: SetClock) -> None:
+    book = QuotaBook(QuotaSettings(each={Quota.STREAMS: 1}), clock)
+    with book.stream("ada"), book.stream("bob"):
+        with pytest.raises(QuotaExceededError, match="streams of ada"), book.stream("ada"):
+            pass
+        assert book.known_principals() == ("ada", "bob")
+    with book.stream("ada"):
+        pass
+
+
+# --- turns --------------------------------------------------------------------------------------------------------
+
+
+class Turns:
+    """Slots, and who got one in which order."""
+
+    def __init__(self, limit: int, own: int = 0) -> None:
+        self.slots = FairSlots(limit, lambda _: own)
+        self.order: list[str] = []
+
+    def want(self, name: str, keeps: bool = True) -> Place:
+        """Wait in the queue of the name's first letter."""
+        return self.slots.acquire(name[0], lambda: self.order.append(name) or keeps)  # type: ignore[func-returns-value]
+
+
+def test_a_principal_with_a_thousand_waiting_delays_another_by_one_turn() -> None:
+    turns = Turns(1)
+    for number in range(1000):
+        turns.want(f"a{number}")
+    turns.want("b0")
+    turns.want("c0")
+    turns.want("b1")
+    for _ in range(5):
+        turns.slots.release(turns.order[-1][0])
+    assert turns.order == ["a0", "a1", "b0", "c0", "a2", "b1"]
+    assert turns.slots.waiting == 997
+
+
+def test_a_principal_at_its_own_limit_is_passed_over() -> None:
+    turns = Turns(0, own=1)
+    for name in ("a0", "a1", "b0"):
+        turns.want(name)
+    assert turns.order == ["a0", "b0"]
+    turns.slots.release("a")
+    assert turns.order == ["a0", "b0", "a1"]
+
+
+def test_what_keeps_no_slot_and_what_is_withdrawn_leaves_it_to_the_next() -> None:
+    turns = Turns(1)
+    places = [turns.want(name, keeps) for name, keeps in (("a0", True), ("a1", True), ("b0", False), ("a2", True))]
+    assert [turns.slots.waits(place) for place in places] == [False, True, True, True]
+    assert turns.slots.withdraw(places[1])
+    assert not turns.slots.withdraw(places[1])
+    assert not turns.slots.withdraw(places[0])
+    turns.want("a3")
+    turns.slots.release("a")
+    turns.slots.release("a")
+    assert turns.order == ["a0", "a2", "b0", "a3"]
+    assert (turns.slots.used(""), turns.slots.used("a"), turns.slots.used("b"), turns.slots.waiting) == (1, 1, 0, 0)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "-a", "-b", "-c"]), max_size=60), st.integers(0, 3), st.integers(0, 2))
+@settings(max_examples=200)
+def test_slots_are_never_too_many_and_never_free_while_somebody_waits(acts: list[str], limit: int, own: int) -> None:
+    turns = Turns(limit, own)
+    for act in acts:
+        if not act.startswith("-"):
+            turns.want(act)
+        elif turns.slots.used(act[1]):
+            turns.slots.release(act[1])
+        used = {each: turns.slots.used(each) for each in "abc"}
+        assert sum(used.values()) == turns.slots.used("")
+        assert not limit or turns.slots.used("") <= limit
+        assert not own or max(used.values()) <= own
+        if turns.slots.waiting and (not limit or turns.slots.used("") < limit):
+            assert own, "only a limit of its own keeps anybody waiting now"
+            assert own in used.values()
