@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,9 @@ def config() -> None:
 def check(file: Path | None, data_dir: str | None) -> None:
     """Check settings, certificate, model providers and sandbox without starting the server.
 
-    Prints every setting with its origin, then what was found. Keys are never shown. Exits with 2 if a setting is
-    wrong, and with 1 if the server could not start on this machine. No provider is contacted.
+    Prints every setting as the settings file would have it, with its origin, then what was found. Keys are never
+    shown. Exits with 2 if a setting is wrong, and with 1 if the server could not start on this machine. No provider is
+    contacted.
     """
     try:
         settings = load({"data_dir": data_dir} if data_dir else {}, file=file)
@@ -48,24 +50,39 @@ def check(file: Path | None, data_dir: str | None) -> None:
 
 
 def described(settings: Config) -> Iterator[str]:
-    """Yield a line for each setting: its value, and where that comes from."""
+    """Yield a line of TOML for each setting: its value, and where that comes from; a comment if it has no value."""
     known = {field.name for field in fields(settings)} & SETTINGS.keys()
     for name in (each for each in SETTINGS if each in known):
-        origin = settings.origins.get(name, "default")
-        yield f"{name} = {_shown(name, getattr(settings, name))}  ({origin})"
+        value, origin = _toml(_plain(name, getattr(settings, name))), settings.origins.get(name, "default")
+        yield f"{name} = {value}  # {origin}" if value else f"# {name} is not set"
 
 
-def _shown(name: str, value: Any) -> str:
+def _plain(name: str, value: Any) -> Any:
+    """Return a value of a setting as the settings file takes it; None if it cannot say that."""
     match value:
-        case None if name == "cpus":
-            return "all"
         case None:
+            return {"cpus": "all", "listen": "none", "metrics_listen": "none"}.get(name)
+        case "" if name == "otlp_endpoint":
             return "none"
-        case bool():
-            return str(value).lower()
         case Listen():
             return value.target
+        case Path():
+            return str(value)
         case frozenset():
             return ",".join(map(str, sorted(value)))
         case _:
-            return str(value) or '""'
+            return value
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML; "" for None."""
+    match value:
+        case None:
+            return ""
+        case str():
+            # JSON's escapes are TOML's, but DEL must be escaped as well.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case _:
+            return json.dumps(value)

@@ -65,4 +65,5 @@ def check_mode(services: Services, mode: Mode, cwd: str, principal: str) -> None
         report = services.sandbox.report
         offered = report.restriction_available or not report.by_setting
         text = f"{mode.value} mode cannot be kept here" if offered else f"{mode.value} mode is not offered here"
-        raise Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {reason}")
+        is_about_cwd = report.workspace_available and reason == services.sandbox.mode_refusal(Mode.WORKSPACE, cwd)
+        raise Rejected(Reason.MODE_UNAVAILABLE, f"{text}: {reason}", "directory" if is_about_cwd else "")

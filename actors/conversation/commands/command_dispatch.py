@@ -287,6 +287,7 @@ class CommandDispatch:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.json.decode(known.answer, type=ApprovalRule)
+        rule_changes.check_tool(self._services, loaded.record, request.rule.tool)
         unit, at = loaded.begin(), self._pipeline.now()
         rule = rule_changes.make(self._services, unit, request.rule, request.principal, at)
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(rule), at))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
+from actors.core.approval.rule_matching import MCP_PREFIX
 from actors.core.notifications import ConversationUpdated
 from actors.messages.log_entries import ApprovalRulesChanged
 from actors.messages.refusals import InvalidFieldError, UnknownApprovalRuleError
@@ -14,10 +16,26 @@ from actors.ports import InvalidApprovalRuleError
 
 if TYPE_CHECKING:
     from actors.conversation.unit_of_work import UnitOfWork
+    from actors.ports import ConversationRecord
     from actors.runtime.services import Services
 
 MAX_RULES = 100
 """Maximum rules of a conversation: they are part of its row."""
+
+
+def check_tool(services: Services, record: ConversationRecord, tool: str) -> None:
+    """Check that a tool is one of ours, of the conversation's clients, or of any MCP server.
+
+    A rule for another one never matches, and its denial would be none. Raises InvalidFieldError, which suggests what
+    may have been meant.
+    """
+    ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
+    known = ours | {each.name for each in record.profile.client_tools}
+    if not tool or tool in known or tool.startswith(MCP_PREFIX):
+        return
+    alike = get_close_matches(tool, known, n=1)
+    meant = f"did you mean {alike[0]!r}?" if alike else f"there are: {', '.join(sorted(known))}"
+    raise InvalidFieldError("tool", f"there is no tool {tool!r}; {meant}")
 
 
 def make(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int) -> ApprovalRule:

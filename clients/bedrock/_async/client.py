@@ -204,7 +204,8 @@ class AsyncClient(AsyncClosing):
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        The conversation is kept: ``await client.conversation(answer.conversation).ask("And …?")`` continues it.
+        The conversation is kept: ``await client.conversation(answer.conversation).ask("And …?")`` continues it. If the
+        message is invalid, the conversation is deleted.
 
         Args:
             text: What to say.
@@ -238,7 +239,7 @@ class AsyncClient(AsyncClosing):
             timeout=deadline.shorten(self._transport.timeout),
         )
         request.name = conversation.name
-        return await ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
+        return await ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline, new=True)
 
     def conversation(self, name: str) -> AsyncConversation:
         """Return a conversation by its slug, id or resource name. The server is not called."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+from bedrock import v1
 from bedrock._async.sending import AsyncSending, Sent
 from bedrock._async.subscription import AsyncRunWatch
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
-from bedrock.errors import BedrockError, DeadlineExceeded
+from bedrock.errors import BedrockError, DeadlineExceeded, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
-    from bedrock import v1
     from bedrock._async.client_tools import AsyncClientTools
     from bedrock._async.transport import AsyncTransport
     from bedrock.answers import Answer, AsyncDecide
@@ -54,6 +54,10 @@ class AsyncRun(AsyncSending):
         self._tools = tools
         self._cursor: EventCursor | None = None
         self._deadline = Deadline(None)
+
+    def __repr__(self) -> str:
+        ended = f" {self.stop.reason}" if self.stop else ""
+        return f"<{type(self).__name__} {self.name or f'of {self._conversation}, not begun'}{ended}>"
 
     @property
     def name(self) -> str:
@@ -134,10 +138,13 @@ async def question(
     policy: QuestionPolicy[AsyncDecide],
     deadline: Deadline,
     tools: AsyncClientTools | None = None,
+    *,
+    new: bool = False,
 ) -> AsyncGenerator[AsyncRun]:
     """Send a message, and cancel its run if the block, or the sending, is interrupted or takes too long.
 
-    Other errors of this package do not cancel the run: it has ended, or continues on the server.
+    Other errors of this package do not cancel the run: it has ended, or continues on the server. With `new`, the
+    conversation was created for this message, and is deleted if the message is invalid.
     """
     run: AsyncRun | None = None
     timeout = deadline.shorten(transport.timeout)
@@ -150,6 +157,10 @@ async def question(
             await _cancel(transport, request, run)
             text = f"no answer within {deadline.seconds:g} s; the run was cancelled"
             raise DeadlineExceeded(text, code=error.code) from None
+        if new and isinstance(error, InvalidArgument) and not (run and run.name):
+            with suppress(BedrockError):
+                delete = v1.DeleteConversationRequest(name=request.name)
+                await transport.call(transport.conversations.DeleteConversation, delete)
         raise
     except BaseException:
         await _cancel(transport, request, run)
@@ -162,9 +173,11 @@ async def ask(
     policy: QuestionPolicy[AsyncDecide],
     deadline: Deadline,
     tools: AsyncClientTools | None = None,
+    *,
+    new: bool = False,
 ) -> Answer:
-    """Send a message and wait for the answer; see `AsyncConversation.ask`."""
-    async with question(transport, request, policy, deadline, tools) as run:
+    """Send a message and wait for the answer; see `question`, and `AsyncConversation.ask`."""
+    async with question(transport, request, policy, deadline, tools, new=new) as run:
         return await run.answer(timeout=deadline.left())
 
 

@@ -205,7 +205,8 @@ class Client(Closing):
     ) -> Answer:
         """Ask in a new conversation and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        The conversation is kept: ``client.conversation(answer.conversation).ask("And …?")`` continues it.
+        The conversation is kept: ``client.conversation(answer.conversation).ask("And …?")`` continues it. If the
+        message is invalid, the conversation is deleted.
 
         Args:
             text: What to say.
@@ -239,7 +240,7 @@ class Client(Closing):
             timeout=deadline.shorten(self._transport.timeout),
         )
         request.name = conversation.name
-        return ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline)
+        return ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline, new=True)
 
     def conversation(self, name: str) -> Conversation:
         """Return a conversation by its slug, id or resource name. The server is not called."""

@@ -6,18 +6,18 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.approvals import QuestionPolicy
 from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._sync.sending import Sending, Sent
 from bedrock._sync.subscription import RunWatch
-from bedrock.errors import BedrockError, DeadlineExceeded
+from bedrock.errors import BedrockError, DeadlineExceeded, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from bedrock import v1
     from bedrock._sync.client_tools import ClientTools
     from bedrock._sync.transport import Transport
     from bedrock.answers import Answer, Decide
@@ -55,6 +55,10 @@ class Run(Sending):
         self._tools = tools
         self._cursor: EventCursor | None = None
         self._deadline = Deadline(None)
+
+    def __repr__(self) -> str:
+        ended = f" {self.stop.reason}" if self.stop else ""
+        return f"<{type(self).__name__} {self.name or f'of {self._conversation}, not begun'}{ended}>"
 
     @property
     def name(self) -> str:
@@ -132,10 +136,13 @@ def question(
     policy: QuestionPolicy[Decide],
     deadline: Deadline,
     tools: ClientTools | None = None,
+    *,
+    new: bool = False,
 ) -> Generator[Run]:
     """Send a message, and cancel its run if the block, or the sending, is interrupted or takes too long.
 
-    Other errors of this package do not cancel the run: it has ended, or continues on the server.
+    Other errors of this package do not cancel the run: it has ended, or continues on the server. With `new`, the
+    conversation was created for this message, and is deleted if the message is invalid.
     """
     run: Run | None = None
     timeout = deadline.shorten(transport.timeout)
@@ -148,6 +155,10 @@ def question(
             _cancel(transport, request, run)
             text = f"no answer within {deadline.seconds:g} s; the run was cancelled"
             raise DeadlineExceeded(text, code=error.code) from None
+        if new and isinstance(error, InvalidArgument) and not (run and run.name):
+            with suppress(BedrockError):
+                delete = v1.DeleteConversationRequest(name=request.name)
+                transport.call(transport.conversations.DeleteConversation, delete)
         raise
     except BaseException:
         _cancel(transport, request, run)
@@ -160,9 +171,11 @@ def ask(
     policy: QuestionPolicy[Decide],
     deadline: Deadline,
     tools: ClientTools | None = None,
+    *,
+    new: bool = False,
 ) -> Answer:
-    """Send a message and wait for the answer; see `Conversation.ask`."""
-    with question(transport, request, policy, deadline, tools) as run:
+    """Send a message and wait for the answer; see `question`, and `Conversation.ask`."""
+    with question(transport, request, policy, deadline, tools, new=new) as run:
         return run.answer(timeout=deadline.left())
 
 

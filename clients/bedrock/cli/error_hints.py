@@ -8,6 +8,7 @@ from bedrock.errors import (
     Archived,
     AwaitingApproval,
     BedrockError,
+    ModeUnavailable,
     NotForkable,
     NotFound,
     RevisionTooOld,
@@ -38,6 +39,8 @@ def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
     """Return the hint of an error in terms of commands or keys; empty if the message says it already."""
     if _missing_conversation(error):
         return "`bedrock ls` lists those that there are."
+    if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":
+        return "A conversation in another directory can have it: -C chooses one."
     hint = (_CHAT if in_chat else _COMMAND_LINE).get(type(error), error.hint)
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
 

@@ -147,8 +147,9 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     GetServerInfo explains, or MODE_WORKSPACE in a directory that cannot be a
     workspace.
 
-    Ask for another mode. The message says what is in the way: the machine, the
-    setting `sandbox`, or the directory.
+    The message says what is in the way: the machine or the setting `sandbox`, for
+    which ask for another mode, or the directory, for which create a conversation in
+    another one; then `cause` in the metadata of its ErrorInfo is `directory`.
     """
     REFUSAL_REASON_WORKING_DIRECTORY_INVALID: _RefusalReason.ValueType  # 19
     """INVALID_ARGUMENT. The path is not an absolute path of an existing directory
@@ -401,8 +402,9 @@ MODE_WORKSPACE was asked for where the sandbox does not work, which
 GetServerInfo explains, or MODE_WORKSPACE in a directory that cannot be a
 workspace.
 
-Ask for another mode. The message says what is in the way: the machine, the
-setting `sandbox`, or the directory.
+The message says what is in the way: the machine or the setting `sandbox`, for
+which ask for another mode, or the directory, for which create a conversation in
+another one; then `cause` in the metadata of its ErrorInfo is `directory`.
 """
 REFUSAL_REASON_WORKING_DIRECTORY_INVALID: RefusalReason.ValueType  # 19
 """INVALID_ARGUMENT. The path is not an absolute path of an existing directory

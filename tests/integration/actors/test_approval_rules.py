@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.notifications import ApprovalRequested, ApprovalResolved, ConversationUpdated, Decision
+from actors.core.profile import ClientTool, Profile
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle
 from actors.messages.commands import (
     ContinueConversationCommand,
@@ -119,6 +121,18 @@ def test_an_answer_whose_rule_cannot_be_made_leaves_the_question_open(world: Wor
     assert refusal.value.field == "rule.command_prefix"
     assert isinstance(talk.state, AwaitingToolApproval)
     assert talk.record.approval_rules == ()
+
+
+def test_a_rule_for_a_tool_that_does_not_exist_is_refused_with_what_may_have_been_meant(world: World) -> None:
+    declared = ClientTool("find_order", "Finds it.", '{"type": "object"}')
+    talk = world.create(profile=Profile(client_tools=(declared,)))
+    meanings = {"loook": "did you mean 'look'?", "findorder": "did you mean 'find_order'?", "?": "there are: "}
+    for wrong, meant in meanings.items():
+        with pytest.raises(InvalidFieldError, match=re.escape(meant)) as refusal:
+            make(talk, DENY, tool=wrong)
+        assert refusal.value.field == "tool"
+    for known in ("look", "find_order", "mcp__new__any"):
+        make(talk, DENY, tool=known)
 
 
 def test_rules_are_made_once_replaced_and_revoked(world: World) -> None:

@@ -40,14 +40,17 @@ class Sandbox:
     def mode_refusal(self, mode: Mode, directory: str) -> str:
         if mode is Mode.RESTRICTED:
             return "" if self.report.restriction_available else self.report.reason
-        return "" if mode is Mode.UNRESTRICTED or self.report.workspace_available else f"no broker for {directory}"
+        kept = self.report.workspace_available and directory != "/"
+        return "" if mode is Mode.UNRESTRICTED or kept else f"no broker for {directory}"
 
     def start(self, launch: object, on_output: object) -> Any:
         raise AssertionError
 
 
 def born(services: Services, **fields: Any) -> ConversationRecord:
-    record, commit = creation.conversation(services, "c1", CreateConversationCommand("p", "/tmp", **fields), 5)
+    record, commit = creation.conversation(
+        services, "c1", CreateConversationCommand("p", fields.pop("directory", "/tmp"), **fields), 5
+    )
     services.store.commit(commit)
     return record
 
@@ -118,8 +121,12 @@ def test_a_workspace_that_cannot_be_kept_is_refused_with_the_reason(services: Se
     with refused(Reason.MODE_UNAVAILABLE) as refusal:
         born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE)
     assert str(refusal.value) == "workspace mode cannot be kept here: no broker for /tmp"
+    assert refusal.value.cause == "", "it is the machine that cannot"
     sandbox.report = msgspec.structs.replace(sandbox.report, workspace_available=True)
     assert born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE).mode is Mode.WORKSPACE
+    with refused(Reason.MODE_UNAVAILABLE) as refusal:
+        born(replace(services, sandbox=sandbox), mode=Mode.WORKSPACE, directory="/")
+    assert refusal.value.cause == "directory"
 
 
 def test_a_restriction_that_is_switched_off_is_not_said_to_be_impossible(services: Services) -> None:

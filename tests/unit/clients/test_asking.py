@@ -11,7 +11,7 @@ import grpc
 import pytest
 from bedrock import Answer, Approval, Client, Usage, v1
 from bedrock._sync.transport import Transport
-from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, RunFailed, RunInterrupted
+from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, InvalidArgument, RunFailed, RunInterrupted
 from google.protobuf import json_format
 
 from tests.unit.clients.fake_server import (
@@ -115,6 +115,25 @@ def test_asking_again_with_the_same_id_waits_for_the_same_run(client: Client, fa
         conversation.send("Look", request_id="one", wait_for_others=True).wait(timeout=0.2)
     assert conversation.ask("Look", request_id="one", on_approval="approve") == "Done."
     assert len([event for event in fake.durable if event.message_added.role == v1.ROLE_USER]) == 1
+
+
+def test_a_conversation_whose_first_message_is_invalid_is_not_left_behind(client: Client, fake: FakeBedrock) -> None:
+    loops = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "", "output_schema: it loops")
+    fake.refuse("SendMessage", loops, loops)
+    with pytest.raises(InvalidArgument, match="it loops"):
+        client.conversation("c1").ask("Hi", output_schema={"$ref": "#"})
+    assert not fake.deleted
+    with pytest.raises(InvalidArgument, match="it loops"):
+        client.ask("Hi", output_schema={"$ref": "#"})
+    assert fake.deleted
+
+
+def test_a_run_says_where_it_is_and_how_it_ended(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Hello."))
+    run = client.conversation("c1").send("Hi")
+    assert repr(run) == f"<Run {RUN}>"
+    run.wait()
+    assert repr(run) == f"<Run {RUN} completed>"
 
 
 def test_refusals_and_failures_are_those_of_any_run(client: Client, fake: FakeBedrock) -> None:

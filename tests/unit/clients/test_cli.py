@@ -405,7 +405,7 @@ def test_what_the_creator_chose_is_shown(program: Program, fake: FakeBedrock) ->
     fake.conversation.state.tool_executing.current.tool = "find_order"
     fake.conversation.state.tool_executing.deadline.seconds = 1
     shown = program("show", SLUG).stdout
-    assert re.search(r"state +tool executing \(find_order waits for a client\)\n", shown)
+    assert re.search(r"state +tool executing, waits for a client \(find_order\)\n", shown)
     assert re.search(r"client tools +find_order\n", shown)
     assert re.search(r"tools +bash\n", shown)
     assert re.search(r"told +A poet. \(instead of the server's prompt\)\n", shown)
@@ -435,6 +435,12 @@ def test_an_answer_that_fits_a_schema_is_printed_as_json_alone(
     assert (result.exit_code, json.loads(result.stdout)) == (0, {"a": [1, 2]})
     result = program("ask", "-q", "--output-schema", str(schema), "--output", "json", "Count")
     assert json.loads(result.stdout)["output"] == {"a": [1, 2]}
+    fake.refuse("SendMessage", *[Refusal(grpc.StatusCode.INVALID_ARGUMENT, "", "output_schema: it loops")] * 2)
+    resumed = program("ask", "-r", SLUG, "--output-schema", str(schema), "Count")
+    assert (resumed.exit_code, fake.deleted) == (2, False)
+    refused = program("ask", "--output-schema", str(schema), "Count")
+    assert (refused.exit_code, fake.deleted) == (2, True), "an empty conversation is not left behind"
+    assert "it loops" in refused.stderr
     schema.write_text("[]")
     assert program("ask", "--output-schema", str(schema), "Count").exit_code == 2
     schema.write_text("{")
@@ -463,9 +469,15 @@ def test_lists_as_json_have_the_names_of_the_contract(program: Program) -> None:
     assert json.loads(program("tools", "--output", "json").stdout)[0]["name"] == "tools/bash"
 
 
-def test_models_and_tools_are_listed(program: Program) -> None:
+def test_models_and_tools_are_listed(program: Program, fake: FakeBedrock) -> None:
     assert program("models").stdout.splitlines()[1].split("\t") == ["big", "acme", "180,000", "yes", ""]
     assert program("tools").stdout.startswith("bash\t")
+    about = program("models", "big").stdout
+    assert re.search(r"model +big\n", about)
+    assert "temperature  cannot be set\n" in about
+    assert json.loads(program("models", "big", "--output", "json").stdout)["name"] == "models/big"
+    fake.refuse("GetModel", Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "models/bigg"))
+    assert "there is no model “bigg”" in program("models", "bigg").stderr
 
 
 def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:
@@ -625,6 +637,8 @@ def test_what_may_do_more_than_a_narrower_mode_is_reported_and_ended_on_request(
     told = program("mode", "--stop-running", SLUG, "restricted").stdout
     assert told == f"{SLUG} is restricted\nended: {what}\n"
     assert program("mode", SLUG, "restricted").stdout == f"{SLUG} is restricted\n"
+    assert program("mode", SLUG).stdout == f"{SLUG} is restricted\n"
+    assert program("mode", SLUG, "--stop-running").exit_code == exits.USAGE
 
 
 def test_the_other_commands_reach_the_server(program: Program, fake: FakeBedrock, tmp_path: Path) -> None:

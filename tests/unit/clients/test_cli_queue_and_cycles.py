@@ -196,6 +196,24 @@ def test_wait_prints_how_the_run_ended(program: Program, fake: FakeBedrock) -> N
     assert (late.exit_code, late.stdout) == (exits.FAILED, "c1:3\t\t0\trunning\n")
 
 
+def test_wait_says_for_whom_the_run_waits(program: Program, fake: FakeBedrock) -> None:
+    state = fake.conversation.state
+    state.run, state.kind, fake.waits = f"{NAME}/requestCycles/c1:3", v1.STATE_KIND_AWAITING_TOOL_APPROVAL, 1_000
+    asked = program("wait", SLUG, "--timeout", "0")
+    assert (asked.exit_code, asked.stdout) == (exits.NEEDS_APPROVAL, "c1:3\t\t0\twaits for approval\n")
+    assert asked.stderr == f"{SLUG} waits for approval: `bedrock approve {SLUG}` or `bedrock deny {SLUG}`\n"
+    assert program("wait", SLUG, "--run", "c1:2", "--timeout", "0").stderr == "", "it is another run that waits"
+
+    state.kind = v1.STATE_KIND_TOOL_EXECUTING
+    state.tool_executing.current.tool = "find_order"
+    state.tool_executing.deadline.seconds = 1
+    served = program("wait", SLUG, "--timeout", "0")
+    assert (served.exit_code, served.stdout) == (exits.FAILED, "c1:3\t\t0\twaits for a client (find_order)\n")
+    fake.waits = len(fake.asked(v1.WaitRequestCycleRequest)) + 3
+    done = program("wait", SLUG)
+    assert (done.exit_code, done.stderr) == (exits.OK, f"{SLUG} waits for a client (find_order)\n"), "told once"
+
+
 def test_wait_takes_the_last_run_if_none_is_in_progress(program: Program, fake: FakeBedrock) -> None:
     none = program("wait", SLUG)
     assert (none.exit_code, none.stderr) == (exits.FAILED, "error: the conversation has no runs yet\n")

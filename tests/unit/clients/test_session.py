@@ -15,6 +15,7 @@ from bedrock.cli.display.approval_prompt import WORKSPACE_INSTEAD
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.text.style import Paint
 from bedrock.errors import ServerNotRunning, Unavailable
+from google.rpc.error_details_pb2 import ErrorInfo
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -196,13 +197,16 @@ def test_a_request_for_the_unrestricted_mode_can_be_answered_with_the_workspace_
 
 def test_a_question_stays_open_where_the_workspace_mode_is_refused(address: str, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "", "Done.", ask=True, mode=v1.MODE_UNRESTRICTED))
-    fake.refuse("SetMode", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "MODE_UNAVAILABLE", "not in this directory"))
+    cause = ErrorInfo(reason="MODE_UNAVAILABLE", domain="bedrock.dev", metadata={"cause": "directory"})
+    fake.refuse("SetMode", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "", "not in this directory", [cause]))
 
     async def story(chat: Chat) -> None:
         chat.session.enter("Remove x")
         await chat.until(lambda: chat.session.question)
         chat.session.enter("w", chat.session.question)
         await chat.shows("not in this directory")
+        await chat.shows("-C chooses one")
+        assert "another mode" not in chat.screen
         assert chat.session.question
 
     play(address, story)

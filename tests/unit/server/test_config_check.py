@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
 
-from server.config import SETTINGS
-from server.config_check import config
+from server.config import SETTINGS, load
+from server.config_check import config, described
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,13 +35,26 @@ def test_every_setting_is_shown_with_its_origin(home: Path) -> None:
     done = check("--config", str(file), "--data-dir", str(home / "data"), BEDROCK_CPUS="0")
     assert done.exit_code == 0
     lines = done.output.splitlines()
-    assert [line.partition(" = ")[0] for line in lines[: len(SETTINGS)]] == list(SETTINGS)
-    assert f"data_dir = {home / 'data'}  (--data-dir)" in lines
-    assert f"drain_seconds = 3.0  ({file}: drain_seconds)" in lines
-    assert f"titles = false  ({file}: titles)" in lines
-    assert "cpus = 0  (BEDROCK_CPUS)" in lines
-    assert "listen = 127.0.0.1:7421  (default)" in lines
+    assert [line.removeprefix("# ").split()[0] for line in lines[: len(SETTINGS)]] == list(SETTINGS)
+    assert f'data_dir = "{home / "data"}"  # --data-dir' in lines
+    assert f"drain_seconds = 3.0  # {file}: drain_seconds" in lines
+    assert f"titles = false  # {file}: titles" in lines
+    assert 'cpus = "0"  # BEDROCK_CPUS' in lines
+    assert 'listen = "127.0.0.1:7421"  # default' in lines
     assert lines[-1] == "the server can start with these settings"
+
+
+def test_what_is_shown_is_a_settings_file(home: Path) -> None:
+    """It is read again as the same settings, whether they are given or defaults."""
+    odd = {"BEDROCK_DENY_READ": '/a "b",/c\\d', "BEDROCK_CPUS": "0,2-3", "BEDROCK_LISTEN": "none"}
+    more = {"BEDROCK_METRICS_LISTEN": "9100", "BEDROCK_TLS_KEY": "/k", "BEDROCK_TLS_CERTIFICATE": "/c"}
+    for environ in ({}, odd, more):
+        settings = load({}, {"HOME": str(home), **environ})
+        file = home / "shown.toml"
+        file.write_text("\n".join(described(settings)))
+        file.chmod(0o600)
+        again = load({}, {"HOME": str(home)}, file)
+        assert replace(again, file=None, environ=settings.environ) == settings
 
 
 def test_nothing_is_created_and_no_key_is_shown(home: Path) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bedrock._interrupts import ending_at_once
+from bedrock._shared.deadline import Deadline
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, NAME
 from bedrock.cli.connect import connect
-from bedrock.cli.display.labels import ending
+from bedrock.cli.display.labels import APPROVAL, ending, waits_for
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.text.output import print_json_line, print_line, print_text
 from bedrock.cli.text.style import Paint, columns
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 GROUP = "bedrock.offline"
 
 COLUMNS = ("run", "asked", "requests", "ended")
+
+#: Seconds after which `wait` looks again for whom the run waits.
+LOOK_SECONDS = 5.0
 
 #: Default number of cycles shown.
 LIMIT = 20
@@ -79,18 +83,38 @@ def cycles(
 def wait(ctx: click.Context, name: str, *, run: str, timeout: float | None, output: str) -> None:
     """Wait until a run has ended, and print how.
 
-    Nothing is changed, and a question stays open for others to answer. The exit code is 0 if the run has completed, 1
-    if it failed, was interrupted or has not ended in time. `bedrock cycles` lists the ids of runs.
+    Nothing is changed, and a question stays open for others to answer; standard error says so. The exit code is 0 if
+    the run has completed, 1 if it failed, was interrupted or has not ended in time, 3 if it waits for approval then.
+    `bedrock cycles` lists the ids of runs.
     """
     conversation = connect(ctx).conversation(name)
     chosen = run or conversation.get().state.run or _latest(conversation)
-    cycle = conversation.wait_for_cycle(chosen, view="full", timeout=timeout)
+    cycle, waits = _waited(conversation, chosen, Deadline(timeout))
     if output == "json":
         print_values([cycle])
     else:
-        print_table(COLUMNS, [_row(cycle)])
+        *about, ended = _row(cycle)
+        print_table(COLUMNS, [(*about, waits or ended)])
     if cycle.stop_reason != "completed":
-        ctx.exit(exits.FAILED)
+        ctx.exit(exits.NEEDS_APPROVAL if waits == APPROVAL else exits.FAILED)
+
+
+def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[RequestCycle, str]:
+    """Wait for the end of a run, and say meanwhile for whom it waits; return it with that, "" if it has ended."""
+    told = ""
+    while True:
+        now = conversation.get()
+        is_its = now.state.run.rpartition("/")[2] == run.rpartition("/")[2]
+        waits = waits_for(now.state) if is_its else ""
+        if waits and waits != told:
+            answer = f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`" if waits == APPROVAL else ""
+            exits.print_message(f"{now.slug} {waits}{answer}")
+        told = waits
+        cycle = conversation.wait_for_cycle(run, view="full", timeout=deadline.shorten(LOOK_SECONDS))
+        if cycle.end_time is not None:
+            return cycle, ""
+        if deadline.left() == 0:
+            return cycle, waits
 
 
 def _latest(conversation: Conversation) -> str:

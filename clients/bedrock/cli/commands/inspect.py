@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model
 from bedrock.cli.connect import connect
 from bedrock.cli.display import sub_agent_list as sub_agents
 from bedrock.cli.display.approval_prompt import rule_id, rule_title
-from bedrock.cli.display.labels import in_words
+from bedrock.cli.display.labels import APPROVAL, in_words, waits_for
 from bedrock.cli.display.timeline import timeline_of
 from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.display.undelivered import fates_since
@@ -26,7 +27,10 @@ from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
 from bedrock.errors import NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bedrock import Client, Conversation
+    from bedrock.catalog import Model
     from bedrock.conversations import ConversationInfo
     from bedrock.messages import Usage
     from bedrock.states import ApprovalRule, ConversationState
@@ -131,7 +135,7 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
         print_json(shown, indent=2)
         return
     paint = Paint.for_stream(sys.stdout, plain=plain)
-    _print_facts(now, paint)
+    _print_facts(_facts(now), paint)
     if agents:
         say = folding(print_line, columns(sys.stdout))
         say(paint.dim("sub-agents"))
@@ -151,7 +155,7 @@ def _timeline(conversation: Conversation, now: ConversationInfo, limit: int, out
         print_json({**now.to_dict(), "request_cycles": [cycle.to_dict() for cycle in cycles]}, indent=2)
         return
     paint = Paint.for_stream(sys.stdout)
-    _print_facts(now, paint)
+    _print_facts(_facts(now), paint)
     for line in timeline_of(cycles, paint, columns(sys.stdout)):
         print_line(line)
 
@@ -200,10 +204,19 @@ def _slug(client: Client, name: str) -> str:
 
 
 @click.command()
+@click.argument("name", required=False, metavar="[MODEL]", shell_complete=complete_model)
 @JSON_OPTION
 @click.pass_context
-def models(ctx: click.Context, output: str) -> None:
-    """List the models that conversations can use."""
+def models(ctx: click.Context, name: str | None, output: str) -> None:
+    """List the models that conversations can use; with a name, all about that one."""
+    if name is not None:
+        try:
+            _about_model(connect(ctx).model(name), output)
+        except NotFound as error:
+            raise exits.CommandError(
+                f"there is no model “{name}”", "`bedrock models` lists those that there are."
+            ) from error
+        return
     found = connect(ctx).models()
     if output == "json":
         print_values(found)
@@ -221,6 +234,30 @@ def models(ctx: click.Context, output: str) -> None:
             for model in found
         ),
     )
+
+
+def _about_model(model: Model, output: str) -> None:
+    if output == "json":
+        print_json(model.to_dict(), indent=2)
+        return
+    tokens = {
+        "window": model.context_window_tokens,
+        "input": model.input_limit_tokens,
+        "output": model.max_output_tokens,
+        "usable": model.usable_window_tokens,
+    }
+    facts = [
+        ("model", model.name.removeprefix("models/") + (" (the default)" if model.default else "")),
+        ("called", one_line(model.display_name, 100)),
+        ("provider", f"{model.provider} ({model.protocol})"),
+        *((label, f"{count:,} tokens") for label, count in tokens.items() if count),
+        ("limits", "assumed, because they are not known" if model.limits_assumed else ""),
+        ("images", "yes" if model.images else "no"),
+        ("effort", ", ".join(model.reasoning_efforts) or "cannot be set"),
+        ("temperature", "can be set" if model.temperature else "cannot be set"),
+        ("schemas", "kept by the provider" if model.structured_output else "asked for by a tool"),
+    ]
+    _print_facts([(label, value) for label, value in facts if value], Paint.for_stream(sys.stdout))
 
 
 @click.command()
@@ -247,14 +284,13 @@ def tools(ctx: click.Context, output: str) -> None:
 
 
 def _state(state: ConversationState) -> str:
-    running = state.tool_executing
-    waiting = f" ({one_line(running.current.tool, 64)} waits for a client)" if running and running.deadline else ""
-    return state.kind.replace("_", " ") + waiting
+    waits = waits_for(state)
+    return state.kind.replace("_", " ") + (f", {waits}" if waits not in ("", APPROVAL) else "")
 
 
-def _print_facts(conversation: ConversationInfo, paint: Paint) -> None:
+def _print_facts(facts: Iterable[tuple[str, str]], paint: Paint) -> None:
     say = folding(print_line, columns(sys.stdout))
-    for label, value in _facts(conversation):
+    for label, value in facts:
         say(paint.text(paint.dim(label.ljust(_LABEL)), " ", value), indent=_LABEL + 1)
 
 

@@ -99,11 +99,11 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 
 @click.command()
 @NAME
-@click.argument("mode", type=click.Choice(["restricted", "workspace", "unrestricted"]))
+@click.argument("mode", required=False, type=click.Choice(["restricted", "workspace", "unrestricted"]))
 @click.option("--stop-running", is_flag=True, help="Stop calls and jobs with wider rights than the mode.")
 @click.pass_context
-def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
-    """Set what the tools of a conversation may do, from now on.
+def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -> None:
+    """Set what the tools of a conversation may do, from now on. Without MODE, print what they may do.
 
     \b
     restricted     they can read, but change nothing, and have no network
@@ -116,6 +116,12 @@ def mode(ctx: click.Context, name: str, mode: Mode, stop_running: bool) -> None:
     it; `bedrock doctor` says why.
     """
     conversation = connect(ctx).conversation(name)
+    if mode is None:
+        if stop_running:
+            raise click.UsageError("--stop-running stops what has wider rights than a mode: name the mode")
+        now = conversation.get()
+        print_text(f"{now.slug} is {now.mode}")
+        return
     answer = conversation.set_mode(mode, stop_running=stop_running)
     slug = answer.conversation.slug
     print_text(f"{slug} is {answer.conversation.mode}")

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bedrock.cli.text.style import one_line
+
 if TYPE_CHECKING:
     from bedrock.conversations import Generation
     from bedrock.messages import ToolResult
     from bedrock.request_cycles import RequestCycle
+    from bedrock.states import ConversationState
 
 #: The command that continues a conversation after its server has ended, with {} for its slug.
 AGAIN_SPAWNED = "bedrock chat --spawn -r {}"
 
 #: The label of a follow-up that was dropped.
 NOT_RUN = "discarded before it began"
+
+#: The label of a run that waits for the answer to a question.
+APPROVAL = "waits for approval"
 
 #: The label of a cancel that the server could not store.
 UNRECORDED = "stopped, but not recorded yet: the server cannot store it now and tries again"
@@ -58,6 +64,14 @@ def interruption(detail: str) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural unless it is one."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def waits_for(state: ConversationState) -> str:
+    """Return for whom a run waits: `APPROVAL`, "waits for a client (TOOL)", or "" if it works or has ended."""
+    if state.kind == "awaiting_tool_approval":
+        return APPROVAL
+    running = state.tool_executing
+    return f"waits for a client ({one_line(running.current.tool, 64)})" if running and running.deadline else ""
 
 
 def ending(cycle: RequestCycle) -> str:
