@@ -16,7 +16,7 @@ from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Image, Message, ToolError, ToolSuccess, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.notifications import QueueChanged
-from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile
+from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile, ReasoningEffort
 from actors.core.states import QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import ConversationRecord
@@ -190,6 +190,8 @@ class UpdateConversationCommand(Struct, frozen=True):
     """Fields of the budget to set; the others stay."""
     client_tools: tuple[ClientTool, ...] | None = None
     generation: Generation | None = None
+    some_generation: dict[str, ReasoningEffort | float | int | None] = {}
+    """Fields of the generation to set; the others stay."""
     mcp_servers: tuple[ChosenMcpServer, ...] | None = None
 
 

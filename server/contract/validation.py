@@ -538,16 +538,28 @@ def _update(request: v1.UpdateConversationRequest) -> Iterator[tuple[str, str]]:
             text = labels({key: wanted.labels.get(key, "")})
         elif field == "budget" and inner in v1.Budget.DESCRIPTOR.fields_by_name:
             text = not_negative(getattr(wanted.budget, inner))
+        elif field == "generation" and inner in v1.Generation.DESCRIPTOR.fields_by_name:
+            text = generation(_only(wanted.generation, inner))
         elif each in _UPDATABLE:
             text = _UPDATABLE[each](getattr(wanted, each))
         else:
-            paths = f"{', '.join(UPDATABLE)}, labels.KEY, budget.FIELD, or {ALL} alone"
+            paths = f"{', '.join(UPDATABLE)}, labels.KEY, budget.FIELD, generation.FIELD, or {ALL} alone"
             yield "update_mask", f"{each!r} cannot be updated; these can: {paths}"
             continue
         if text:
             yield f"conversation.{each}", text
         elif each == "client_tools":
             yield from _client_tools(wanted)
+
+
+def _only(value: v1.Generation, field: str) -> v1.Generation:
+    """Return these settings with one field alone, if it is set."""
+    one = v1.Generation()
+    one.MergeFrom(value)
+    for other, _ in value.ListFields():
+        if other.name != field:
+            one.ClearField(other.name)  # type: ignore[arg-type]
+    return one
 
 
 def _client_tools(wanted: v1.Conversation) -> Iterator[tuple[str, str]]:

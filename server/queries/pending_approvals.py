@@ -19,7 +19,7 @@ from server.contract.pagination import Page, position_of, size_of, token_of
 from server.wire.conversation_messages import pending_approvals, summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from actors.ports import ConversationReader, ConversationRecord
     from server.wire.context import ConversionContext
@@ -48,14 +48,18 @@ def list_approvals(
     principal: str,
     conversation_id: str | None,
 ) -> v1.ListApprovalsResponse:
-    """Return a page of questions, of one conversation or of all that the principal has."""
+    """Return a page of questions, of one conversation or of all that the principal has that can be read."""
     listing = ("approvals", principal, conversation_id)
     last = position_of(request.page_token, _Position, *listing)
     page, answer = (
         Page(size_of(request.page_size, limits.APPROVALS_PAGE), limits.PAGE_BYTES),
         v1.ListApprovalsResponse(),
     )
-    for record in _waiting(store, principal, conversation_id, last):
+
+    def skipped(unreadable: str) -> None:
+        answer.unreadable.append(names.conversation(unreadable))
+
+    for record in _waiting(store, principal, conversation_id, last, skipped):
         for question, position in _questions(conversion, record, last):
             if not page.take(question.ByteSize()):
                 assert last is not None  # noqa: S101 -- the first one always fits
@@ -81,9 +85,16 @@ def find_approval(
 
 
 def _waiting(
-    store: ConversationReader, principal: str, conversation_id: str | None, last: _Position | None
+    store: ConversationReader,
+    principal: str,
+    conversation_id: str | None,
+    last: _Position | None,
+    skipped: Callable[[str], object],
 ) -> Iterator[ConversationRecord]:
-    """Yield the conversations that may have questions after a position: first the one that is there."""
+    """Yield the conversations that may have questions after a position: first the one that is there.
+
+    `skipped` is called with the id of each that cannot be read.
+    """
     record = store.load(conversation_id or (last.id if last else ""))
     if record is not None and (conversation_id or last is None or record.state_updated_at == last.entered):
         yield record
@@ -92,7 +103,7 @@ def _waiting(
     selection = Selection(principal, WAITING, LONGEST_WAITING_FIRST)
     place = Place(last.entered, last.id) if last else None
     while True:
-        found = store.list(selection, after=place, limit=CHUNK)
+        found = store.list(selection, after=place, limit=CHUNK, skipped=skipped)
         yield from found.records
         if found.more is None:
             return

@@ -24,6 +24,8 @@ from server.wire import conversation_messages as states
 from server.wire.values import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from google.protobuf.struct_pb2 import Struct
 
     from server.wire.context import ConversionContext
@@ -114,7 +116,9 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
     """Return the command of an UpdateConversation request."""
     wanted, mask = request.conversation, set(paths_to_set(request, UPDATABLE))
     keys = () if "labels" in mask else (key_of_label(each) for each in mask if each.startswith("labels."))
-    amounts = () if "budget" in mask else (each.partition(".")[2] for each in mask if each.startswith("budget."))
+    amounts = () if "budget" in mask else _inner(mask, "budget")
+    settings = () if "generation" in mask else _inner(mask, "generation")
+    generation = _generation(wanted.generation)
     return requests.UpdateConversationCommand(
         etag=wanted.etag,
         slug=wanted.slug if "slug" in mask else None,
@@ -133,9 +137,15 @@ def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversation
         budget=_budget(wanted.budget) if "budget" in mask else None,
         some_amounts={amount: getattr(wanted.budget, amount) for amount in amounts},
         client_tools=_client_tools(wanted) if "client_tools" in mask else None,
-        generation=_generation(wanted.generation) if "generation" in mask else None,
+        generation=generation if "generation" in mask else None,
+        some_generation={name: getattr(generation, name) for name in settings},
         mcp_servers=mcp_servers.chosen(wanted.mcp_servers) if "mcp_servers" in mask else None,
     )
+
+
+def _inner(mask: Collection[str], field: str) -> list[str]:
+    """Return the fields of a message that a mask names by themselves."""
+    return [path.removeprefix(f"{field}.") for path in mask if path.startswith(f"{field}.")]
 
 
 def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:

@@ -41,8 +41,9 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
     if "model" in wanted:
         _refuse_unless_at_rest(record, "the model")
         validation.offered_model(services, wanted["model"], record.principal)
-    if request.generation is not None and request.generation != record.profile.generation:
-        wanted["generation"] = request.generation
+    generation = request.generation or replace(record.profile.generation, **request.some_generation)
+    if generation != record.profile.generation:
+        wanted["generation"] = generation
     if "model" in wanted or "generation" in wanted:
         model = validation.served_model(services, wanted.get("model", record.model))
         check_generation(wanted.get("generation", record.profile.generation), model.info)

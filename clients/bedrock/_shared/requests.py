@@ -253,10 +253,11 @@ def update(
     budget: Budget | None,
     client_tools: Sequence[ClientTool] | None,
     generation: Generation | None,
+    merge_generation: bool,
     mcp_servers: Sequence[McpServer] | None,
     etag: str,
 ) -> v1.UpdateConversationRequest:
-    """Make the request that changes the fields which are not None."""
+    """Make the request that changes the fields which are not None; with `merge_generation`, of that what is set."""
     conversation = new_message(
         v1.Conversation,
         name=name,
@@ -285,6 +286,9 @@ def update(
         "mcp_servers": mcp_servers,
     }
     mask = FieldMask(paths=[field for field, value in given.items() if value is not None])
+    if merge_generation and generation is not None:
+        mask.paths.remove("generation")
+        mask.paths.extend(f"generation.{field.name}" for field, _ in conversation.generation.ListFields())
     return v1.UpdateConversationRequest(conversation=conversation, update_mask=mask)
 
 

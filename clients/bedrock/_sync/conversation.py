@@ -643,11 +643,14 @@ class Conversation:
         budget: Budget | None = None,
         client_tools: Sequence[ClientTool] | None = None,
         generation: Generation | None = None,
+        merge_generation: bool = False,
         mcp_servers: Sequence[McpServer] | None = None,
         etag: str = "",
         timeout: float | None = None,
     ) -> ConversationInfo:
         """Change the given settings; None leaves a setting unchanged.
+
+        `generation` replaces what was set about answers; with `merge_generation` what it leaves out stays.
 
         Raises:
             Aborted: The `etag` is given and outdated.
@@ -665,6 +668,7 @@ class Conversation:
             budget=budget,
             client_tools=client_tools,
             generation=generation,
+            merge_generation=merge_generation,
             mcp_servers=mcp_servers,
             etag=etag,
         )

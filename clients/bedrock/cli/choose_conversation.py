@@ -145,7 +145,8 @@ def open_conversation(client: Client, *, latest: bool, resume: str | None, **cre
         return create_conversation(client, **creating)
     if any(value not in (None, False) for name, value in creating.items() if name != "directory"):
         raise click.UsageError(
-            "-m, --mode, --approval-policy, --instructions, --tools and --mcp-servers are for new conversations"
+            "-m, --mode, --approval-policy, --instructions, --tools and --mcp-servers are for new conversations; in a "
+            "chat --effort, --temperature and --max-output-tokens are, too: `bedrock update` and /effort change them"
         )
     if resume:
         return client.conversation(client.conversation(resume).get().name)

@@ -228,10 +228,10 @@ class UpdateConversationRequest(_message.Message):
         `approval_policy`, `follow_up_policy`, `budget`, `client_tools`, `generation` and
         `mcp_servers`, each of which is replaced as a whole; a single label as
         `labels.KEY` (in backticks if the key has a dot), which is removed if it is not
-        among the new values; a single amount as `budget.run_tokens`. `*` alone means all
-        of them, so that what is not set is cleared. If empty, all of them that are set.
-        Another field is
-        INVALID_ARGUMENT.
+        among the new values; a single amount as `budget.run_tokens`; a single setting of
+        answers as `generation.temperature`, which is left to the model if it is not set.
+        `*` alone means all of them, so that what is not set is cleared. If empty, all of
+        them that are set. Another field is INVALID_ARGUMENT.
         """
 
     def __init__(
@@ -878,21 +878,30 @@ class ListApprovalsResponse(_message.Message):
 
     APPROVALS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """The token of the next page. Empty on the last page."""
     @_builtins.property
     def approvals(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.PendingApproval]:
         """One page of questions."""
 
+    @_builtins.property
+    def unreadable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of conversations that may have questions which are left out, because
+        what is stored of them is damaged. Calls that read them fail with DATA_LOSS;
+        VerifyConversation says what is wrong. May be named again on the next page.
+        """
+
     def __init__(
         self,
         *,
         approvals: _abc.Iterable[_conversation_pb2.PendingApproval] | None = ...,
         next_page_token: _builtins.str = ...,
+        unreadable: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals", "next_page_token", b"next_page_token", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -170,6 +170,11 @@ def test_new_settings_hold_from_the_next_request_on(world: World) -> None:
     talk.tool("look").finish.put(ToolOutput("seen"))
     assert asked_for(talk) == HIGH
     assert world.store.load(talk.id).profile == Profile(generation=HIGH)
+    talk.ask(UpdateConversationCommand(some_generation={"max_output_tokens": 99}))
+    talk.ask(UpdateConversationCommand(some_generation={"reasoning_effort": None}))
+    assert talk.record.profile.generation == Generation(max_output_tokens=99)
+    talk.ask(UpdateConversationCommand(title="T"))
+    assert talk.record.profile.generation == Generation(max_output_tokens=99)
 
 
 def test_sub_agents_are_asked_as_their_conversation_is(world: World) -> None:

@@ -87,6 +87,11 @@ def test_what_is_damaged_keeps_nothing_else_from_being_shown(
         assert listed() == (names_of("c2", "c0"), names_of("c1"))
         assert listed("conversations/c1") == (names_of("c1-a1"), [])
         assert listed("conversations/c2") == ([], names_of("c2-a1"))
+        with closing(sqlite3.connect(tmp_path / "data" / FILE, isolation_level=None)) as connection:
+            connection.execute("UPDATE conversations SET state = 'awaiting_tool_approval' WHERE id IN ('c0', 'c1')")
+        every = v1.ListApprovalsRequest(parent="conversations/-")
+        asked = harness.stub.ListApprovals(every, metadata=AUTHORIZED, timeout=SECONDS)
+        assert list(asked.unreadable) == names_of("c1")
         harness.stop()
 
 

@@ -210,7 +210,7 @@ def test_what_update_may_change_is_in_the_record_and_in_the_request() -> None:
     for name in settings.SETTINGS:
         assert name in ConversationRecord.__struct_fields__
         assert name in UpdateConversationCommand.__struct_fields__
-    parts = {"some_labels", "some_amounts"}
+    parts = {"some_labels", "some_amounts", "some_generation"}
     of_profile = {"client_tools", "generation", "mcp_servers"}
     assert set(UpdateConversationCommand.__struct_fields__) == {"etag", *of_profile, *parts, *settings.SETTINGS}
 

@@ -749,7 +749,7 @@ class FakeBedrock:
 
     def ListApprovals(self, request: v1.ListApprovalsRequest) -> v1.ListApprovalsResponse:
         open_ = self.conversation.state.awaiting_approval.pending
-        return v1.ListApprovalsResponse(approvals=open_)
+        return v1.ListApprovalsResponse(approvals=open_, unreadable=self.unreadable)
 
     def GetApproval(self, request: v1.GetApprovalRequest) -> v1.GetApprovalResponse:
         return v1.GetApprovalResponse(approval=v1.PendingApproval(name=request.name))

@@ -419,7 +419,8 @@ def test_how_a_model_is_to_answer(program: Program, fake: FakeBedrock) -> None:
     program("update", SLUG, "--model", "big", "--effort", "max")
     program("update", SLUG, "--model-defaults")
     both, none = fake.asked(v1.UpdateConversationRequest)
-    assert list(both.update_mask.paths) == ["model", "generation"]
+    assert list(both.update_mask.paths) == ["model", "generation.reasoning_effort"]
+    assert list(none.update_mask.paths) == ["generation"]
     assert none.conversation.generation == v1.Generation()
     fake.conversation.generation.CopyFrom(v1.Generation(temperature=0, max_output_tokens=4_000))
     assert re.search(r"model +big \(temperature 0, 4,000 tokens at most\)\n", program("show", SLUG).stdout)

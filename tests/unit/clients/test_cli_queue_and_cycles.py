@@ -401,5 +401,8 @@ def test_approvals_are_listed_with_their_conversations(program: Program, fake: F
         assert program(*arguments).stdout == f'{SLUG}\tt1\tbash\t\t{{"command": "rm x"}}\n'
     asked = [each.parent for each in fake.asked(v1.ListApprovalsRequest)]
     assert asked == ["conversations/-", "conversations/-", f"conversations/{SLUG}"]
+    fake.unreadable = ["conversations/damaged"]
+    said = "damaged cannot be read, and may have questions: `bedrock verify damaged` says what is wrong\n"
+    assert program("approvals").stderr == said
     shown = json.loads(program("approvals", "--output", "json").stdout)
     assert [each["name"] for each in shown] == [f"{NAME}/approvals/t1"]

@@ -381,6 +381,9 @@ def test_one_of_several_messages_that_wait_is_taken_back(address: str, fake: Fak
         ("/mode", "the mode is restricted; it can be restricted, workspace or unrestricted"),
         ("/mode wild", "the mode is restricted; it can be restricted, workspace or unrestricted"),
         ("/model", "it is /model MODEL"),
+        ("/effort", "the effort is left to the model"),
+        ("/effort huge", "an effort is one of none, low, medium, high, max"),
+        ("/effort high", "the effort is high"),
     ],
 )
 def test_a_command_without_a_sense_is_explained(address: str, fake: FakeBedrock, line: str, words: str) -> None:

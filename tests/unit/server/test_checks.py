@@ -433,6 +433,10 @@ def test_single_labels_and_amounts_are_judged() -> None:
     assert violated(update("labels.team", labels={"team": "x" * 257})) == ["conversation.labels.team"]
     assert violated(update("budget.run_tokens", budget=v1.Budget(run_tokens=-1))) == ["conversation.budget.run_tokens"]
     assert violated(update("budget.nothing")) == ["update_mask"]
+    wrong = v1.Generation(temperature=3, max_output_tokens=9)
+    check(update("generation.max_output_tokens", "generation.reasoning_effort", generation=wrong))
+    assert violated(update("generation.temperature", generation=wrong)) == ["conversation.generation.temperature"]
+    assert violated(update("generation.heat")) == ["update_mask"]
 
 
 @pytest.mark.parametrize("path", ["name", "mode", "working_directory", "state", "nothing", ""])

@@ -188,6 +188,10 @@ def test_an_update_of_everything_clears_what_is_not_set() -> None:
 def test_an_update_of_a_part_leaves_the_rest() -> None:
     made = update("labels.a.b", "labels.`c`", "budget.run_tokens", labels={"a.b": "1"}, budget=v1.Budget(run_tokens=7))
     assert made == UpdateConversationCommand(some_labels={"a.b": "1", "c": None}, some_amounts={"run_tokens": 7})
+    paths = ("generation.temperature", "generation.reasoning_effort")
+    part = update(*paths, generation=v1.Generation(temperature=0, max_output_tokens=9))
+    assert part == UpdateConversationCommand(some_generation={"temperature": 0.0, "reasoning_effort": None})
+    assert update("generation", *paths).some_generation == {}, "the whole goes before its parts"
 
 
 def test_labels_in_another_order_are_the_same_body() -> None:

@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
+from bedrock import Generation
 from bedrock._shared.requests import image
 from bedrock.cli.display.approval_prompt import Offer, rule_id, rule_title
 from bedrock.cli.display.queue_rows import queue_lines
 from bedrock.cli.text.safe_text import for_terminal
 from bedrock.cli.text.style import one_line
+from bedrock.types import ReasoningEffort
 
 if TYPE_CHECKING:
     from bedrock import AsyncConversation
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from bedrock.cli.text.safe_text import SafeText
     from bedrock.types import Mode
 
+EFFORTS = get_args(ReasoningEffort)
 MODES = ("restricted", "workspace", "unrestricted")
 
 _KEYS = (
@@ -190,6 +193,21 @@ def _job_title(job: str) -> SafeText:
     return for_terminal(f"the background job {job}")
 
 
+async def _effort(chat: ChatActions, effort: str) -> None:
+    """Set how much the model thinks before an answer; without an effort, show it."""
+    if effort and effort not in EFFORTS:
+        chat.say(chat.paint.careful(f"· an effort is one of {', '.join(EFFORTS)}"))
+        return
+    if effort:
+        how = Generation(cast("ReasoningEffort", effort))
+        now = await chat.attempt(chat.conversation.update(generation=how, merge_generation=True))
+    else:
+        now = await chat.attempt(chat.conversation.get())
+    if now is not None:
+        chosen = now.generation.reasoning_effort if now.generation else ""
+        chat.say(chat.paint.dim(f"· the effort is {chosen or 'left to the model'}"))
+
+
 async def _model(chat: ChatActions, model: str) -> None:
     await chat.attempt(chat.conversation.update(model=model))
 
@@ -274,6 +292,7 @@ COMMANDS = (
         "mode", "[MODE]", "restricted, workspace or unrestricted: what the tools may do; without one, show it", _mode
     ),
     Command("model", "MODEL", "use another model from the next request on", _model),
+    Command("effort", "[EFFORT]", "how much the model is to think; without one, show it", _effort),
     Command("cancel", "", "the same as Esc", _cancel),
     Command("kill", "", "cancel the run, and stop the background jobs too", _kill),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),

@@ -12,6 +12,7 @@ import click
 
 from bedrock import AsyncClient, Client
 from bedrock.cli import exit_codes as exits
+from bedrock.cli.arguments import generation, generation_options
 from bedrock.cli.chat import demo
 from bedrock.cli.chat.attention import NOTIFY_OPTION, Attention
 from bedrock.cli.chat.session import ChatSession
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bedrock.conversations import ConversationInfo
+    from bedrock.types import ReasoningEffort
 
 #: The file of the input history, beside the files of a local server.
 HISTORY = "chat_history"
@@ -42,6 +44,7 @@ NOT_FOR_THE_DEMO = (
     "replace_instructions",
     "tools",
     "mcp_servers",
+    "generation",
 )
 #: Number of latest conversations that are searched for runs that would end with the server.
 OTHERS = 50
@@ -54,7 +57,19 @@ OTHERS = 50
 @NOTIFY_OPTION
 @PLAIN_OPTION
 @opening_options
-def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, again: str | None, **opening: Any) -> None:
+@generation_options
+def chat(
+    prompt: tuple[str, ...],
+    *,
+    spawn: bool,
+    plain: bool,
+    notify: bool,
+    again: str | None,
+    effort: ReasoningEffort | None,
+    temperature: float | None,
+    max_output_tokens: int | None,
+    **opening: Any,
+) -> None:
     """Chat with an agent in a directory. PROMPT, if there is one, is sent first.
 
     Enter sends; while the agent works, it reads the message at its next step. Tab queues the message instead. Esc or
@@ -64,6 +79,7 @@ def chat(prompt: tuple[str, ...], *, spawn: bool, plain: bool, notify: bool, aga
     """
     ctx = click.get_current_context()
     address: str | None = ctx.find_root().obj
+    opening["generation"] = generation(effort, temperature, max_output_tokens)
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     paint = Paint.for_stream(sys.stdout, plain=plain)
     if not at_terminal and any(opening[name] for name in NOT_FOR_THE_DEMO):

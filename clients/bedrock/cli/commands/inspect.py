@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bedrock import v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model
 from bedrock.cli.connect import connect
@@ -25,6 +26,7 @@ from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
 from bedrock.errors import NotFound
+from bedrock.states import Approval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -171,10 +173,15 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     Those of the conversation that has waited longest come first. `bedrock approve` and `bedrock deny` answer them.
     """
     client = connect(ctx)
-    found = list(islice(client.conversation(name).approvals() if name else client.approvals(), limit))
+    found, unreadable = _open_approvals(client, name, limit)
     if output == "json":
         print_values(found)
         return
+    for each in unreadable:
+        what = each.removeprefix("conversations/")
+        exits.print_message(
+            f"{what} cannot be read, and may have questions: `bedrock verify {what}` says what is wrong"
+        )
     if not found and sys.stdout.isatty():
         print_text("Nothing waits for approval.")
         return
@@ -195,6 +202,19 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
     )
 
 
+def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
+    """Return the open approvals of a conversation, or of all, and the names of those that cannot be read."""
+    found: list[Approval] = []
+    unreadable: dict[str, None] = {}
+    request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
+    for page in client.pages(client.conversations_stub.ListApprovals, request):
+        found.extend(map(Approval.from_proto, page.approvals))
+        unreadable |= dict.fromkeys(page.unreadable)
+        if len(found) >= limit:
+            break
+    return found[:limit], list(unreadable)
+
+
 def _slug(client: Client, name: str) -> str:
     """Return the slug of a conversation; its id if it was deleted meanwhile."""
     try:
@@ -208,7 +228,7 @@ def _slug(client: Client, name: str) -> str:
 @JSON_OPTION
 @click.pass_context
 def models(ctx: click.Context, name: str | None, output: str) -> None:
-    """List the models that conversations can use; with a name, all about that one."""
+    """List the models that conversations can use. With MODEL: all about that one."""
     if name is not None:
         try:
             _about_model(connect(ctx).model(name), output)

@@ -175,17 +175,21 @@ def update(
     max_output_tokens: int | None,
     model_defaults: bool,
 ) -> None:
-    """Change the model of a conversation, or how it is to answer.
+    """Change the model of a conversation, or how it is to answer. What is not given stays as it is.
 
-    Effort, temperature and limit are set together: what is not given is left to the model. They hold from the next
-    request to the model on; the model can be changed only while nothing is running.
+    Effort, temperature and limit hold from the next request to the model on; the model can be changed only while
+    nothing is running.
     """
     how = generation(effort, temperature, max_output_tokens)
     if how is None and model is None and not model_defaults:
         raise click.UsageError("say what to change, for example --effort high")
     if how is not None and model_defaults:
         raise click.UsageError("--model-defaults excludes --effort, --temperature and --max-output-tokens")
-    changed = connect(ctx).conversation(name).update(model=model, generation=Generation() if model_defaults else how)
+    changed = (
+        connect(ctx)
+        .conversation(name)
+        .update(model=model, generation=Generation() if model_defaults else how, merge_generation=how is not None)
+    )
     print_text(f"{changed.slug}: {changed.model.removeprefix('models/')}{in_words(changed.generation)}")
 
 
@@ -255,8 +259,9 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
 @NAME
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 @click.option("-f", "--force", is_flag=True, help="Cancel the run first, and do not ask.")
+@click.option("--etag", default="", help="Only if it is as it was when `bedrock show --output json` told this etag.")
 @click.pass_context
-def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
+def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> None:
     """Delete a conversation and all that belongs to it.
 
     Its background jobs end; files in its directory stay. During a run, or while a question is open, it is
@@ -270,7 +275,7 @@ def rm(ctx: click.Context, name: str, yes: bool, force: bool) -> None:
     if not (yes or force):
         click.confirm(f"Delete {slug} for good?", abort=True)
     try:
-        warnings = conversation.delete(force=force)
+        warnings = conversation.delete(force=force, etag=etag)
     except AgentBusy as error:
         hint = f"`bedrock rm --force {slug}` cancels that and deletes the conversation."
         raise exits.CommandError(f"{slug} is busy", hint) from error
