@@ -20,7 +20,7 @@ import { promisify } from 'node:util';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
 
-import { contractOf, mistake } from './requests.js';
+import { contractOf, mistake, writtenOut } from './requests.js';
 import { NoWay, settings } from './settings.js';
 import { ClientTools, plainValue, struct, waitingCalls } from './tools.js';
 
@@ -135,9 +135,14 @@ export class Bedrock {
     return failure;
   }
 
-  /** Create a conversation; the fields are those of Conversation. With the `requestId` of an earlier call: that one. */
+  /**
+   * Create a conversation; the fields are those of Conversation. `instructions` may be a text, `tools` a list of names,
+   * and `generation` have words: `{ reasoningEffort: 'high' }`. With the `requestId` of an earlier call: that one.
+   *
+   * @param {import('./requests.js').Choices & Record<string, unknown>} fields
+   */
   async create({ requestId = randomUUID(), ...fields }) {
-    const { conversation } = await this.call('createConversation', { conversation: fields, requestId });
+    const { conversation } = await this.call('createConversation', { conversation: writtenOut(fields), requestId });
     return this.conversation(conversation.name);
   }
 
@@ -217,7 +222,11 @@ class Conversation {
    * of the run that is still open when its loop asks for the next event goes to `onApproval`: 'APPROVE', 'DENY', or a
    * function of the approval that returns true or false, or a promise of it. Without one it is denied, the next events
    * show it, and a warning is emitted. With `waitForOthers: true` it is left to somebody else. `outputSchema`, a JSON
-   * Schema as a plain object, lets the run end with a value that fits it: its `output`.
+   * Schema as a plain object, lets the run end with a value that fits it: its `output`. `generation` says how the model
+   * answers in this run, before what the conversation says, as for `create`.
+   *
+   * @param {string} text
+   * @param {Record<string, unknown> & { generation?: import('./requests.js').Generation, outputSchema?: object }} [fields]
    */
   async send(text, { onApproval, waitForOthers = false, outputSchema, ...fields } = {}) {
     if (!['undefined', 'function'].includes(typeof onApproval) && !['APPROVE', 'DENY'].includes(onApproval)) {
@@ -228,7 +237,7 @@ class Conversation {
     if (schema !== null && (typeof schema !== 'object' || Array.isArray(schema))) {
       throw invalid('outputSchema', `${JSON.stringify(schema)} is not a JSON Schema, an object`);
     }
-    const request = { name: this.name, text, requestId: randomUUID(), ...fields };
+    const request = { name: this.name, text, requestId: randomUUID(), ...writtenOut(fields) };
     if (schema !== null) request.outputSchema = struct(schema);
     await this.tools.declare();
     return new Run(this, await this.client.call('sendMessage', request), { onApproval, waitForOthers });
@@ -269,10 +278,13 @@ class Conversation {
   /** The conversation as it is now. */
   get = async () => (await this.client.call('getConversation', { name: this.name })).conversation;
 
-  /** Change these fields of the conversation and no others. With an `etag`, only if that is still the present one. */
+  /**
+   * Change these fields of the conversation and no others; `generation` as for `create`. With an `etag`, only if that is
+   * still the present one.
+   */
   async update({ etag = '', ...fields }) {
     const paths = Object.keys(fields).map((field) => field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`));
-    const conversation = { name: this.name, etag, ...fields };
+    const conversation = { name: this.name, etag, ...writtenOut(fields) };
     return (await this.client.call('updateConversation', { conversation, updateMask: { paths } })).conversation;
   }
 

@@ -28,6 +28,38 @@ export function mistake(type, value, path = '') {
   return null;
 }
 
+/**
+ * @typedef {object} Generation How a model is to answer; what is not given is left to the model.
+ * @property {'none' | 'low' | 'medium' | 'high' | 'max'} [reasoningEffort] How much to think before an answer.
+ * @property {number} [temperature] How freely to choose words, from 0 to 2.
+ * @property {number} [maxOutputTokens] Tokens of one answer at most, with its reasoning.
+ *
+ * @typedef {object} Choices What a conversation may be made of, in short.
+ * @property {string | { text: string, replace?: boolean }} [instructions] What to tell the agent beside the server's
+ *   prompt or, with `replace`, instead of it.
+ * @property {string[]} [tools] The server's tools that it is offered, as 'bash' or 'tools/bash'; [] for none.
+ * @property {Generation} [generation] How its model is to answer.
+ */
+
+/**
+ * Fields of a message with these choices written out as the contract has them; all other fields stay as they are.
+ *
+ * @param {Choices & Record<string, unknown>} fields
+ */
+export function writtenOut({ instructions, tools, generation, ...fields }) {
+  if (instructions !== undefined) fields.instructions = typeof instructions === 'string' ? { text: instructions } : instructions;
+  if (tools !== undefined) fields.tools = Array.isArray(tools) ? { tools: tools.map(toolName) } : tools;
+  if (generation !== undefined) fields.generation = generation && { ...generation, ...effortOf(generation) };
+  return fields;
+}
+
+const toolName = (name) => (typeof name === 'string' && !name.startsWith('tools/') ? `tools/${name}` : name);
+
+function effortOf({ reasoningEffort: effort }) {
+  if (typeof effort !== 'string') return {};
+  return { reasoningEffort: effort.startsWith('REASONING_') ? effort : `REASONING_EFFORT_${effort.toUpperCase()}` };
+}
+
 function inEntry(type, key, value, path) {
   const field = Object.hasOwn(type.fields, key) && type.fields[key];
   if (!field) {

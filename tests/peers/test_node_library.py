@@ -439,6 +439,41 @@ def test_a_run_ends_with_a_value_that_fits_a_plain_schema(node: Node, server: Se
     assert told == {"refused": ["outputSchema"], "before": None, "output": {"name": "Ada"}}
 
 
+def test_a_conversation_is_what_its_creator_makes_it(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+    told = run_script(
+        node,
+        tmp_path,
+        f"""
+        const bedrock = new Bedrock();
+        const workingDirectory = {json.dumps(str(tmp_path))};
+        const chosen = {{ instructions: 'In rhymes.', tools: ['bash', 'tools/think'] }};
+        const made = await bedrock.create({{ workingDirectory, ...chosen, generation: {{ reasoningEffort: 'low' }} }});
+        const instructions = {{ text: 'A poet.', replace: true }};
+        const bare = await bedrock.create({{ workingDirectory, instructions, tools: [] }});
+        const run = await made.send('think', {{ generation: {{ reasoningEffort: 'none' }} }});
+        let thought = '';
+        for await (const {{ textDelta }} of run) if (textDelta?.reasoning) thought += textDelta.text;
+        const changed = await made.update({{ generation: {{ reasoningEffort: 'max' }} }});
+        const wrong = made.update({{ generation: {{ reasoningEffort: 'huge' }} }});
+        const refused = await wrong.catch(({{ fields }}) => Object.keys(fields));
+        const [first, second] = [await made.get(), await bare.get()];
+        console.log(JSON.stringify({{
+          instructions: [first.instructions, second.instructions], tools: [first.tools, second.tools], thought, refused,
+          effort: changed.generation.reasoningEffort,
+        }}));
+        bedrock.close();
+        """,
+        BEDROCK_DATA_DIR=str(server.data),
+    )
+    assert told == {
+        "instructions": [{"text": "In rhymes.", "replace": False}, {"text": "A poet.", "replace": True}],
+        "tools": [{"tools": ["tools/bash", "tools/think"]}, {"tools": []}],
+        "thought": "",
+        "refused": ["conversation.generation.reasoningEffort"],
+        "effort": "REASONING_EFFORT_MAX",
+    }
+
+
 @pytest.mark.parametrize(
     ("closing", "shown"),
     [
