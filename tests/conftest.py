@@ -17,6 +17,15 @@ from tests import leftovers
 settings.register_profile("bedrock", deadline=None)
 settings.load_profile("bedrock")
 
+LONG = (
+    "tests/property/test_walks.py",
+    "tests/unit/test_worked_tasks.py",
+    "tests/fault/test_escapes.py",
+    "tests/soak/test_soak.py",
+    "tests/property/test_family.py",
+)
+"""Modules that take longest. They begin first: one that began last would run alone while the other workers are done."""
+
 _RUN = pytest.StashKey[Path]()
 _PASSED = pytest.StashKey[bool]()
 
@@ -38,6 +47,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection() -> None:
     gc.disable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    begin = {path: number for number, path in enumerate(LONG)}
+    items.sort(key=lambda item: begin.get(item.path.relative_to(config.rootpath).as_posix(), len(LONG)))
 
 
 @pytest.hookimpl(trylast=True)

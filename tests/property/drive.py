@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -11,6 +11,7 @@ from actors.core.content import (
     Content,
     Delivery,
     Image,
+    Message,
     Reasoning,
     Text,
     ToolError,
@@ -542,9 +543,12 @@ _WITH_SUB_AGENTS: tuple[Thing, ...] = (*_THINGS, cancel, cancel, message)
 _IN_SUB_AGENTS: tuple[Thing, ...] = (*(progress,) * 14, stale, stale, stray, early_timer, setting, command, rare_end)
 
 
-def walk(world: World, tape: Tape) -> None:
-    """Live until the tape or the conversation is over."""
-    while not tape.over and not world.terminal:
+def walk(world: World, tape: Tape, follow: Callable[[Sequence[Message]], object] | None = None) -> None:
+    """Live until the tape or the conversation is over; `follow` gets the history after each thing that happens."""
+    over = False
+    while not over:
+        over = tape.over or world.terminal
         happen(world, tape)
-    happen(world, tape)
+        if follow:
+            follow(world.laws.history)
     world.laws.end(world.context.tools)

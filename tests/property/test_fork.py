@@ -22,9 +22,9 @@ from actors.core.states import ContextExhausted
 from actors.messages.commands import ForkConversationCommand
 from actors.ports import NoImages
 from tests.property.drive import a_context, happen
+from tests.property.growing import FORMS
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
-from tests.property.test_growing_view import FORMS
 from tests.property.test_verify_and_replay import found, live
 from tests.property.written import WrittenWorld
 from tests.unit.llm.model_requests import body_of, provider, request

@@ -1,7 +1,6 @@
 """A view that grows with its history is, at every step, the view that is built of the whole (C48).
 
-Over lives of the machine, with steers, late messages, errors, images, reports of sub-agents, cancels, summaries and
-notices; over other models and protocols; and over histories that no machine writes, whose answers leave out anything.
+Here over histories that no machine writes, whose answers leave out anything; test_walks.py holds it along every life.
 """
 
 from __future__ import annotations
@@ -24,72 +23,14 @@ from actors.core.content import (
     ToolUse,
     tool_uses,
 )
-from actors.core.history import GrowingView, provider_view, violations
-from tests.property.drive import a_context, happen
-from tests.property.profiles import everything_was_seen, profile
-from tests.property.tape import Tape, tapes
-from tests.property.world import World
+from actors.core.history import violations
+from tests.property.growing import Growing
+from tests.property.profiles import profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.core.history import Prefix, Turn
-
 pytestmark = pytest.mark.timeout(3_600)
-
-FORMS = (("", ""), ("demo", "demo"), ("anthropic", "a-1"))
-"""Protocols and models; drive.py writes reasoning of the demo model."""
-
-
-class Growing:
-    """Views of all forms over one history, each compared with the view of the whole."""
-
-    def __init__(self) -> None:
-        self.views = {form: GrowingView(*form) for form in FORMS}
-        self.settled: dict[Prefix, tuple[Turn, ...]] = {}
-
-    def compare(self, history: Sequence[Message]) -> None:
-        for (protocol, model), growing in self.views.items():
-            for message in history[growing.sequence :]:
-                growing.add(message)
-            view = growing.view()
-            assert view.turns == provider_view(history, len(history), protocol=protocol, model=model)
-            beginning = view.turns[: view.settled]
-            assert self.settled.setdefault(view.prefix, beginning) == beginning
-            assert view.settled_calls == {
-                block.id for turn in beginning for block in turn.content if isinstance(block, ToolUse)
-            }
-
-
-def test_over_any_life_the_growing_view_is_the_view_of_the_whole() -> None:
-    seen: set[str] = set()
-
-    @profile(2_000)
-    @given(tapes(60, 260))
-    def any_life(tape: Tape) -> None:
-        world, growing = World(a_context(tape, sub_agent=tape.one_in(4))), Growing()
-        while not tape.over and not world.terminal:
-            before = len(world.laws.history)
-            happen(world, tape)
-            for length in range(before + 1, len(world.laws.history) + 1):
-                growing.compare(world.laws.history[:length])
-        seen.update(_kinds(world.laws.history))
-
-    any_life()
-    assert everything_was_seen(
-        {*MessageType, "late", "image", "steer", "reasoning", "cancelled"}, dict.fromkeys(seen, 1)
-    )
-
-
-def _kinds(history: Sequence[Message]) -> set[str]:
-    blocks = [block for message in history for block in message.content]
-    kinds: set[str] = {message.type for message in history} | {message.delivery for message in history}
-    kinds |= {"image"} if any(isinstance(block, Image) for block in blocks) else set()
-    kinds |= {"reasoning"} if any(isinstance(block, Reasoning) for block in blocks) else set()
-    kinds |= {"cancelled"} if any(type(block).__name__ == "ToolCancelled" for block in blocks) else set()
-    late = any(0 < message.through_sequence < message.sequence - 1 for message in history)
-    return kinds | ({"late"} if late else set())
-
 
 WORDS = st.sampled_from(["", " ", "hi", "<system-notice>no"]).map(Text)
 PICTURES = st.just(Image("sha256-1", "image/png", 10, 20))

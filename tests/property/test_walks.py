@@ -1,4 +1,4 @@
-"""The laws of the machine along random lives of a conversation (I1 to I30, I39 to I43).
+"""The laws of the machine along random lives of a conversation (I1 to I30, I39 to I43), and its growing view (C48).
 
 Every walk checks every law at every step, so one set of walks is the examples of all of them.
 """
@@ -10,7 +10,9 @@ from collections import Counter
 import pytest
 from hypothesis import given
 
+from actors.core.content import MessageType
 from tests.property.drive import a_context, walk
+from tests.property.growing import Growing, kinds_of
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
@@ -44,6 +46,7 @@ PARENT_STOPS = {
     "run-stop interrupted round_cap",
 }
 SUB_AGENT_STOPS = {f"run-stop error {detail}" for detail in ("sub_agent_error", "turn_limit", "no_result")}
+MESSAGES = {*MessageType, "late", "image", "steer", "reasoning", "cancelled"}
 PARENT_STATES = {"Idle", "Error", "AwaitingToolApproval", "AwaitingSubAgents", "Cancelling", "ContextExhausted"}
 REFUSALS = set(
     """AGENT_BUSY AWAITING_APPROVAL CANCELLING CONTINUATION_IN_PROGRESS CONTEXT_EXHAUSTED TERMINAL NOT_SUB_AGENT
@@ -58,7 +61,9 @@ def test_every_law_holds_along_any_life_of_a_conversation() -> None:
     @profile()
     @given(tapes(100, 260))
     def live(tape: Tape) -> None:
-        walk(World(a_context(tape), seen), tape)
+        world = World(a_context(tape), seen)
+        walk(world, tape, Growing().follow)
+        seen.update(kinds_of(world.laws.history))
 
     live()
     expected = (
@@ -72,6 +77,7 @@ def test_every_law_holds_along_any_life_of_a_conversation() -> None:
         | STOPS
         | PARENT_STOPS
         | REFUSALS
+        | MESSAGES
     )
     assert everything_was_seen(expected, seen), f"never reached: {expected - seen.keys()}"
 
@@ -82,7 +88,7 @@ def test_every_law_holds_along_any_life_of_a_sub_agent() -> None:
     @profile()
     @given(tapes(70, 210))
     def live(tape: Tape) -> None:
-        walk(World(a_context(tape, sub_agent=True), seen), tape)
+        walk(World(a_context(tape, sub_agent=True), seen), tape, Growing().follow)
 
     live()
     states = {state for state in REQUESTS if state.startswith("Llm")} | TOOLS | {"Completed", "Failed"}

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 import grimp
 import pytest
 
+from tests.conftest import LONG
 from tests.documents.pages import ROOT
 
 SOURCES = {"actors": ROOT / "actors", "server": ROOT / "server", "bedrock": ROOT / "clients" / "bedrock"}
@@ -78,3 +79,7 @@ def test_no_two_modules_have_one_name(package: str) -> None:
         named[module.rpartition("/")[2]].add(counterpart(module))
     doubled = {name: sorted(places) for name, places in named.items() if len(places) > 1}
     assert {name: places for name, places in doubled.items() if not is_port_with_adapter(set(places))} == {}
+
+
+def test_the_modules_of_tests_that_begin_first_exist() -> None:
+    assert not [path for path in LONG if not (ROOT / path).is_file()]

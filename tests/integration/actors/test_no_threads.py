@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from actors.core.context import Limits
 from actors.core.errors import ErrorKind
@@ -12,20 +14,23 @@ from actors.messages.commands import CancelConversationCommand, CreateConversati
 from actors.ports.resources import exhausted_resource
 from actors.runtime import thread_pool
 
-if TYPE_CHECKING:
-    import pytest
-
 World = Any
 PATIENCE = 60.0
 
 
-def _fill(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def strangers() -> set[threading.Thread]:
+    """Threads that other tests have left; they may end at any time."""
+    return set(threading.enumerate())
+
+
+def _fill(strangers: set[threading.Thread], monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no more threads can run than do."""
-    limit = threading.active_count()
+    limit = len(set(threading.enumerate()) - strangers)
     start = threading.Thread.start
 
     def start_if_there_is_room(thread: threading.Thread) -> None:
-        if threading.active_count() >= limit:
+        if len(set(threading.enumerate()) - strangers) >= limit:
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -38,28 +43,30 @@ def _parked(world: World) -> None:
         assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
 
 
-def _end_idle_threads(world: World) -> None:
+def _end_idle_threads(world: World, strangers: set[threading.Thread]) -> None:
     """Wait until no thread of the pool is left, for a world in which nothing runs."""
     world.services.threads.close()
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - strangers:
         if isinstance(thread, thread_pool._PooledThread):
             thread.join(PATIENCE)
             assert not thread.is_alive()
 
 
-def test_a_new_conversation_is_refused_as_what_it_is(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_conversation_is_refused_as_what_it_is(
+    make_world: Any, strangers: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world()
-    _fill(monkeypatch)
+    _fill(strangers, monkeypatch)
     asked = world.supervisor.create(CreateConversationCommand(principal="p", working_directory="/"))
     assert exhausted_resource(asked.exception(PATIENCE)).startswith("this server can start no more threads")
 
 
 def test_a_request_that_gets_no_thread_is_tried_again_and_then_says_why(
-    make_world: Any, monkeypatch: pytest.MonkeyPatch
+    make_world: Any, strangers: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(limits=Limits(retry_base_ms=1))
     talk = world.create()
-    _fill(monkeypatch)
+    _fill(strangers, monkeypatch)
     talk.send("hello")
     state = talk.rest(Error)
     assert state.error_kind is ErrorKind.RESOURCE_EXHAUSTED
@@ -70,15 +77,17 @@ def test_a_request_that_gets_no_thread_is_tried_again_and_then_says_why(
     talk.rest(Idle)
 
 
-def test_a_cancel_gets_the_last_thread(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancel_gets_the_last_thread(
+    make_world: Any, strangers: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world(idle_seconds=0.0)
     talk = world.create()
     talk.send("hello")
     world.model.exchanges.get(timeout=PATIENCE).say("hi")
     talk.rest(Idle)
     _parked(world)
-    _end_idle_threads(world)
-    _fill(monkeypatch)
+    _end_idle_threads(world, strangers)
+    _fill(strangers, monkeypatch)
     refused = world.supervisor.ask(talk.id, SendMessageCommand(text="more"))
     assert exhausted_resource(refused.exception(PATIENCE))
     assert talk.ask(CancelConversationCommand(kill_jobs=True)).no_op
@@ -88,13 +97,15 @@ def test_a_cancel_gets_the_last_thread(make_world: Any, monkeypatch: pytest.Monk
     assert world.supervisor._spare.release(), "there is another one as soon as there can be"
 
 
-def test_what_runs_is_cancelled_without_a_thread(make_world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runs_is_cancelled_without_a_thread(
+    make_world: Any, strangers: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world()
     talk = world.create()
     talk.send("hello")
     exchange = world.model.exchanges.get(timeout=PATIENCE)
     world.supervisor._spare.release()
-    _fill(monkeypatch)
+    _fill(strangers, monkeypatch)
     assert not talk.ask(CancelConversationCommand()).no_op
     talk.rest(Idle)
     assert exchange.cancel.cancelled

@@ -1,0 +1,54 @@
+"""A view that grows with its history, held at every step against the view that is built of the whole (C48)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.core.content import Image, Message, Reasoning, ToolUse
+from actors.core.history import GrowingView, provider_view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.core.history import Prefix, Turn
+
+FORMS = (("", ""), ("demo", "demo"), ("anthropic", "a-1"))
+"""Protocols and models; drive.py writes reasoning of the demo model."""
+
+
+class Growing:
+    """Views of all forms over one history, each compared with the view of the whole."""
+
+    def __init__(self) -> None:
+        self.views = {form: GrowingView(*form) for form in FORMS}
+        self.length = 0
+        self.settled: dict[Prefix, tuple[Turn, ...]] = {}
+
+    def follow(self, history: Sequence[Message]) -> None:
+        """Compare the views after each message that is new."""
+        for length in range(self.length + 1, len(history) + 1):
+            self.compare(history[:length])
+        self.length = len(history)
+
+    def compare(self, history: Sequence[Message]) -> None:
+        for (protocol, model), growing in self.views.items():
+            for message in history[growing.sequence :]:
+                growing.add(message)
+            view = growing.view()
+            assert view.turns == provider_view(history, len(history), protocol=protocol, model=model)
+            beginning = view.turns[: view.settled]
+            assert self.settled.setdefault(view.prefix, beginning) == beginning
+            assert view.settled_calls == {
+                block.id for turn in beginning for block in turn.content if isinstance(block, ToolUse)
+            }
+
+
+def kinds_of(history: Sequence[Message]) -> set[str]:
+    """Return what the messages of a history are, and what is in them."""
+    blocks = [block for message in history for block in message.content]
+    kinds: set[str] = {message.type for message in history} | {message.delivery for message in history}
+    kinds |= {"image"} if any(isinstance(block, Image) for block in blocks) else set()
+    kinds |= {"reasoning"} if any(isinstance(block, Reasoning) for block in blocks) else set()
+    kinds |= {"cancelled"} if any(type(block).__name__ == "ToolCancelled" for block in blocks) else set()
+    late = any(0 < message.through_sequence < message.sequence - 1 for message in history)
+    return kinds | ({"late"} if late else set())
