@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,9 @@ def test_a_server_says_where_it_is_and_writes_it_down(start: Callable[..., Serve
 def test_a_conversation_with_the_demo_model_runs_from_message_to_idle(start: Callable[..., Server]) -> None:
     server = start()
     stub, name = server.conversation()
+    from_the_start = stub.Subscribe(v1.SubscribeRequest(name=name), metadata=server.metadata, timeout=SECONDS)
+    live = (event for response in from_the_start for event in response.events)
+    next(event for event in live if event.HasField("caught_up"))
     sent = stub.SendMessage(v1.SendMessageRequest(name=name, text="hello"), metadata=server.metadata, timeout=SECONDS)
     request = v1.SubscribeRequest(name=name, after_revision=sent.revision, until_settled=True)
     events = [
@@ -157,11 +161,13 @@ def test_a_conversation_with_the_demo_model_runs_from_message_to_idle(start: Cal
     durable = [event.revision for event in events if event.revision]
     assert durable == list(range(sent.revision + 1, sent.revision + 1 + len(durable)))
     assert [e.run_stopped.reason for e in events if e.HasField("run_stopped")] == [v1.STOP_REASON_COMPLETED]
-    for slot in {(e.text_delta.llm_request_id, e.text_delta.attempt) for e in events if e.HasField("text_delta")}:
+    told = list(takewhile(lambda event: not event.HasField("run_stopped"), live))
+    from_the_start.cancel()
+    for slot in {(e.text_delta.llm_request_id, e.text_delta.attempt) for e in told if e.HasField("text_delta")}:
         streamed = "".join(
-            e.text_delta.text for e in events if (e.text_delta.llm_request_id, e.text_delta.attempt) == slot
+            e.text_delta.text for e in told if (e.text_delta.llm_request_id, e.text_delta.attempt) == slot
         )
-        (said,) = [e.message_added for e in events if (e.message_added.llm_request_id, e.message_added.attempt) == slot]
+        (said,) = [e.message_added for e in told if (e.message_added.llm_request_id, e.message_added.attempt) == slot]
         assert streamed == "".join(block.text for block in said.content)
     cycles = stub.ListRequestCycles(
         v1.ListRequestCyclesRequest(parent=name), metadata=server.metadata, timeout=SECONDS
