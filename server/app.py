@@ -74,8 +74,9 @@ from server.local_access import check_closable, claim_directory, socket_path
 from server.local_endpoint import published
 from server.process import malloc_trim, service_manager
 from server.process.certificates import CertificateFiles, CertificateUnusableError
+from server.process.open_files import warn_when_crowded
 from server.process.process_settings import running_on, spare_what_stays
-from server.services.grpc_server import CannotListenError, GrpcServer
+from server.services.grpc_server import CannotListenError, GrpcServer, max_connections
 from server.services.operator_rules import operator_rules
 from server.streams.base import WatchSettings
 
@@ -445,7 +446,10 @@ async def _serve(
         engine_version=wired.engine_version,
         reflection=config.reflection,
     )
-    measured = asyncio.create_task(_measure_loop(wired.services.telemetry))
+    looking = [
+        asyncio.create_task(_measure_loop(wired.services.telemetry)),
+        asyncio.create_task(warn_when_crowded(max_connections())),
+    ]
     try:
         where = _listen(endpoint, config, wired.socket)
         await endpoint.start()
@@ -468,7 +472,8 @@ async def _serve(
         raise CannotStartError(str(error)) from None
     finally:
         deadline.set(config.drain_seconds + STOP_SECONDS)
-        measured.cancel()
+        for task in looking:
+            task.cancel()
         await _stop(config, wired.supervisor, endpoint, hurry)
 
 

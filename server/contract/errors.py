@@ -148,6 +148,14 @@ class UnauthenticatedError(Exception):
         super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
 
 
+class RequestTimeoutError(Exception):
+    """The request did not arrive in time."""
+
+    def __init__(self, seconds: float | None) -> None:
+        within = "in time" if seconds is None else f"within {seconds:g} seconds"
+        super().__init__(f"the request did not arrive {within}; nothing was changed")
+
+
 class AnswerTimeoutError(Exception):
     """The actor did not answer in time."""
 
@@ -215,6 +223,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     ConnectionLostError: _Code.UNAVAILABLE,
     EtagMismatchError: _Code.ABORTED,
     DeadlineExceededError: _Code.DEADLINE_EXCEEDED,
+    RequestTimeoutError: _Code.DEADLINE_EXCEEDED,
     AnswerTimeoutError: _Code.DEADLINE_EXCEEDED,
     ImagesUnavailableError: _Code.UNAVAILABLE,
     CancelledError: _Code.CANCELLED,

@@ -7,6 +7,10 @@ from actors.runtime.services import AgentLimits
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Maximum size of a request message; the transport refuses a larger one."""
+REQUEST_SECONDS = 120.0
+"""How long a request may take to arrive: one of the maximum size at 2.2 Mbit/s."""
+MAX_STREAMS_PER_CONNECTION = 256
+"""Calls at the same time on one connection; clients keep further ones waiting until one of them has ended."""
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
 """Maximum size of a response message: the default limit of gRPC clients."""
 PAGE_BYTES = 3 * 1024 * 1024

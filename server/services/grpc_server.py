@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 from bedrock import v1
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health
 
+from actors.ports import resources
 from server.config import Listen
 from server.contract import limits
 from server.loop_calls import LoopCalls
@@ -26,6 +27,7 @@ from server.queries.name_resolver import NameResolver
 from server.queries.read_pool import ReadPool
 from server.services.catalog import CatalogService
 from server.services.conversations import Conversations, ConversationService
+from server.services.health import Health
 from server.services.image_upload import ImageUploads
 from server.services.interceptors import RequestInterceptor
 from server.services.method_registry import registry_of
@@ -63,7 +65,13 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
     ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; longer than any client waits for a response
+    # Streams that are reset at once count until they have been looked at, so this bounds what a flood of them takes.
+    ("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # of TLS and of the first frame: ends connections that say nothing
+    ("grpc.max_connection_idle_ms", 60_000),  # without a call; clients connect again by themselves
 )
+CONNECTIONS_SHARE = 2
+"""Connections of an address may take one in so many of the files that this process may have open."""
 
 
 class CannotListenError(Exception):
@@ -100,9 +108,10 @@ class GrpcServer:
             text_wakeups=Wakeups(calls, TEXT_PAUSE_SECONDS, TEXT_LONGEST_SECONDS),
         )
         self.watchers = SubscribeStreams(sources, watching)
-        self._health = health.aio.HealthServicer()
+        self._health = Health(("", *SERVICES))
         interceptor = RequestInterceptor(authentication, services.telemetry, services.quotas)
-        self._server = grpc.aio.server(interceptors=[interceptor], options=OPTIONS)
+        connections = ("grpc.max_allowed_incoming_connections", max_connections())
+        self._server = grpc.aio.server(interceptors=[interceptor], options=(*OPTIONS, connections))
         service = ConversationService(
             conversations=conversations,
             resolver=NameResolver(services.store, self._reads),
@@ -143,7 +152,7 @@ class GrpcServer:
         registry = registry_of(self._server)
         v1.add_ConversationServiceServicer_to_server(service, registry)
         v1.add_CatalogServiceServicer_to_server(catalog, registry)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, registry)
+        self._server.add_generic_rpc_handlers((self._health.handler(),))
         if reflection:
             _add_reflection(self._server)
 
@@ -169,13 +178,12 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Accept calls, and report SERVING to the health service."""
-        for service in ("", *SERVICES):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        self._health.report(serving=True)
         await self._server.start()
 
     async def withdraw(self) -> None:
         """Report NOT_SERVING to orchestrators, so that they route no new clients here; calls are still answered."""
-        await self._health.enter_graceful_shutdown()
+        self._health.report(serving=False)
 
     async def stop(self) -> None:
         """End streams with UNAVAILABLE, then calls, then threads. Bounded."""
@@ -184,6 +192,15 @@ class GrpcServer:
         await self._server.stop(GRACE_SECONDS)
         await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._reads.close)
+
+
+def max_connections() -> int:
+    """Return how many connections each address takes; further ones are closed at once.
+
+    What is left of the files that this process may have open is for conversations, tools and other addresses, so that
+    strangers who connect to one address keep nobody out of another, and stop nothing that runs.
+    """
+    return max(1, resources.max_open_files() // CONNECTIONS_SHARE)
 
 
 def _lag_of(services: Services) -> Callable[[int], None]:

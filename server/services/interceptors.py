@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -20,8 +20,10 @@ from actors.ports.telemetry import Rpc, Telemetry, trace_parent
 from server.auth.authentication import Authentication, caller, subject
 from server.auth.authorization import check_role
 from server.auth.live_calls import CallRevokedError, LiveCalls
+from server.contract import limits
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
+from server.services.request_reading import read_request, reading_handler
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -29,11 +31,12 @@ if TYPE_CHECKING:
     from google.rpc.status_pb2 import Status
 
     from actors.runtime.quotas.quota_book import QuotaBook
+    from server.services.request_reading import Context, Handler
 
 log = logging.getLogger(__name__)
 
 OPEN_PREFIX = "/grpc.health.v1.Health/"
-"""The health service needs no token: orchestrators have none."""
+"""The health service needs no token: orchestrators have none. It bounds itself what it holds."""
 OURS = "/bedrock.v1."
 READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
 """How the names of methods begin that change nothing."""
@@ -46,9 +49,6 @@ ABORT_SECONDS = 5.0
 """How long the end of a stream may wait for a client that does not read."""
 
 _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
-
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
@@ -73,7 +73,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             return handler
         who = self._authentication.caller_of(handler_call_details.invocation_metadata)
         if who is None:
-            return _like(handler, _refuse)
+            return _REFUSING
         caller.set(who)
         if self._telemetry.on:
             trace_parent.set(_trace_parent_in(handler_call_details.invocation_metadata))
@@ -85,27 +85,18 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
 
-async def _refuse(_request: Any, context: Context) -> NoReturn:
+async def _refuse(_requests: Any, context: Context) -> NoReturn:
     await abort(context, status_of(UnauthenticatedError()))
+
+
+_REFUSING = reading_handler(_refuse, None, response_streaming=True)
+"""Refuses a call of any kind before its request is read."""
 
 
 async def abort(context: Context, status: Status) -> NoReturn:
     """End the call with this status."""
     await context.abort_with_status(rpc_status.to_status(status))
     raise AssertionError("abort_with_status raises")
-
-
-def _like(handler: Handler, behaviour: Callable[..., Any]) -> Handler:
-    """Return a handler of the same arity whose request and response are bytes."""
-    match (handler.request_streaming, handler.response_streaming):
-        case (False, False):
-            return grpc.unary_unary_rpc_method_handler(behaviour, None, as_bytes)
-        case (False, True):
-            return grpc.unary_stream_rpc_method_handler(behaviour, None, as_bytes)
-        case (True, False):
-            return grpc.stream_unary_rpc_method_handler(behaviour, None, as_bytes)
-        case _:
-            return grpc.stream_stream_rpc_method_handler(behaviour, None, as_bytes)
 
 
 def as_bytes(response: Message | bytes) -> bytes:
@@ -125,21 +116,23 @@ def _guard(method: str, handler: Handler, live: LiveCalls, telemetry: Telemetry,
     name = method.rsplit("/", 1)[-1]
     lasts = handler.response_streaming or name.startswith(WAITS)
 
-    async def serve(raw: bytes, context: Context) -> Any:
+    async def serve(_requests: Any, context: Context) -> Any:
         call = _Observed(name, lasts)
         try:
-            return await answer(raw, context, call)
+            return await answer(context, call)
         finally:
             if telemetry.on:
                 telemetry.rpc_ended(call.ended(context.peer()))
 
-    async def answer(raw: bytes, context: Context, call: _Observed) -> Any:
+    async def answer(context: Context, call: _Observed) -> Any:
         try:
             who = caller.get()
             check_role(method, who.role)
             if name not in UNCOUNTED:
                 quotas.take_call(who.principal)
             with live.serving(who), quotas.stream(who.principal) if lasts else nullcontext():
+                raw = await read_request(context, limits.REQUEST_SECONDS)
+                call.arrived()
                 response = await _call(behaviour, decode, raw, context, call)
         except CallRevokedError:
             status = status_of(UnauthenticatedError())
@@ -160,7 +153,7 @@ def _guard(method: str, handler: Handler, live: LiveCalls, telemetry: Telemetry,
         except TimeoutError:
             return None
 
-    return _like(handler, serve)
+    return reading_handler(serve, as_bytes, response_streaming=bool(handler.response_streaming))
 
 
 class _Observed:
@@ -173,6 +166,10 @@ class _Observed:
         self._conversation = ""
         self._request_id = ""
         self.outcome = "UNKNOWN"
+
+    def arrived(self) -> None:
+        """Measure from here on: how long a request takes to arrive is up to the client."""
+        self._began = time.monotonic()
 
     def asked(self, request: Any) -> None:
         self._request_id = getattr(request, "request_id", "")

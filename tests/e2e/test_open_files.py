@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import select
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.attacks.http2 import GREETING
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, calls, hangs, says
@@ -31,11 +33,30 @@ def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory
     servers.close()
 
 
-def _connections(server: ServerProcess, stack: ExitStack, count: int) -> None:
-    """Connect so often, and say nothing."""
+def _connections(server: ServerProcess, stack: ExitStack, count: int, *, local: bool = False) -> list[socket.socket]:
+    """Connect so often, greet, and call nothing. `local`: to the socket in the data directory."""
     host, _, port = server.address.rpartition(":")
+    made = []
     for _ in range(count):
-        stack.callback(socket.create_connection((host, int(port)), 5).close)
+        connection = socket.socket(socket.AF_UNIX if local else socket.AF_INET)
+        stack.callback(connection.close)
+        connection.connect(server.socket.removeprefix("unix:") if local else (host, int(port)))
+        with suppress(ConnectionError):  # there are too many already
+            connection.sendall(GREETING)
+        made.append(connection)
+    return made
+
+
+def _closed(connections: list[socket.socket]) -> int:
+    """How many of them the server has closed so far; it begins each of the others with its settings."""
+    readable, _, _ = select.select(connections, [], [], 0)
+    closed = 0
+    for each in readable:
+        with suppress(ConnectionError):
+            closed += not each.recv(1, socket.MSG_PEEK)
+            continue
+        closed += 1
+    return closed
 
 
 def test_more_requests_than_fit_are_refused_by_name_and_all_can_be_cancelled(
@@ -77,7 +98,8 @@ def test_without_a_file_descriptor_left_nothing_is_lost_and_a_cancel_gets_throug
         running.send("Wait")
         running.part.next_reached()
         tool = Chat(client, fake_provider.part(calls(("bash", {"cmd": "true"})), says("Done.")), tmp_path)
-        _connections(server, connections, LIMIT)
+        for local in (False, True):
+            _connections(server, connections, LIMIT, local=local)
         eventually(lambda: processes.open_files(server.pid) == LIMIT, "every descriptor is in use")
         tool.send("Run it")
         eventually(lambda: tool.state.kind == "error", "three attempts fail")
@@ -88,6 +110,18 @@ def test_without_a_file_descriptor_left_nothing_is_lost_and_a_cancel_gets_throug
     with server.client() as client:
         again = client.conversation(tool.name)
         assert within(again.send("Once more").answer) == "Done."
+
+
+def test_idle_connections_keep_out_neither_programs_of_the_servers_user_nor_what_runs(
+    server: ServerProcess, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    with server.client(server.socket) as client, ExitStack() as stack:
+        connections = _connections(server, stack, LIMIT)
+        eventually(lambda: _closed(connections) >= LIMIT - LIMIT // 2, "the address takes half of the files")
+        assert processes.open_files(server.pid) < LIMIT * 0.9
+        chat = Chat(client, fake_provider.part(calls(("bash", {"cmd": "true"})), says("Done.")), tmp_path)
+        assert chat.ask("Run it") == "Done."
+        eventually(lambda: "an address takes 96 connections" in server.log_text(), "the log tells of it")
 
 
 def test_the_limit_is_raised_for_the_server_and_not_for_its_tools(

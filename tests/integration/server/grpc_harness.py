@@ -150,6 +150,10 @@ class GrpcHarness:
         asked = v1.SubscribeRequest(**{"name": "conversations/c1", **request})
         return self.stub.Subscribe(asked, metadata=AUTHORIZED, timeout=timeout)
 
+    def withdraw(self) -> None:
+        """Have the health service say that this server does not serve."""
+        self._loop.do(self.endpoint.withdraw())
+
     def stop(self) -> None:
         """Stop the server; the channel stays."""
         self._loop.do(self.endpoint.stop())

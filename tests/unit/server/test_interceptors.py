@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -18,9 +18,21 @@ from server.auth.authentication import OWN_USER, Authentication, caller
 from server.auth.live_calls import LiveCalls
 from server.services.interceptors import _guard
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
 
 class Ended(Exception):
     """The call was ended with a status."""
+
+
+def reading(request: bytes) -> Callable[[], Awaitable[bytes]]:
+    """What reads this request of a call."""
+
+    async def read() -> bytes:
+        return request
+
+    return read
 
 
 def ended_with(error: Exception) -> grpc.StatusCode:
@@ -39,8 +51,9 @@ def ended_with(error: Exception) -> grpc.StatusCode:
     live = LiveCalls(Authentication("t" * 43))
     guarded: Any = _guard("/bedrock.v1.ConversationService/Subscribe", handler, live, Telemetry(), unlimited())
     request = v1.SubscribeRequest(name="conversations/c").SerializeToString()
+    context = SimpleNamespace(abort_with_status=abort_with_status, read=reading(request))
     with pytest.raises(Ended):
-        asyncio.run(guarded.unary_stream(request, SimpleNamespace(abort_with_status=abort_with_status)))
+        asyncio.run(guarded.stream_stream(None, context))
     return codes[0]
 
 
@@ -75,7 +88,7 @@ def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> 
     async def call() -> None:
         caller.set(OWN_USER)
         request = v1.GetRequestCycleRequest(name="conversations/c/requestCycles/c:1").SerializeToString()
-        await guarded.unary_unary(request, SimpleNamespace(peer=lambda: ""))
+        await guarded.stream_unary(None, SimpleNamespace(peer=lambda: "", read=reading(request)))
 
     async def answer(_request: v1.GetRequestCycleRequest, _context: Any) -> v1.GetRequestCycleResponse:
         return v1.GetRequestCycleResponse()

@@ -1,0 +1,116 @@
+"""The grpc.health.v1 service. It needs no token, so what strangers can make it hold is bounded. Event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2
+
+from server.contract.errors import MalformedRequestError
+from server.services.request_reading import read_request, reading_handler
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from server.services.request_reading import Context
+
+REQUEST_SECONDS = 2.0
+"""How long a request may take to arrive. It is a name, which is sent with the call."""
+MAX_REQUESTS = 32
+"""Requests that may be arriving at the same time."""
+WATCH_SECONDS = 600.0
+"""How long a watch lasts; clients that watch begin anew when it ends, as they do after a lost connection."""
+MAX_WATCHES = 256
+
+_Status = health_pb2.HealthCheckResponse
+
+
+class Health:
+    """Whether the server serves: all of its services do, or none."""
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._services = frozenset(services)
+        self._status: int = _Status.NOT_SERVING
+        self._changed = asyncio.Event()
+        self._requests = _Places(MAX_REQUESTS)
+        self._watches = _Places(MAX_WATCHES)
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the service for a server of grpc.aio."""
+        encode = _Status.SerializeToString
+        methods = {
+            "Check": reading_handler(self._check, encode, response_streaming=False),
+            "Watch": reading_handler(self._watch, encode, response_streaming=True),
+        }
+        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods)
+
+    def report(self, *, serving: bool) -> None:
+        """Answer this from now on, and tell it to those who watch."""
+        self._status = _Status.SERVING if serving else _Status.NOT_SERVING
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _status_of(self, service: str) -> int:
+        return self._status if service in self._services else _Status.SERVICE_UNKNOWN
+
+    async def _check(self, _requests: Any, context: Context) -> health_pb2.HealthCheckResponse:
+        status = self._status_of(await self._service(context))
+        if status == _Status.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
+        return _Status(status=status)
+
+    async def _watch(self, _requests: Any, context: Context) -> None:
+        service = await self._service(context)
+        told = None
+        try:
+            async with self._watches.take(WATCH_SECONDS):
+                while True:
+                    changed = self._changed
+                    if (status := self._status_of(service)) != told:
+                        await context.write(_Status(status=status))
+                        told = status
+                    await changed.wait()
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this watch has lasted long enough: watch again")
+
+    async def _service(self, context: Context) -> str:
+        """Return the name of the service that is asked about; ends the call if none arrives."""
+        try:
+            async with self._requests.take(REQUEST_SECONDS):
+                raw = await read_request(context, None)
+            return health_pb2.HealthCheckRequest.FromString(raw).service
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request did not arrive in time")
+        except (MalformedRequestError, DecodeError):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is no HealthCheckRequest")
+
+
+class _Places:
+    """A bound on calls that last: when there are that many, the oldest gives way to one more.
+
+    So strangers who hold all places keep nobody out; they only lose them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: dict[asyncio.Timeout, None] = {}
+        """The oldest first."""
+
+    @asynccontextmanager
+    async def take(self, seconds: float) -> AsyncGenerator[None]:
+        """Take a place for so long at most. Raises TimeoutError then, and when it has to give way."""
+        if len(self._taken) >= self._most:
+            oldest = next(iter(self._taken))
+            del self._taken[oldest]
+            if not oldest.expired():
+                oldest.reschedule(asyncio.get_running_loop().time())
+        async with asyncio.timeout(seconds) as place:
+            self._taken[place] = None
+            try:
+                yield
+            finally:
+                self._taken.pop(place, None)

@@ -1,0 +1,50 @@
+"""Reads the request of a call when it is wanted, within a time limit: a client may begin a request and never end it.
+
+grpc.aio reads the request of a call that has just one before it asks for anything else, however long that takes, and up
+to the maximum size for a caller without a token. So all calls are registered as streams of requests, of which one is
+read here; clients see no difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+import grpc.aio
+
+from server.contract.errors import MalformedRequestError, RequestTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+async def read_request(context: Context, seconds: float | None) -> bytes:
+    """Return the bytes of the request. `seconds`: how long it may take; None: as long as the call. Event loop only.
+
+    Raises:
+        RequestTimeoutError: It was not complete within `seconds`.
+        MalformedRequestError: The client has ended the call without a request.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            raw: Any = await context.read()
+    except TimeoutError:
+        raise RequestTimeoutError(seconds) from None
+    if raw is grpc.aio.EOF:
+        raise MalformedRequestError(("", "the call has no request"))
+    request: bytes = raw
+    return request
+
+
+def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *, response_streaming: bool) -> Handler:
+    """Return a handler whose `behaviour`, a coroutine function, is called before the request is read.
+
+    It gets an iterator, which it leaves alone, and the context, for `read_request`.
+    """
+    if response_streaming:
+        return grpc.stream_stream_rpc_method_handler(behaviour, None, serialize)
+    return grpc.stream_unary_rpc_method_handler(behaviour, None, serialize)
