@@ -63,7 +63,7 @@ from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
-from server.auth.authentication import Authentication
+from server.auth.authentication import Authentication, Issued
 from server.auth.local_token import TokenUnusableError, read_or_create_token
 from server.auth.mcp_login_file import FILE as MCP_LOGINS
 from server.auth.mcp_login_file import McpLoginFile
@@ -354,7 +354,7 @@ def _sandbox_line(report: SandboxReport) -> str:
 def _probed(config: Config) -> SandboxReport:
     """Return what the sandbox can do here. Raises SandboxUnavailableError."""
     report = probe(config.sandbox)
-    return with_separation(report) if config.principals else report
+    return with_separation(report) if config.several else report
 
 
 def _authentication(config: Config) -> Authentication:
@@ -365,7 +365,26 @@ def _authentication(config: Config) -> Authentication:
     file = TokenFile(config.data_dir / PRINCIPALS_TOKENS) if config.principals else None
     if file is not None:
         file.read()
-    return Authentication(read_or_create_token(config.data_dir / TOKEN_FILE), file, config.principals)
+    issuers = config.issuers
+    own = read_or_create_token(config.data_dir / TOKEN_FILE)
+    return Authentication(own, file, config.principals, issuers, _issued_tokens(config) if issuers else None)
+
+
+def _issued_tokens(config: Config) -> Issued:
+    """Return how tokens of issuers are known. Raises ConfigError if the extra `jwt` is not installed, or for a file."""
+    if importlib.util.find_spec("jwt") is None or importlib.util.find_spec("cryptography") is None:
+        raise config.refusal("issuers: the server was installed without it; install phoenix-bedrock[jwt]")
+    from server.auth.issuers.issued_tokens import IssuedTokens  # noqa: PLC0415 -- only where it is wanted
+    from server.auth.issuers.issuer_keys import KeysUnusableError, keys_in, read_file  # noqa: PLC0415
+
+    for name, issuer in config.issuers.items():
+        if issuer.jwks_file is None:
+            continue
+        try:
+            keys_in(read_file(issuer.jwks_file), issuer.algorithms)
+        except KeysUnusableError as error:
+            raise config.refusal(f"issuers.{name}.jwks_file: {error}") from None
+    return IssuedTokens(config.issuers)
 
 
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
@@ -520,6 +539,12 @@ def checked(config: Config) -> Iterator[str]:
         for principal in config.principals.values():
             roots = ", ".join(principal.permissions.roots or ()) or "no directories"
             yield f"principal {principal.name}: {principal.role}, reads {roots}"
+        if config.issuers:
+            _issued_tokens(config)
+        for issuer in config.issuers.values():
+            others = "a principal for each" if issuer.template else f"{len(issuer.principals)} principals"
+            where = issuer.jwks_url or issuer.jwks_file
+            yield f"issuer {issuer.name}: {issuer.url}, keys from {where}, {others} by {issuer.principal_claim}"
         if report.separation_reason:
             yield f"no tool of a principal would run: {report.separation_reason}"
         yield _sandbox_line(report)

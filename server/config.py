@@ -8,14 +8,16 @@ import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 from actors.ports.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.telemetry import CONTENTS
 from actors.runtime.quotas.quota_limits import QuotaSettings
+from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
 from server.auth.principals import Principal, principals_from_tables
 from server.auth.quota_tables import quota_settings
 
@@ -120,6 +122,8 @@ class Config:
     """The principals from the file, beside the server's own user."""
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     """The quotas from the file: of each principal, and of all together."""
+    issuers: Mapping[str, Issuer] = field(default_factory=dict)
+    """Who else issues tokens for principals, from the file."""
     mcp_from_clients: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Which MCP servers clients may name, from the file; may hold secrets, so it is never shown."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -131,9 +135,14 @@ class Config:
         """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
-        tables = ("models.", "mcp_servers", "mcp_from_clients", "approval_rules[", "principals.", "quotas")
+        tables = ("models.", "mcp_servers", "mcp_from_clients", "approval_rules[", "principals.", "issuers.", "quotas")
         in_file = setting.startswith(tables) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
+
+    @property
+    def several(self) -> bool:
+        """Whether there are principals beside the server's own user."""
+        return bool(self.principals or self.issuers)
 
     @property
     def tls(self) -> bool:
@@ -142,6 +151,7 @@ class Config:
 
 
 Parser: TypeAlias = Callable[[Any], Any]
+Made = TypeVar("Made")
 
 
 def _listen(value: Any) -> Listen | None:
@@ -331,8 +341,8 @@ SETTINGS: dict[str, Parser] = {
     "cpus": _cpus,
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
-`providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`, `principal_defaults` and
-`quotas`."""
+`providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`, `principal_defaults`,
+`issuers` and `quotas`."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -352,12 +362,13 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     if not isinstance(mcp_from_clients, dict):
         raise ConfigError(f"{origin}: mcp_from_clients: must be a table, [mcp_from_clients]")
     lists = {name: _tables(table, name, origin) for name in ("mcp_servers", "approval_rules")}
-    principals = _principals(table.pop("principals", {}), origin)
+    principals = _named_tables(table, "principals", origin, principals_from_tables)
+    issuers = _named_tables(table, "issuers", origin, partial(issuers_from_tables, principals=principals))
     quotas = _quotas(table, principals, origin)
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        tables = ("providers", "models", "mcp_from_clients", *lists, "principals", "principal_defaults", "quotas")
-        known = ", ".join((*SETTINGS, *tables))
+        of_people = ("principals", "principal_defaults", "issuers", "quotas")
+        known = ", ".join((*SETTINGS, "providers", "models", "mcp_from_clients", *lists, *of_people))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -375,7 +386,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     if "data_dir" not in values:
         values["data_dir"] = data_directory(environ)
     given: dict[str, Any] = {"providers": providers, "models": models, "principals": principals, "quotas": quotas}
-    given |= {"mcp_from_clients": mcp_from_clients, **lists}
+    given |= {"mcp_from_clients": mcp_from_clients, **lists, "issuers": issuers}
     return _checked(Config(file=source, environ=environ, origins=origins, **given, **values))
 
 
@@ -387,12 +398,13 @@ def _tables(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str,
     return tuple(tables)
 
 
-def _principals(tables: Any, origin: str) -> dict[str, Principal]:
-    """Return the principals of the tables [principals.NAME]. Raises ConfigError."""
+def _named_tables(table: dict[str, Any], name: str, origin: str, read: Callable[[Any], Made]) -> Made:
+    """Return what `read` makes of the tables [name.NAME], which it takes out of the file's. Raises ConfigError."""
+    tables = table.pop(name, {})
     if not (isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())):
-        raise ConfigError(f"{origin}: principals: must be tables, [principals.NAME]")
+        raise ConfigError(f"{origin}: {name}: must be tables, [{name}.NAME]")
     try:
-        return principals_from_tables(tables)
+        return read(tables)
     except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from None
 

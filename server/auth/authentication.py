@@ -6,7 +6,7 @@ import hmac
 import logging
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.ports.permissions import Permissions
+    from server.auth.issuers.issuer_tables import Issuer
     from server.auth.principals import Principal
     from server.auth.token_file import Token, TokenFile
 
@@ -34,7 +35,11 @@ class Caller(Struct, frozen=True):
     principal: str
     role: Role
     token: str = ""
-    """The id of the token in the token file; "" for the server's own user."""
+    """The id of the token in the token file, or that of the key of an issuer's; "" for the server's own user."""
+    issuer: str = ""
+    """Who issued the token; "" for the server itself."""
+    expires_at: float = 0.0
+    """When a token of an issuer ends, in seconds since 1970."""
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
@@ -45,10 +50,27 @@ subject: ContextVar[str] = ContextVar("subject", default="")
 OWN_USER = Caller(LOCAL, Role.OPERATOR)
 
 
+class Issued(Protocol):
+    """The tokens of issuers. Event loop only."""
+
+    def caller_of(self, text: bytes) -> Caller | None:
+        """Return who calls; None unless the token is valid, and its key known."""
+        ...
+
+    async def caller_after_refresh(self, text: bytes) -> Caller | None:
+        """Return who calls, after the issuer's keys were read again if the token names one that is not known."""
+        ...
+
+    def accepts(self, caller: Caller) -> bool:
+        """Whether a token that was valid before still is."""
+        ...
+
+
 class Authentication:
     """Knows callers by their tokens. Event loop only, but for `permissions`, which any thread may call.
 
-    `file`: the tokens of `principals`, read again when it has changed; None if there are no principals.
+    `file`: the tokens of `principals`, read again when it has changed; None if there are no principals. `issued`: the
+    tokens of `issuers`.
     """
 
     def __init__(
@@ -56,6 +78,8 @@ class Authentication:
         own_token: str,
         file: TokenFile | None = None,
         principals: Mapping[str, Principal] | None = None,
+        issuers: Mapping[str, Issuer] | None = None,
+        issued: Issued | None = None,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
@@ -63,6 +87,7 @@ class Authentication:
         self._own_token = own_token.encode()
         self._file = file
         self._principals = {LOCAL: OWNER, **(principals or {})}
+        self._issuers, self._issued = issuers or {}, issued
         self._now_ms, self._monotonic = now_ms, monotonic
         self._tokens: dict[str, Token] = {}
         self._version: object = None
@@ -76,14 +101,13 @@ class Authentication:
         Secrets are compared in constant time, so that they cannot be guessed by timing. The scheme may be written in
         any case, and be followed by more than one space (RFC 6750, RFC 9110).
         """
-        given = next((value for key, value in metadata if key == "authorization"), "")
-        raw = given.encode() if isinstance(given, str) else given
-        scheme, _, text = raw.partition(b" ")
-        if scheme.lower() != b"bearer":
+        text = bearer(metadata)
+        if text is None:
             return None
-        text = text.lstrip(b" ")
         if hmac.compare_digest(text, self._own_token):
             return OWN_USER
+        if self._issued is not None and (issued := self._issued.caller_of(text)) is not None:
+            return issued
         self._refresh()
         token = matching(self._tokens, text)
         if token is None:  # it may have been created a moment ago
@@ -92,18 +116,31 @@ class Authentication:
             token = matching(self._tokens, text)
         return None if token is None else self._caller(token)
 
+    async def caller_after_refresh(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
+        """Return who makes a call whose token `caller_of` does not know: the key of its issuer may be a new one."""
+        text = bearer(metadata) if self._issued is not None else None
+        return None if text is None or self._issued is None else await self._issued.caller_after_refresh(text)
+
     def accepts(self, caller: Caller) -> bool:
         """Whether the token of a caller that was known before is still valid, and gives the same rights."""
         if not caller.token:
             return True
+        if caller.issuer:
+            return self._issued is not None and self._issued.accepts(caller)
         self._refresh()
         token = self._tokens.get(caller.token)
         return token is not None and self._caller(token) == caller
 
     def permissions(self, principal: str) -> Permissions:
         """Return what a principal may do; NOTHING for one that the settings do not name (ports.PermissionsOf)."""
-        found = self._principals.get(principal)
+        found = self._principals.get(principal) or self._of_issuer(principal)
         return NOTHING if found is None else found.permissions
+
+    def _of_issuer(self, principal: str) -> Principal | None:
+        """Return the principal that an issuer's template makes of a name."""
+        issuer, _, value = principal.partition(":")
+        template = self._issuers[issuer].template if issuer in self._issuers else None
+        return None if template is None else template.principal(value)
 
     def _caller(self, token: Token) -> Caller | None:
         """Return the caller with this token; None if it has expired, or its principal is no longer in the settings."""
@@ -129,3 +166,11 @@ class Authentication:
             self._tokens, self._version, self._failure = {}, None, str(error)  # the next time it is tried again
         else:
             self._version, self._failure = version, ""
+
+
+def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> bytes | None:
+    """Return the token that a call was given; None if it has none."""
+    given = next((value for key, value in metadata if key == "authorization"), "")
+    raw = given.encode() if isinstance(given, str) else given
+    scheme, _, text = raw.partition(b" ")
+    return text.lstrip(b" ") if scheme.lower() == b"bearer" else None

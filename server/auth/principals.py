@@ -56,15 +56,17 @@ keeping it from anything."""
 
 def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Principal]:
     """Return the principals of the tables [principals.NAME]. Raises ValueError, "principals.NAME.key: why"."""
-    return {name: _principal(name, table) for name, table in tables.items()}
+    for name in tables:
+        if not NAME.fullmatch(name) or name == LOCAL:
+            raise ValueError(
+                f"principals.{name}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @, "
+                f"and is not {LOCAL}"
+            )
+    return {name: principal_from_table(f"principals.{name}", name, table) for name, table in tables.items()}
 
 
-def _principal(name: str, table: Mapping[str, Any]) -> Principal:
-    where = f"principals.{name}"
-    if not NAME.fullmatch(name) or name == LOCAL:
-        raise ValueError(
-            f"{where}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @, and is not {LOCAL}"
-        )
+def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Principal:
+    """Return the principal of a table, which errors call `where`. Raises ValueError, "where.key: why"."""
     if unknown := table.keys() - set(KEYS):
         raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(KEYS)}")
     modes = _choices(f"{where}.modes", table.get("modes", [Mode.RESTRICTED]), Mode)

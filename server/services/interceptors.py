@@ -73,6 +73,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             return handler
         who = self._authentication.caller_of(handler_call_details.invocation_metadata)
         if who is None:
+            who = await self._authentication.caller_after_refresh(handler_call_details.invocation_metadata)
+        if who is None:
             return _REFUSING
         caller.set(who)
         if self._telemetry.on:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import jwt
 import pytest
-from bedrock import BedrockError, Client, Conversation, Unauthenticated, v1
+from bedrock import BedrockError, Client, Conversation, NotFound, Unauthenticated, v1
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
+from jwt.algorithms import ECAlgorithm
 
 from server.auth.authorization import NEEDED
 from server.auth.principals import Role
@@ -40,6 +45,8 @@ KNOWN = "123e4567-e89b-42d3-a456-426614174000"
 WIDER: tuple[Mode, ...] = ("workspace", "unrestricted")
 MOMENT = 0.1
 """Seconds for which a stream is read."""
+ISSUER = "https://id.example.com"
+ISSUERS_KEY = ec.generate_private_key(ec.SECP256R1())
 METHODS = {f"/{method.containing_service.full_name}/{method.name}": method for method in all_methods()}
 
 
@@ -92,6 +99,12 @@ def token(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+def issued(subject: str, seconds: float, key: ec.EllipticCurvePrivateKey = ISSUERS_KEY) -> str:
+    """A token of the issuer that is valid for so long."""
+    claims = {"iss": ISSUER, "aud": "bedrock", "sub": subject, "exp": time.time() + seconds}
+    return jwt.encode(claims, key, algorithm="ES256", headers={"kid": "one"})
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     folder = tmp_path_factory.mktemp("principals")
@@ -103,7 +116,11 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     (folder / "config.toml").write_text(
         f'[principals.ada]\nroots = ["{folder / "ada"}"]\nmodels = ["demo"]\n'
         f'[principals.bob]\nroots = ["{folder / "bob"}"]\nmodels = ["d*"]\n'
+        f'[issuers.corp]\nissuer = "{ISSUER}"\naudience = "bedrock"\njwks_file = "{folder / "jwks.json"}"\n'
+        f'leeway_seconds = 0\nprincipals = {{ a = "ada" }}\ntemplate = {{ roots = ["{folder}/{{principal}}"] }}\n'
     )
+    key = {**ECAlgorithm.to_jwk(ISSUERS_KEY.public_key(), as_dict=True), "kid": "one"}
+    (folder / "jwks.json").write_text(json.dumps({"keys": [key]}))
     servers = Servers()
     server = servers(folder, "--config", str(folder / "config.toml"))
     with ExitStack() as opened:
@@ -344,6 +361,31 @@ def test_revoking_a_token_ends_its_streams_and_refuses_its_calls(both: Both) -> 
             talk.get()
     assert number not in token(both.folder, "list")
     assert both.talk.get().title == MARK
+
+
+def test_a_token_of_an_issuer_opens_what_belongs_to_its_principal(both: Both) -> None:
+    with both.client(issued("a", 600)) as ada:
+        assert ada.conversation(both.talk.name).get().title == MARK
+    for stranger in ("ada", "zoë"):
+        with both.client(issued(stranger, 600)) as client:
+            assert list(client.conversations()) == []
+            with pytest.raises(NotFound):
+                client.conversation(both.talk.name).get()
+            with pytest.raises(BedrockError, match="not within the directories"):
+                client.create(working_directory=str(both.folder / "bob"))
+
+
+def test_no_call_takes_a_token_that_is_not_the_issuers(both: Both) -> None:
+    forged = issued("a", 600, ec.generate_private_key(ec.SECP256R1()))
+    for method in METHODS.values():
+        code, told = both.call(method, GetMessageClass(method.input_type)(), forged)
+        assert (code, MARK.encode() in told) == ("UNAUTHENTICATED", False), method.name
+
+
+def test_the_end_of_an_issuers_token_ends_its_streams(both: Both) -> None:
+    with both.client(issued("a", 3)) as client, pytest.raises(Unauthenticated):
+        for _ in client.conversation(both.talk.name).events():
+            pass
 
 
 def test_a_rotated_token_goes_on_with_another_secret(both: Both) -> None:

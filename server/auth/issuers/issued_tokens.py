@@ -1,0 +1,129 @@
+"""JSON Web Tokens of issuers: whether one is valid, and whom it stands for. Event loop only."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import jwt
+
+from server.auth.authentication import Caller
+from server.auth.issuers.issuer_keys import IssuerKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from server.auth.issuers.issuer_tables import Issuer
+    from server.auth.principals import Role
+
+MAX_TOKEN_BYTES = 16 << 10
+"""The longest token that is looked at."""
+LAST_SECOND = 253_402_300_799
+"""The end of the year 9999; a token that is valid for longer is none."""
+OPTIONS: Any = {
+    "require": ["exp", "iss", "aud"],
+    "verify_iat": False,  # what counts is nbf; RFC 7519 has iat for information
+    "verify_sub": False,  # checked here, where it names the principal
+    "verify_jti": False,
+    "enforce_minimum_key_length": True,
+}
+
+
+class IssuedTokens:
+    """Knows callers by the tokens of all issuers of the settings."""
+
+    def __init__(
+        self,
+        issuers: Mapping[str, Issuer],
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._issuers = {each.url: (each, IssuerKeys(each, monotonic=monotonic)) for each in issuers.values()}
+        self._keys = {each.name: keys for each, keys in self._issuers.values()}
+        self._now = now
+
+    def caller_of(self, text: bytes) -> Caller | None:
+        """Return who calls; None unless the token is valid, and its key known."""
+        found = self._read(text)
+        if found is None:
+            return None
+        issuer, keys, key_id, algorithm = found
+        key = keys.find(key_id, algorithm)
+        if key is None:
+            return None
+        try:
+            claims = jwt.decode(
+                text,
+                key,
+                algorithms=[algorithm],
+                audience=issuer.audiences,
+                issuer=issuer.url,
+                leeway=issuer.leeway_seconds,
+                options=OPTIONS,
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            return None
+        return _caller(issuer, claims, f"{algorithm}:{key_id}")
+
+    async def caller_after_refresh(self, text: bytes) -> Caller | None:
+        """Return who calls, after the issuer's keys were read again if the token names one that is not known."""
+        found = self._read(text)
+        if found is None or found[1].find(*found[2:]) is not None:
+            return None
+        await found[1].refresh()
+        return self.caller_of(text)
+
+    def accepts(self, caller: Caller) -> bool:
+        """Whether a token that was valid before has not expired, and its key is not withdrawn."""
+        algorithm, _, key_id = caller.token.partition(":")
+        return self._now() < caller.expires_at and self._keys[caller.issuer].find(key_id, algorithm) is not None
+
+    def _read(self, text: bytes) -> tuple[Issuer, IssuerKeys, str, str] | None:
+        """Return what a token says of itself, unproven: its issuer, that one's keys, the key's id, the algorithm."""
+        if len(text) > MAX_TOKEN_BYTES or text.count(b".") != 2:
+            return None
+        try:
+            header = jwt.get_unverified_header(text)
+            claims = jwt.decode(text, options={"verify_signature": False})
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            return None
+        algorithm, key_id, url = header.get("alg"), header.get("kid", ""), claims.get("iss")
+        known = self._issuers.get(url) if isinstance(url, str) else None
+        if known is None or algorithm not in known[0].algorithms or not isinstance(key_id, str):
+            return None
+        return *known, key_id, algorithm
+
+
+def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | None:
+    """Return whom these proven claims stand for; None if for nobody."""
+    said, ends = claim(claims, issuer.principal_claim), claims["exp"]
+    if not isinstance(said, str) or not isinstance(ends, int | float) or not 0 < ends <= LAST_SECOND:
+        return None
+    principal = issuer.principal(said)
+    if principal is None:
+        return None
+    role: Role | None = principal.role
+    if issuer.role_claim:
+        given = _role(issuer, claim(claims, issuer.role_claim))
+        role = given if given is None or principal.role.includes(given) else principal.role
+    if role is None:
+        return None
+    return Caller(principal.name, role, token, issuer.name, ends + issuer.leeway_seconds)
+
+
+def _role(issuer: Issuer, value: Any) -> Role | None:
+    """Return the highest role that a claim gives; None if it gives none."""
+    values = value if isinstance(value, list) else [value]
+    given = [issuer.roles[each] for each in values if isinstance(each, str) and each in issuer.roles]
+    return next((each for each in given if all(each.includes(other) for other in given)), None)
+
+
+def claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim by its name, or by a path with dots, such as `realm_access.roles`; None if there is none."""
+    if name in claims:
+        return claims[name]
+    value: Any = claims
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

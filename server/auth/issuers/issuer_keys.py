@@ -1,0 +1,201 @@
+"""The public keys of an issuer (JWKS): read when needed, again in the background, and kept while it is down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import certifi
+import httptools
+import jwt
+
+from server.auth.issuers.issuer_tables import ALGORITHMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from server.auth.issuers.issuer_tables import Issuer
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 256 << 10
+"""The largest key set that is read."""
+MAX_KEYS = 64
+FETCH_SECONDS = 5.0
+"""How long reading may take, from the first packet to the last."""
+URL_SECONDS = 300.0
+"""The age at which keys from a URL are read again."""
+FILE_SECONDS = 2.0
+"""The age at which keys from a file are read again."""
+RETRY_SECONDS = 10.0
+"""Seconds between two tries, however many tokens name a key that is not known, or while the issuer is down."""
+STALE_SECONDS = 86_400.0
+"""The age at which keys are used no more, if the issuer has been down since: a withdrawn key must end some time."""
+OK = 200
+
+
+class KeysUnusableError(Exception):
+    """The keys cannot be read; the text says why."""
+
+
+class IssuerKeys:
+    """The keys of one issuer. Event loop only."""
+
+    def __init__(self, issuer: Issuer, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._issuer = issuer
+        self._monotonic = monotonic
+        self._keys: dict[tuple[str, str], jwt.PyJWK] = {}
+        self._content = b""
+        self._read_at = self._tried_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        in_file = issuer.jwks_file is not None
+        self._age = FILE_SECONDS if in_file else URL_SECONDS
+        self._retry = FILE_SECONDS if in_file else RETRY_SECONDS
+        self._failure = ""
+        """Why reading failed when it was tried last."""
+
+    def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
+        """Return the key with this id for an algorithm; "" for the only key there is. None: there is no such key."""
+        now = self._monotonic()
+        if now - self._read_at > self._age:
+            self._begin()
+        if now - self._read_at > STALE_SECONDS:
+            return None
+        if key_id:
+            return self._keys.get((key_id, algorithm))
+        usable = [key for (_, each), key in self._keys.items() if each == algorithm]
+        return usable[0] if len(usable) == 1 else None
+
+    async def refresh(self) -> None:
+        """Read the keys again, unless that was tried a moment ago; returns when it is done, or takes too long."""
+        self._begin()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=FETCH_SECONDS + 1)
+
+    def _begin(self) -> None:
+        now = self._monotonic()
+        if self._task is None and now - self._tried_at >= self._retry:
+            self._tried_at = now
+            self._task = asyncio.create_task(self._read(), name=f"keys of {self._issuer.name}")
+
+    async def _read(self) -> None:
+        try:
+            content = await content_of(self._issuer)
+            if content != self._content:
+                self._keys = keys_in(content, self._issuer.algorithms)
+                self._content = content
+                log.info("issuer %s: %d keys", self._issuer.name, len({key_id for key_id, _ in self._keys}))
+        except KeysUnusableError as error:
+            if self._failure != str(error):
+                log.warning("issuer %s: %s; keys that are known are used for a day", self._issuer.name, error)
+            self._failure = str(error)
+        else:
+            self._read_at, self._failure = self._monotonic(), ""
+        finally:
+            self._task = None
+
+
+def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str], jwt.PyJWK]:
+    """Return the keys of a key set by their ids and the allowed algorithms that they are for.
+
+    Keys of other kinds, symmetric ones among them, are left out. Raises KeysUnusableError if none is left.
+    """
+    try:
+        keys = json.loads(content)["keys"]
+        found = [key for key in keys if isinstance(key, dict)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise KeysUnusableError("what it has is no key set: an object with a list `keys`") from None
+    usable: dict[tuple[str, str], jwt.PyJWK] = {}
+    for key in found[:MAX_KEYS]:
+        for algorithm in algorithms:
+            if (made := _key(key, algorithm)) is not None:
+                usable.setdefault((str(key.get("kid", "")), algorithm), made)
+    if not usable:
+        raise KeysUnusableError(f"its key set has no public key for {', '.join(algorithms)}")
+    return usable
+
+
+def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
+    """Return a key for an algorithm; None if it is not meant for that."""
+    fits = data.get("kty") == "RSA" if ALGORITHMS[algorithm] == "RSA" else data.get("crv") == ALGORITHMS[algorithm]
+    if not fits or data.get("kty") == "oct" or "d" in data:
+        return None
+    if data.get("alg", algorithm) != algorithm or data.get("use", "sig") != "sig":
+        return None
+    try:
+        return jwt.PyJWK(dict(data), algorithm)
+    except jwt.PyJWTError:
+        return None
+
+
+async def content_of(issuer: Issuer) -> bytes:
+    """Return the key set of an issuer as it is written. Raises KeysUnusableError."""
+    try:
+        async with asyncio.timeout(FETCH_SECONDS):
+            if issuer.jwks_file is not None:
+                return await asyncio.to_thread(read_file, issuer.jwks_file)
+            return await _get(issuer.jwks_url, issuer.ca_bundle)
+    except TimeoutError:
+        raise KeysUnusableError(f"{issuer.jwks_url} did not answer within {FETCH_SECONDS:.0f} s") from None
+    except OSError as error:
+        reason = getattr(error, "verify_message", "") or error.strerror or type(error).__name__
+        raise KeysUnusableError(f"{issuer.jwks_url} cannot be read: {reason}") from None
+    except (httptools.HttpParserError, asyncio.IncompleteReadError):
+        raise KeysUnusableError(f"{issuer.jwks_url} did not answer in HTTP") from None
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file with keys. Blocks. Raises KeysUnusableError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise KeysUnusableError(f"{path} cannot be read: {(error.strerror or '').lower()}") from None
+    return _bounded(content)
+
+
+def _bounded(content: bytes) -> bytes:
+    if len(content) > MAX_BYTES:
+        raise KeysUnusableError(f"its key set is larger than {MAX_BYTES >> 10} KiB")
+    return content
+
+
+class _Answer:
+    """Collects the body of an answer, for the parser."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.complete = False
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+async def _get(url: str, ca_bundle: Path | None) -> bytes:
+    """Return what is at a URL. Follows no redirect, and uses no proxy. Raises KeysUnusableError, or OSError."""
+    parts = urlsplit(url)
+    tls = ssl.create_default_context(cafile=ca_bundle or certifi.where()) if parts.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port or (443 if tls else 80), ssl=tls)
+    try:
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        head = f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode("ascii"))
+        answer = _Answer()
+        parser = httptools.HttpResponseParser(answer)
+        while not answer.complete and (data := await reader.read(1 << 16)):
+            parser.feed_data(data)
+            _bounded(bytes(answer.body))
+    finally:
+        writer.close()
+    if parser.get_status_code() != OK:
+        raise KeysUnusableError(f"{url} answers with status {parser.get_status_code()}")
+    return bytes(answer.body)

@@ -1,0 +1,218 @@
+"""Issuers of JSON Web Tokens: whose tokens the operator's settings accept, and which principals they stand for."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from server.auth.principals import KEYS as PRINCIPAL_KEYS
+from server.auth.principals import NAME, Principal, Role, principal_from_table
+
+ALGORITHMS = {
+    "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
+    "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519",
+}  # fmt: skip
+"""The signatures that can be allowed, all with a public key, each with the type or the curve of its keys."""
+USUAL_ALGORITHMS = ("RS256", "ES256")
+KEYS = (
+    "issuer", "audience", "jwks_url", "jwks_file", "ca_bundle", "algorithms", "leeway_seconds", "principal_claim",
+    "principals", "role_claim", "roles", "template",
+)  # fmt: skip
+MAX_VALUE_CHARS = 255
+"""The longest value of a claim that can name a principal."""
+PLACEHOLDER = "{principal}"
+"""In the roots of a template: what the claim says."""
+KNOWN_PRINCIPALS = 4_096
+"""How many principals of a template are kept, so that their directories are looked up once."""
+
+
+class Template:
+    """What the principals of an issuer may do whom the settings do not name one by one. Any thread."""
+
+    def __init__(self, issuer: str, table: Mapping[str, Any]) -> None:
+        """Check the table. Raises ValueError, "issuers.NAME.template.key: why"."""
+        self._prefix, self._table = f"{issuer}:", table
+        self._where = f"issuers.{issuer}.template"
+        if "quotas" in table:
+            raise ValueError(f"{self._where}.quotas: those of everybody are in [principal_defaults.quotas]")
+        self._personal = any(PLACEHOLDER in str(root) for root in table.get("roots", ()))
+        principal_from_table(self._where, self._where, self._table_of("example"))
+        self.principal = functools.lru_cache(KNOWN_PRINCIPALS)(self._principal)
+
+    def _principal(self, value: str) -> Principal | None:
+        """Return the principal of a claim's value; None if the value cannot name one."""
+        if not _names_somebody(value) or (self._personal and ("/" in value or value.startswith("."))):
+            return None
+        try:
+            return principal_from_table(self._where, self._prefix + value, self._table_of(value))
+        except ValueError:  # its directory is one that nobody can have
+            return None
+
+    def _table_of(self, value: str) -> dict[str, Any]:
+        roots = self._table.get("roots")
+        if not isinstance(roots, list):
+            return dict(self._table)
+        personal = [root.replace(PLACEHOLDER, value) if isinstance(root, str) else root for root in roots]
+        return {**self._table, "roots": personal}
+
+
+class Issuer(Struct, frozen=True):
+    """An issuer of the settings."""
+
+    name: str
+    url: str
+    """What the claim `iss` of its tokens is, exactly."""
+    audiences: tuple[str, ...]
+    """One of which is in the claim `aud`."""
+    jwks_url: str = ""
+    """Where its keys are; "" if they are in a file."""
+    jwks_file: Path | None = None
+    ca_bundle: Path | None = None
+    """A PEM file with the authorities to trust for `jwks_url` in place of the usual ones."""
+    algorithms: tuple[str, ...] = USUAL_ALGORITHMS
+    leeway_seconds: float = 30.0
+    """By how much its clock may differ from this machine's."""
+    principal_claim: str = "sub"
+    principals: Mapping[str, Principal] = {}
+    """The principals of the settings, by the value of the claim."""
+    role_claim: str = ""
+    """Which claim limits the role; "": none does."""
+    roles: Mapping[str, Role] = {}
+    """The roles by the values of that claim."""
+    template: Template | None = None
+
+    def principal(self, value: str) -> Principal | None:
+        """Return the principal that a value of the claim stands for; None if for nobody."""
+        named = self.principals.get(value)
+        return named if named is not None or self.template is None else self.template.principal(value)
+
+
+def issuers_from_tables(
+    tables: Mapping[str, Mapping[str, Any]], principals: Mapping[str, Principal]
+) -> dict[str, Issuer]:
+    """Return the issuers of the tables [issuers.NAME]. Raises ValueError, "issuers.NAME.key: why"."""
+    found = {name: _issuer(name, table, principals) for name, table in tables.items()}
+    urls = [each.url for each in found.values()]
+    for name, each in found.items():
+        if urls.count(each.url) > 1:
+            raise ValueError(f"issuers.{name}.issuer: another table has this issuer, too; make one of both")
+    return found
+
+
+def _issuer(name: str, table: Mapping[str, Any], principals: Mapping[str, Principal]) -> Issuer:
+    where = f"issuers.{name}"
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{where}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @")
+    if unknown := table.keys() - set(KEYS):
+        raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(KEYS)}")
+    if ("jwks_url" in table) == ("jwks_file" in table):
+        raise ValueError(f"{where}.jwks_url: name where its keys are, here or as jwks_file")
+    template = table.get("template")
+    if template is not None and not isinstance(template, dict):
+        raise ValueError(f"{where}.template: must be a table with the keys {', '.join(PRINCIPAL_KEYS)}")
+    if template is None and not table.get("principals"):
+        raise ValueError(f"{where}.principals: name a principal for each {_claim(table)}, or a template for all")
+    return Issuer(
+        name=name,
+        url=_text(f"{where}.issuer", table.get("issuer")),
+        audiences=_texts(f"{where}.audience", table.get("audience")),
+        jwks_url=_url(f"{where}.jwks_url", table["jwks_url"]) if "jwks_url" in table else "",
+        jwks_file=_file(f"{where}.jwks_file", table["jwks_file"]) if "jwks_file" in table else None,
+        ca_bundle=_file(f"{where}.ca_bundle", table["ca_bundle"]) if "ca_bundle" in table else None,
+        algorithms=_algorithms(f"{where}.algorithms", table.get("algorithms", list(USUAL_ALGORITHMS))),
+        leeway_seconds=_leeway(f"{where}.leeway_seconds", table.get("leeway_seconds", 30)),
+        principal_claim=_claim(table),
+        principals=_named(f"{where}.principals", table.get("principals", {}), principals),
+        role_claim=_text(f"{where}.role_claim", table["role_claim"]) if "role_claim" in table else "",
+        roles=_roles(f"{where}.roles", table.get("roles", {role.value: role.value for role in Role})),
+        template=None if template is None else Template(name, template),
+    )
+
+
+def _names_somebody(value: str) -> bool:
+    """Whether a text can name a principal: it is not empty, not too long, and can be shown as it is."""
+    return 0 < len(value) <= MAX_VALUE_CHARS and value.isprintable()
+
+
+def _claim(table: Mapping[str, Any]) -> str:
+    return str(table.get("principal_claim", "sub"))
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{where}: needed, as a text")
+    return value
+
+
+def _texts(where: str, value: Any) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value
+    if not (isinstance(found, list) and found and all(isinstance(each, str) and each for each in found)):
+        raise ValueError(f"{where}: needed, as a text or a list of texts")
+    return tuple(found)
+
+
+def _file(where: str, value: Any) -> Path:
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise ValueError(f"{where}: must be an absolute path")
+    return Path(value)
+
+
+def _url(where: str, value: Any) -> str:
+    text = _text(where, value)
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        host, parts = "", urlsplit("")
+    if not host or parts.username or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(f"{where}: must be a URL without a user: https://host/path")
+    if parts.scheme != "https" and not (parts.scheme == "http" and _loopback(host)):
+        raise ValueError(f"{where}: must begin with https://, since whoever changes the keys on the way gets in")
+    return text
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _algorithms(where: str, value: Any) -> tuple[str, ...]:
+    found = _texts(where, value)
+    for name in found:
+        if name not in ALGORITHMS:
+            raise ValueError(f"{where}: {name!r} is none of {', '.join(ALGORITHMS)}")
+    return found
+
+
+def _leeway(where: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 300:
+        raise ValueError(f"{where}: must be between 0 and 300 seconds")
+    return float(value)
+
+
+def _named(where: str, value: Any, principals: Mapping[str, Principal]) -> dict[str, Principal]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: must be a table from values of the claim to names of principals")
+    for said, name in value.items():
+        if name not in principals:
+            known = ", ".join(sorted(principals)) or "none"
+            raise ValueError(f"{where}: {said!r} stands for {name!r}, which is no principal; there are: {known}")
+    return {said: principals[name] for said, name in value.items()}
+
+
+def _roles(where: str, value: Any) -> dict[str, Role]:
+    known = ", ".join(Role)
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: must be a table from values of the claim to {known}")
+    try:
+        return {said: Role(role) for said, role in value.items()}
+    except ValueError:
+        raise ValueError(f"{where}: each value stands for one of {known}") from None

@@ -1,0 +1,423 @@
+"""Tokens of issuers: which are believed, whom they stand for, and what becomes of them when keys change."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+import threading
+import time
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from jwt.api_jws import PyJWS
+
+from actors.ports.permissions import NOTHING
+from server.auth.authentication import Authentication, Caller
+from server.auth.issuers import issuer_keys
+from server.auth.issuers.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
+from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
+from server.auth.principals import Role, principals_from_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+URL = "https://id.example.com/realms/team"
+TABLE = {"issuer": URL, "audience": "bedrock", "jwks_url": "https://id.example.com/certs"}
+ADA = principals_from_tables({"ada": {"roots": ["/srv/ada"]}, "ops": {"roots": [], "role": "operator"}})
+OWN = "t" * 43
+
+
+@cache
+def rsa_key(name: str, bits: int = 2048) -> rsa.RSAPrivateKey:
+    del name
+    return rsa.generate_private_key(public_exponent=65_537, key_size=bits)
+
+
+@cache
+def ec_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def jwk(name: str, **more: Any) -> dict[str, Any]:
+    """The public key `name`, as an issuer publishes it."""
+    return {**RSAAlgorithm.to_jwk(rsa_key(name).public_key(), as_dict=True), "kid": name, "use": "sig", **more}
+
+
+def token(key: Any = None, *, kid: str | None = "one", alg: str = "RS256", **claims: Any) -> str:
+    """A token that is good but for what is given here; None takes a claim away, `head` is added to its header."""
+    said = {"iss": URL, "aud": "bedrock", "sub": "4711", "exp": int(time.time()) + 600, **claims}
+    headers = {**({} if kid is None else {"kid": kid}), **said.pop("head", {})}
+    kept = {name: value for name, value in said.items() if value is not None}
+    return PyJWS().encode(json.dumps(kept).encode(), rsa_key("one") if key is None else key, alg, headers)
+
+
+class World:
+    """Tokens of one issuer, whose keys are in a file."""
+
+    def __init__(self, folder: Path, **table: Any) -> None:
+        self.path = folder / "jwks.json"
+        self.publish(jwk("one"))
+        settings = {**TABLE, "jwks_file": str(self.path), "principals": {"4711": "ada", "ünï": "ada"}, **table}
+        del settings["jwks_url"]
+        self.issuers = issuers_from_tables({"corp": settings}, ADA)
+        self.now, self.clock = time.time(), 0.0
+        self.tokens = IssuedTokens(self.issuers, now=lambda: self.now, monotonic=lambda: self.clock)
+        self.authentication = Authentication(OWN, None, ADA, self.issuers, self.tokens)
+
+    def publish(self, *keys: Any) -> None:
+        self.path.write_text(json.dumps({"keys": keys}))
+
+    async def caller(self, text: str) -> Caller | None:
+        """Who calls, as the interceptor finds out."""
+        metadata = [("authorization", f"Bearer {text}")]
+        return self.authentication.caller_of(metadata) or await self.authentication.caller_after_refresh(metadata)
+
+    def known(self, text: str) -> Caller | None:
+        return asyncio.run(self.caller(text))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_good_token_stands_for_its_principal(world: World) -> None:
+    found = world.known(token())
+    assert found is not None
+    assert (found.principal, found.role, found.issuer) == ("ada", Role.USER, "corp")
+    assert world.known(token(sub="ünï", aud=["other", "bedrock"])) is not None
+    assert world.known(token(kid=None)) is not None, "there is one key only"
+    assert world.known(token(exp=int(time.time()) - 20)) is not None, "clocks differ"
+
+
+def without_signature(text: str, **header: Any) -> str:
+    """The token with another header and no signature."""
+    head = base64.urlsafe_b64encode(json.dumps(header).encode()).decode().rstrip("=")
+    return f"{head}.{text.split('.')[1]}."
+
+
+def public_key() -> bytes:
+    encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    return rsa_key("one").public_key().public_bytes(encoding, form)
+
+
+def signed_with(secret: bytes, kid: str = "one") -> str:
+    """A good token with the signature that HS256 gives with a secret."""
+    signed = without_signature(token(), alg="HS256", kid=kid).rstrip(".")
+    digest = hmac.digest(secret, signed.encode(), "sha256")
+    return f"{signed}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+FORGED: dict[str, Callable[[], str]] = {
+    "another key": lambda: token(rsa_key("mine")),
+    "another key's id": lambda: token(rsa_key("mine"), kid="mine"),
+    "an id of no key": lambda: token(kid="../../dev/null"),
+    "an id that is no text": lambda: without_signature(token(), alg="RS256", kid=["one"]),
+    "no signature": lambda: without_signature(token(), alg="none"),
+    "no signature by another spelling": lambda: without_signature(token(), alg="NoNe", kid="one"),
+    "no algorithm": lambda: without_signature(token(), kid="one"),
+    "the public key as a secret": lambda: signed_with(public_key()),
+    "an algorithm that is not allowed": lambda: token(alg="RS512"),
+    "a key of another kind": lambda: token(ec_key(), alg="ES256"),
+    "its own key": lambda: token(rsa_key("mine"), kid="mine", head={"jwk": jwk("mine")}),
+    "a URL of keys": lambda: token(rsa_key("mine"), kid="mine", head={"jku": "https://evil.example/keys"}),
+    "a URL of certificates": lambda: token(rsa_key("mine"), head={"x5u": "https://evil.example/c.pem"}),
+    "an extension that must be understood": lambda: token(head={"crit": ["exp"], "exp": 1}),
+    "expired": lambda: token(exp=int(time.time()) - 60),
+    "not yet valid": lambda: token(nbf=int(time.time()) + 3_600),
+    "no end": lambda: token(exp=None),
+    "an end that is a text": lambda: token(exp=str(int(time.time()) + 600)),
+    "an end that never comes": lambda: token(exp=1e300),
+    "another issuer": lambda: token(iss="https://id.example.com/realms/team/"),
+    "an issuer that is a list": lambda: token(iss=[URL]),
+    "no issuer": lambda: token(iss=None),
+    "another audience": lambda: token(aud="bedrock2"),
+    "no audience": lambda: token(aud=None),
+    "nobody": lambda: token(sub=None),
+    "nobody's name": lambda: token(sub=""),
+    "a stranger": lambda: token(sub="4712"),
+    "a principal's own name": lambda: token(sub="ada"),
+    "the server's own user": lambda: token(sub="local"),
+    "a number": lambda: token(sub=4711),
+    "too long": lambda: token(more="x" * MAX_TOKEN_BYTES),
+    "nested without end": lambda: f"e30.{base64.urlsafe_b64encode(b'[' * 9_000).decode()}.x",
+    "other claims": lambda: ".".join((token().split(".")[0], token(sub="x").split(".")[1], token().split(".")[2])),
+    "two parts": lambda: token().rpartition(".")[0],
+    "four parts": lambda: f"{token()}.x",
+    "no token": lambda: "...",
+}
+"""Tokens that must not be believed, by what is wrong with them."""
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_no_other_token_is_believed(world: World, name: str) -> None:
+    async def tried() -> None:
+        assert await world.caller(token()) is not None
+        assert await world.caller(FORGED[name]()) is None
+        assert await world.caller(token()) is not None
+
+    asyncio.run(tried())
+
+
+@pytest.mark.filterwarnings("ignore:The RSA key is 1024 bits long")
+def test_a_key_set_offers_only_public_keys_of_allowed_kinds(world: World) -> None:
+    secret = {"kty": "oct", "k": "c2VjcmV0", "kid": "secret"}
+    private = {**json.loads(RSAAlgorithm.to_jwk(rsa_key("one"))), "kid": "private"}
+    small = {**RSAAlgorithm.to_jwk(rsa_key("small", 1_024).public_key(), as_dict=True), "kid": "small"}
+    curve = {**ECAlgorithm.to_jwk(ec_key().public_key(), as_dict=True), "kid": "curve"}
+    for_encryption, for_others = jwk("one", kid="enc", use="enc"), jwk("one", kid="ps", alg="PS256")
+    world.publish(secret, private, small, curve, for_encryption, for_others, "nonsense", {"kty": "RSA"}, jwk("one"))
+
+    async def tried() -> None:
+        assert await world.caller(token(ec_key(), kid="curve", alg="ES256")) is not None
+        assert await world.caller(token()) is not None
+        assert await world.caller(signed_with(b"secret", "secret")) is None
+        for kid in ("private", "enc", "ps"):
+            assert await world.caller(token(kid=kid)) is None, kid
+        assert await world.caller(token(rsa_key("small", 1_024), kid="small")) is None
+
+    asyncio.run(tried())
+
+
+# --- whom it stands for ----------------------------------------------------------------------------------------------
+
+
+def test_a_role_is_what_the_claim_gives_within_that_of_the_principal(tmp_path: Path) -> None:
+    roles = {"agents-read": "reader", "agents-use": "user", "agents-run": "operator"}
+    world = World(tmp_path, role_claim="realm_access.roles", roles=roles, principals={"4711": "ada", "1": "ops"})
+    for said, expected in (
+        (["agents-read"], Role.READER),
+        (["agents-read", "agents-use", "x"], Role.USER),
+        (["agents-run", "agents-read"], Role.USER),
+        ("agents-read", Role.READER),
+    ):
+        found = world.known(token(realm_access={"roles": said}))
+        assert found is not None
+        assert found.role is expected
+    operator = world.known(token(sub="1", realm_access={"roles": ["agents-run"]}))
+    assert operator is not None
+    assert operator.role is Role.OPERATOR
+    for nothing in ([], ["operator"], [["agents-use"]], None, 7, {"agents-use": 1}):
+        assert world.known(token(realm_access={"roles": nothing})) is None
+    assert world.known(token(realm_access=["agents-use"])) is None
+
+
+def test_a_template_makes_a_principal_of_each_value(tmp_path: Path) -> None:
+    template = {"roots": [f"{tmp_path}/{{principal}}", "/srv/shared"], "models": ["demo"]}
+    world = World(tmp_path, template=template, principals={"4711": "ada"})
+    for said in ("zoë", "auth0|5f7c", "o'neil @ work", "ada", "local", "{principal}"):
+        found = world.known(token(sub=said))
+        assert found is not None
+        assert found.principal == f"corp:{said}", "never a principal of the settings"
+        permissions = world.authentication.permissions(found.principal)
+        assert permissions.roots == (f"{tmp_path}/{said}", "/srv/shared")
+        assert permissions.models == ("demo",)
+    named = world.known(token())
+    assert named is not None
+    assert named.principal == "ada"
+    for said in ("", "..", ".ssh", "../ada", "a/b", "/", "a\0b", "a\nb", "\u202egro", "\ud800", "x" * 256):
+        assert world.known(token(sub=said)) is None, ascii(said)
+        assert world.authentication.permissions(f"corp:{said}") == NOTHING
+    assert world.authentication.permissions("other:zoë") == NOTHING
+    assert World(tmp_path).authentication.permissions("corp:zoë") == NOTHING
+
+
+# --- keys that change ------------------------------------------------------------------------------------------------
+
+
+def test_a_new_key_is_known_at_once_and_one_that_is_withdrawn_ends_what_it_began(world: World) -> None:
+    async def tried() -> None:
+        first = await world.caller(token())
+        assert first is not None
+        world.publish(jwk("two"), jwk("one"))
+        world.clock += issuer_keys.FILE_SECONDS
+        second = await world.caller(token(rsa_key("two"), kid="two"))
+        assert second is not None
+        assert world.authentication.accepts(first)
+        world.publish(jwk("two"))
+        world.clock += issuer_keys.FILE_SECONDS + 1
+        assert world.authentication.accepts(first), "the file is read in the background"
+        await world.tokens._keys["corp"].refresh()
+        assert not world.authentication.accepts(first)
+        assert world.authentication.accepts(second)
+        assert await world.caller(token()) is None
+
+    asyncio.run(tried())
+
+
+def test_the_end_of_a_token_ends_what_it_began(world: World) -> None:
+    async def tried() -> None:
+        found = await world.caller(token())
+        assert found is not None
+        world.now += 600
+        assert world.authentication.accepts(found), "clocks may differ by 30 seconds"
+        world.now += 31
+        assert not world.authentication.accepts(found)
+
+    asyncio.run(tried())
+
+
+class Published(ThreadingHTTPServer):
+    """An issuer's server."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.asked = 0
+        self.status, self.content = 200, json.dumps({"keys": [jwk("one")]}).encode()
+        self.hold: threading.Event | None = None
+
+
+class Answering(BaseHTTPRequestHandler):
+    server: Published
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        if self.server.hold is not None:
+            self.server.hold.wait(60)
+        self.send_response(self.server.status)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+        self.wfile.write(self.server.content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def published() -> Iterator[Published]:
+    server = Published()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server
+    if server.hold is not None:
+        server.hold.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Remote(World):
+    """Tokens of one issuer, whose keys are at a URL."""
+
+    def __init__(self, port: int) -> None:
+        table = {**TABLE, "jwks_url": f"http://127.0.0.1:{port}/certs?x=1", "principals": {"4711": "ada"}}
+        self.issuers = issuers_from_tables({"corp": table}, ADA)
+        self.now, self.clock = time.time(), 0.0
+        self.tokens = IssuedTokens(self.issuers, now=lambda: self.now, monotonic=lambda: self.clock)
+        self.authentication = Authentication(OWN, None, ADA, self.issuers, self.tokens)
+
+
+def test_keys_are_asked_for_once_and_unknown_ids_cause_no_storm(published: Published) -> None:
+    world = Remote(published.server_address[1])
+
+    async def tried() -> None:
+        found = await asyncio.gather(*(world.caller(token()) for _ in range(20)))
+        assert all(found)
+        assert published.asked == 1
+        for number in range(50):
+            assert await world.caller(token(kid=f"unknown-{number}")) is None
+        assert published.asked == 1
+        world.clock += issuer_keys.RETRY_SECONDS
+        for number in range(50):
+            assert await world.caller(token(kid=f"unknown-{number}")) is None
+        assert published.asked == 2
+
+    asyncio.run(tried())
+
+
+def test_an_issuer_that_is_down_keeps_its_last_keys_for_a_day(
+    published: Published, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Remote(published.server_address[1])
+    good, published.status = published.content, 503
+
+    async def tried() -> None:
+        assert await world.caller(token()) is None, "down when it is needed first"
+        published.status, published.content = 302, b""
+        world.clock += issuer_keys.RETRY_SECONDS
+        assert await world.caller(token()) is None, "no redirect is followed"
+        published.status, published.content = 200, good
+        world.clock += issuer_keys.RETRY_SECONDS
+        first = await world.caller(token())
+        assert first is not None
+        for content in (b"<html>", b"{}", b'{"keys": 7}', b'{"keys": []}', b'{"keys": [' + b" " * (1 << 19)):
+            published.content = content
+            world.clock += issuer_keys.URL_SECONDS + 1
+            assert await world.caller(token()) is not None
+            await world.tokens._keys["corp"].refresh()
+            assert await world.caller(token()) is not None
+        world.clock += issuer_keys.STALE_SECONDS
+        assert await world.caller(token()) is None
+        assert not world.authentication.accepts(first)
+
+    asyncio.run(tried())
+    assert "answers with status 503" in caplog.text
+    assert "larger than 256 KiB" in caplog.text
+
+
+def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Remote(published.server_address[1])
+    published.hold = threading.Event()
+    monkeypatch.setattr(issuer_keys, "FETCH_SECONDS", 0.05)
+
+    async def tried() -> None:
+        assert await world.caller(token()) is None
+        assert await world.caller(OWN) is not None
+        published.hold.set()  # type: ignore[union-attr]
+        monkeypatch.setattr(issuer_keys, "FETCH_SECONDS", 30.0)
+        world.clock += issuer_keys.RETRY_SECONDS
+        assert await world.caller(token()) is not None
+
+    asyncio.run(tried())
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"algorithms": ["HS256"]}, "algorithms: 'HS256' is none of RS256"),
+        ({"algorithms": ["none"]}, "algorithms: 'none' is none of"),
+        ({"algorithms": []}, "algorithms: needed"),
+        ({"jwks_url": "http://id.example.com/certs"}, "jwks_url: must begin with https://"),
+        ({"jwks_url": "https://user:secret@id.example.com/certs"}, "jwks_url: must be a URL without a user"),
+        ({"jwks_url": "file:///etc/passwd"}, "jwks_url: must be a URL"),
+        ({"jwks_url": "https://[::1"}, "jwks_url: must be a URL"),
+        ({"jwks_file": "/k.json"}, "jwks_url: name where its keys are, here or as jwks_file"),
+        ({"issuer": ""}, "issuer: needed"),
+        ({"audience": []}, "audience: needed"),
+        ({"leeway_seconds": 9_000}, "leeway_seconds: must be between"),
+        ({"principals": {"1": "eve"}}, "principals: '1' stands for 'eve', which is no principal; there are: ada, ops"),
+        ({"principals": {}}, "principals: name a principal for each sub, or a template for all"),
+        ({"roles": {"x": "king"}}, "roles: each value stands for one of reader, user, operator"),
+        ({"template": {}}, "template.roots: name the directories"),
+        ({"template": {"roots": ["{principal}"]}}, "template.roots: 'example' must be an absolute path"),
+        ({"template": {"roots": [], "quotas": {}}}, "template.quotas: those of everybody are in [principal_defaults"),
+        ({"template": 7}, "template: must be a table"),
+        ({"secret": "x"}, "secret: unknown; there are: issuer,"),
+    ],
+)
+def test_a_wrong_table_is_refused_with_the_reason(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match="issuers") as refusal:
+        issuers_from_tables({"corp": {**TABLE, "principals": {"1": "ada"}, **change}}, ADA)
+    assert f"issuers.corp.{said}" in str(refusal.value)
+
+
+def test_two_tables_of_one_issuer_are_refused() -> None:
+    table = {**TABLE, "principals": {"1": "ada"}}
+    with pytest.raises(ValueError, match="another table has this issuer"):
+        issuers_from_tables({"one": table, "two": {**table, "audience": "other"}}, ADA)
+    assert isinstance(issuers_from_tables({"one": table}, ADA)["one"], Issuer)
