@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import threading
+import tracemalloc
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -27,10 +28,15 @@ from actors.adapters.store.sqlite.files import write_ahead_log
 from actors.adapters.store.sqlite.readers import READERS, Readers
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage
+from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Idle, Ledger, LlmRequesting, Phase
 from actors.ports import (
     Attachment,
+    Commit,
     DataDirectoryBusyError,
+    ForkedHistory,
+    LogEntry,
+    StoppedRun,
     StoreDamagedError,
     StoreUnavailableError,
     StoreUnusableError,
@@ -47,7 +53,7 @@ from actors.ports.store.conditions import (
     TextEquals,
     TextField,
 )
-from tests.integration.store.commit_builder import CommitBuilder
+from tests.integration.store.commit_builder import CommitBuilder, message_of
 from tests.integration.store.conftest import SECONDS, Gate
 
 if TYPE_CHECKING:
@@ -662,6 +668,25 @@ IN_ORDER = {
     "conversations_created": Selection("local", UNARCHIVED, Order(OrderKey.CREATED, descending=False)),
 }
 """Lists that are read from an index in its order."""
+
+
+def test_a_fork_of_many_images_is_one_commit_and_holds_one_of_them_in_memory(store: PeeweeStore) -> None:
+    draft, size, ids = CommitBuilder("c1"), 2**20, [f"sha256-{number}" for number in range(8)]
+    store.commit(draft.create(), draft.next(messages=2))
+    for attachment in ids:
+        store.put_attachment("c1", Attachment(attachment, "image/png", bytes(size), 1, 2))
+    history = ForkedHistory("c1", 2, (StoppedRun(2, 5, RunStop("f:1", StopReason.COMPLETED), 2),), tuple(ids))
+    record = replace(draft.record, id="f", slug="f", state=Idle(Ledger(run=1, seq=2)), step=1, last_seq=2)
+    entry = LogEntry(1, 1, b'{"type":"test"}', 3, ())
+    tracemalloc.start()
+    try:
+        store.commit(Commit(record, 0, (message_of(1), message_of(2)), (entry,), create=True, fork=history))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * size, "the database engine copies them, one after the other"
+    copies = [store.attachment("f", each) for each in ids]
+    assert all(copy is not None and copy.data == bytes(size) for copy in copies)
 
 
 @pytest.mark.parametrize("name", [*SORTED, *IN_ORDER])
