@@ -10,7 +10,7 @@ from msgspec import Struct
 from actors.core.content import Content, Message, MessageType
 from actors.core.context import Mode
 from actors.core.notifications import Notification
-from actors.core.states import AgentOutcome, AgentTask, State
+from actors.core.states import AgentOutcome, AgentTask, QuestionStatus, State
 
 
 class PersistMessage(Struct, frozen=True, tag="persist_message"):
@@ -97,6 +97,27 @@ class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
     """Milliseconds since the epoch."""
 
 
+class AwaitAnswer(Struct, frozen=True, tag="await_answer"):
+    """Act: send QuestionOver with this identity at the deadline; until then a person may answer the question."""
+
+    tool_use_id: str
+    execution_id: int
+    place: int
+    deadline: int
+    """Milliseconds since the epoch."""
+
+
+class AnswerTool(Struct, frozen=True, omit_defaults=True, tag="answer_tool"):
+    """Act: tell the running tool how its question ended."""
+
+    tool_use_id: str
+    execution_id: int
+    place: int
+    status: QuestionStatus
+    content: str = ""
+    """The answer to a form, a JSON object."""
+
+
 class AbortTool(Struct, frozen=True, tag="abort_tool"):
     """Act: kill the whole process tree of a tool call."""
 
@@ -155,6 +176,8 @@ ActEffect: TypeAlias = (
     | AbortLlm
     | ExecuteTool
     | AwaitToolResult
+    | AwaitAnswer
+    | AnswerTool
     | AbortTool
     | ScheduleRetry
     | SpawnSubAgent

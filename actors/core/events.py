@@ -274,6 +274,45 @@ class ToolDeadline(Struct, frozen=True, tag="tool_deadline"):
     execution_id: int
 
 
+class AskQuestion(Struct, frozen=True, omit_defaults=True, tag="ask_question"):
+    """Outcome: the running tool asks a person."""
+
+    at: int
+    tool_use_id: str
+    execution_id: int
+    place: int
+    """Its number among the questions of this execution, counted from 1."""
+    asker: str
+    """The name of the MCP server that asks."""
+    message: str
+    timeout_ms: int
+    """How long an answer is waited for, in milliseconds."""
+    schema: str = ""
+    """For a form: the JSON Schema of the answer, as JSON."""
+    url: str = ""
+    """Instead of a form: the address that the person is asked to visit."""
+
+
+class QuestionOver(Struct, frozen=True, tag="question_over"):
+    """Outcome: the time to answer a question is over, or the tool no longer wants an answer."""
+
+    at: int
+    tool_use_id: str
+    execution_id: int
+    place: int
+    timed_out: bool
+
+
+class AnswerQuestion(Struct, frozen=True, omit_defaults=True, tag="answer_question"):
+    """Command: a person answers or declines a question of a tool."""
+
+    at: int
+    number: int
+    accept: bool
+    content: str = ""
+    """For a form that is accepted: the values, a JSON object that fits the schema."""
+
+
 class InternalFault(Struct, frozen=True, tag="internal_fault"):
     """A bug in the actor raised an exception: the run fails with kind UNKNOWN."""
 
@@ -310,6 +349,16 @@ ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | Agent
 AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
 GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
 """Events that each state handles by itself."""
-Beside: TypeAlias = WithdrawMessage | SubmitToolResult | ToolDeadline | InternalFault | UsageReported | McpRestarted
+Beside: TypeAlias = (
+    WithdrawMessage
+    | SubmitToolResult
+    | ToolDeadline
+    | AskQuestion
+    | QuestionOver
+    | AnswerQuestion
+    | InternalFault
+    | UsageReported
+    | McpRestarted
+)
 """Events that all states handle in the same way; they are logged and replayed like the others."""
 Event: TypeAlias = GridEvent | Beside

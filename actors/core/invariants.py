@@ -22,6 +22,7 @@ from actors.core.notifications import (
     Fate,
     MessageAdded,
     ModeChanged,
+    QuestionChanged,
     QueueChanged,
     RunStop,
     StateChanged,
@@ -33,6 +34,7 @@ from actors.core.states import (
     AwaitingToolApproval,
     LlmRequesting,
     Phase,
+    QuestionStatus,
     State,
     ToolExecuting,
     open_calls,
@@ -58,6 +60,7 @@ class InvariantChecker:
         self._ended: set[str] = set()
         self._questions: set[str] = set()
         self._awaited: set[str] = set()
+        self._asked: set[int] = set()
         self._queue: set[str] = set()
         self._slot: Slot | None = None
         self._place: ContextState | None = ContextState.IDLE
@@ -88,6 +91,8 @@ class InvariantChecker:
                 yield from self._question(event)
             case ClientToolCall():
                 yield from self._client_call(event)
+            case QuestionChanged():
+                yield from self._tool_question(event)
             case QueueChanged():
                 yield from self._waiting(event)
             case ModeChanged(mode=mode):
@@ -154,6 +159,17 @@ class InvariantChecker:
             yield f"the wait for the result of {call_id} ended ({event.status.value}), but it had not begun"
         self._awaited.discard(call_id)
 
+    def _tool_question(self, event: QuestionChanged) -> Iterator[str]:
+        number = event.question.number
+        if event.status is QuestionStatus.PENDING:
+            if number in self._asked:
+                yield f"question {number} was asked twice"
+            self._asked.add(number)
+            return
+        if number not in self._asked and not self._mid_log:
+            yield f"question {number} ended ({event.status.value}), but it had not been asked"
+        self._asked.discard(number)
+
     def _waiting(self, event: QueueChanged) -> Iterator[str]:
         message_id = event.input.message_id
         if event.fate is Fate.QUEUED:
@@ -175,6 +191,8 @@ class InvariantChecker:
         yield from self._compare_kept("unanswered questions about the calls", self._questions, asked)
         awaited = (state.current_tool_id,) if isinstance(state, ToolExecuting) and state.deadline else ()
         yield from self._compare_kept("calls that wait for a client", self._awaited, awaited)
+        asks = (str(question.number) for question in state.questions) if isinstance(state, ToolExecuting) else ()
+        yield from self._compare_kept("questions of the running call", {str(number) for number in self._asked}, asks)
         ledger = state.ledger
         queued = [one.message_id for one in (*ledger.steers, *ledger.follows)]
         yield from self._compare_kept("waiting messages", self._queue, queued)

@@ -12,7 +12,7 @@ from actors.core.content import Message, ToolUse, Usage
 from actors.core.context import Mode
 from actors.core.errors import LlmFailure
 from actors.core.fsm import ContextState
-from actors.core.states import AgentReport, ApprovalKind, QueuedInput
+from actors.core.states import AgentReport, ApprovalKind, Question, QuestionStatus, QueuedInput
 from actors.core.summary import AgentSummary, StateSummary
 
 
@@ -121,6 +121,14 @@ class ClientToolCall(Struct, frozen=True, tag="client_tool_call"):
     deadline: int
 
 
+class QuestionChanged(Struct, frozen=True, tag="question_changed"):
+    """A tool call asks a person and waits, or no longer does."""
+
+    call: ToolUse
+    question: Question
+    status: QuestionStatus
+
+
 class UsageChanged(Struct, frozen=True, tag="usage_changed"):
     """The usage of the conversation changed."""
 
@@ -195,6 +203,7 @@ Durable: TypeAlias = (
     | ApprovalRequested
     | ApprovalResolved
     | ClientToolCall
+    | QuestionChanged
     | UsageChanged
     | ContextWarning
     | SubAgents

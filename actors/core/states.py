@@ -38,6 +38,47 @@ class Notice(Struct, frozen=True):
     at: int
 
 
+class QuestionStatus(StrEnum):
+    """Where a question of a tool is. PENDING is followed by exactly one of the others."""
+
+    PENDING = "pending"
+    ANSWERED = "answered"
+    DECLINED = "declined"
+    TIMED_OUT = "timed_out"
+    WITHDRAWN = "withdrawn"
+
+
+class Question(Struct, frozen=True, omit_defaults=True):
+    """A question that a running tool call asks a person."""
+
+    number: int
+    """Its number in the conversation, counted from 1."""
+    place: int
+    """Its number among those of its call, by which the tool runner knows it."""
+    asker: str
+    """The name of the MCP server that asks."""
+    message: str
+    since: int
+    """When it was asked, ms since the epoch."""
+    deadline: int
+    """Until when an answer is waited for, ms since the epoch."""
+    schema: str = ""
+    """For a form: the JSON Schema of the answer, as JSON."""
+    url: str = ""
+    """Instead of a form: the address that the person is asked to visit."""
+
+
+class PastQuestion(Struct, frozen=True):
+    """How a question ended."""
+
+    number: int
+    status: QuestionStatus
+
+
+MAX_PAST_QUESTIONS = 8
+"""How many questions that have ended are remembered, to tell an answer that comes too late why it does."""
+
+
 class Ledger(Struct, frozen=True, omit_defaults=True):
     """Counters, queues and sums, which are part of every state. Counters only grow."""
 
@@ -88,6 +129,10 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """The JSON Schema of the value that the latest run is to end with, as JSON; "" for none."""
     output: str = ""
     """The valid value of an answer that filled the context, as JSON, until the summary is written and the run ends."""
+    questions: int = 0
+    """Number of the latest question of a tool."""
+    past_questions: tuple[PastQuestion, ...] = ()
+    """The questions that ended last, the oldest first."""
 
 
 class Phase(StrEnum):
@@ -187,6 +232,10 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
     """If a client runs the current call: until when its answer is waited for, ms since the epoch. 0: a tool of ours."""
     refused_ids: tuple[str, ...] = ()
     """For sub-agents: ids of the calls that need approval, for which they cannot ask."""
+    questions: tuple[Question, ...] = ()
+    """What this execution of the current call asks a person and waits for, in the order of asking."""
+    asked: int = 0
+    """The `place` of the latest question of this execution."""
 
 
 class AgentTask(Struct, frozen=True):

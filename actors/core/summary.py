@@ -19,6 +19,7 @@ from actors.core.states import (
     Failed,
     LlmRequesting,
     PendingAgent,
+    Question,
     State,
     ToolExecuting,
     name_of,
@@ -74,6 +75,8 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     """The last text of a failed sub-agent."""
     deadline: int = 0
     """Until when a client's answer to `current_call` is waited for, ms since the epoch; 0: a tool of ours runs."""
+    questions: tuple[Question, ...] = ()
+    """What `current_call` asks a person."""
 
 
 def run_id(conversation_id: str, run: int) -> str:
@@ -98,7 +101,7 @@ def summarize(state: State, context: ConvContext) -> StateSummary:
                 kind, run, busy, attempt=state.attempt, max_attempts=context.limits.max_attempts,
                 phase=state.phase.value, retry_at=state.retry_at, current_call=current,
                 remaining_count=len(state.remaining_tool_ids), completed_count=len(state.completed_results),
-                deadline=state.deadline,
+                deadline=state.deadline, questions=state.questions,
             )  # fmt: skip
         case AwaitingToolApproval():
             asked = tuple(call for call in state.calls if call.id in state.undecided)

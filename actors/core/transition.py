@@ -67,6 +67,8 @@ from actors.core.context import ConvContext
 from actors.core.effects import Effect, PersistMode
 from actors.core.errors import InvalidTransition, Reason, Rejected
 from actors.core.events import (
+    AnswerQuestion,
+    AskQuestion,
     BeginLlm,
     Event,
     FinishCancel,
@@ -74,6 +76,7 @@ from actors.core.events import (
     InternalFault,
     McpRestarted,
     PromoteFollowUp,
+    QuestionOver,
     Settle,
     SubmitToolResult,
     ToolDeadline,
@@ -94,6 +97,7 @@ from actors.core.rules.internal_faults import handle_fault
 from actors.core.rules.llm_requesting import when_llm_requesting
 from actors.core.rules.terminal import when_terminal
 from actors.core.rules.tool_executing import when_tool_executing
+from actors.core.rules.tool_questions import ask_question, drop_question, take_decision
 from actors.core.states import (
     AwaitingContinuation,
     AwaitingLlm,
@@ -149,6 +153,12 @@ def transition(state: State, context: ConvContext, event: Event) -> TransitionRe
             return take_answer(state, context, event)
         case ToolDeadline():
             return end_wait(state, context, event)
+        case AskQuestion():
+            return ask_question(state, context, event)
+        case QuestionOver():
+            return drop_question(state, context, event)
+        case AnswerQuestion():
+            return take_decision(state, context, event)
         case InternalFault():
             return handle_fault(state, context, event)
         case UsageReported():

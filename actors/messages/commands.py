@@ -147,6 +147,18 @@ class SubmitToolResultResult(Struct, frozen=True):
     """Whether the call had got this answer before."""
 
 
+class AnswerQuestionCommand(Struct, frozen=True):
+    """Answer or decline what a running tool asks a person. The result is the QuestionChanged that clients are told."""
+
+    number: int
+    """The question's number in its conversation; 0: there is none of this name."""
+    accept: bool
+    content: str = ""
+    """What was filled into the form, a JSON object; "" for nothing."""
+    request_id: str = ""
+    body_hash: str = ""
+
+
 class SetModeCommand(Struct, frozen=True):
     """Set the mode of tools that start from now on. Handled before all normal messages."""
 
@@ -312,6 +324,7 @@ ConversationCommand: TypeAlias = (
     | CancelConversationCommand
     | ResolveApprovalCommand
     | SubmitToolResultCommand
+    | AnswerQuestionCommand
     | SetModeCommand
     | TriggerContinuationCommand
     | ContinueConversationCommand

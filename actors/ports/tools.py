@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from actors.core.content import Image, ToolUse
 from actors.core.context import Mode
-from actors.core.states import AgentTask
+from actors.core.states import AgentTask, QuestionStatus
 from actors.ports.cancellation import CancelToken
 from actors.ports.clock import Clock
 from actors.ports.images import ImagesUnavailableError
@@ -56,6 +57,38 @@ def no_side_queries(query: SideQuery) -> str:  # noqa: ARG001 -- the port's sign
     raise SideQueryError("there is no small model")
 
 
+class PersonQuestion(Struct, frozen=True):
+    """A question of a running tool to a person: a form, or an address to visit."""
+
+    asker: str
+    """The name of the MCP server that asks."""
+    message: str
+    timeout_ms: int
+    """How long an answer is waited for, in milliseconds."""
+    schema: str = ""
+    """For a form: the JSON Schema of the answer, as JSON."""
+    url: str = ""
+
+
+class PersonAnswer(Struct, frozen=True):
+    """How a question ended."""
+
+    status: QuestionStatus
+    content: str = ""
+    """The values of a form that was answered, a JSON object that fits its schema."""
+
+
+class TooManyQuestionsError(Exception):
+    """A tool call asks more than it may; the text is for the asker."""
+
+
+def ask_nobody(_question: PersonQuestion) -> Future[PersonAnswer]:
+    """Withdraw a question at once: nobody can be asked here."""
+    future: Future[PersonAnswer] = Future()
+    future.set_result(PersonAnswer(QuestionStatus.WITHDRAWN))
+    return future
+
+
 class ToolContext(Struct, frozen=True):
     """The services that a running tool may use. Tools themselves hold no state of conversations."""
 
@@ -87,6 +120,11 @@ class ToolContext(Struct, frozen=True):
 
     Blocks for a bounded time; returns early when cancelled. Raises SideQueryError, or ToolTransientError if the model
     is at capacity and the tool may be retried.
+    """
+    ask: Callable[[PersonQuestion], Future[PersonAnswer]] = ask_nobody
+    """Ask a person; cancelling the future takes the question back.
+
+    Never blocks. All questions end with the call at the latest. Raises TooManyQuestionsError.
     """
     trace_parent: str = ""
     """The W3C `traceparent` of this call, for what it asks other programs to do; "": it is not traced."""

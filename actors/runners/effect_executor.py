@@ -14,6 +14,8 @@ from actors.core.effects import (
     AbortLlm,
     AbortTool,
     ActEffect,
+    AnswerTool,
+    AwaitAnswer,
     AwaitToolResult,
     CancelSubAgents,
     ExecuteTool,
@@ -25,7 +27,15 @@ from actors.core.effects import (
     SpawnSubAgent,
     StartTimer,
 )
-from actors.core.events import CancelTimeout, Event, RetryTimeout, ToolDeadline, ToolRetryTimeout, ToolTransient
+from actors.core.events import (
+    CancelTimeout,
+    Event,
+    QuestionOver,
+    RetryTimeout,
+    ToolDeadline,
+    ToolRetryTimeout,
+    ToolTransient,
+)
 from actors.core.states import Cancelling, Error
 from actors.messages.outcomes import EffectOutcome
 from actors.ports import CancelToken, ConversationRecord, live_run
@@ -79,8 +89,8 @@ class EffectExecutor:
         self._requests = ModelRequests(services, admission, owner)
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
-        self._deadline: Timer | None = None
-        """The timer of the call that waits for a client."""
+        self._deadlines: list[Timer] = []
+        """The timers of the call that waits for a client, or of the questions that it asks people."""
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
         self._cancelled_run = ""
@@ -123,7 +133,9 @@ class EffectExecutor:
                 self._execute(effect, record, context)
             case AwaitToolResult():
                 self._await(effect)
-            case AbortTool():
+            case AwaitAnswer():
+                self._await_answer(effect)
+            case AbortTool() | AnswerTool():
                 self._tell_runner(effect)
             case ScheduleRetry():
                 self._schedule_retry(effect)
@@ -222,22 +234,32 @@ class EffectExecutor:
             self._report(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
 
     def _await(self, effect: AwaitToolResult) -> None:
-        """Limit the wait for a client's answer. The timer does not keep the conversation in memory."""
+        """Limit the wait for a client's answer."""
         self._stop_waiting()
+        identity = effect.tool_use_id, effect.execution_id
+        self._at_deadline(effect.deadline, lambda now: ToolDeadline(now, *identity))
+
+    def _await_answer(self, effect: AwaitAnswer) -> None:
+        """Limit the wait for a person's answer to the tool that runs."""
+        identity = effect.tool_use_id, effect.execution_id, effect.place
+        self._at_deadline(effect.deadline, lambda now: QuestionOver(now, *identity, timed_out=True))
+
+    def _at_deadline(self, deadline: int, event: Callable[[int], Event]) -> None:
+        """Report an event at a time, ms since the epoch. The timer does not keep the conversation in memory."""
         owner, clock = self._owner, self._services.clock
 
         def report() -> None:
-            tell(owner, EffectOutcome(ToolDeadline(clock.now_ms(), effect.tool_use_id, effect.execution_id)))
+            tell(owner, EffectOutcome(event(clock.now_ms())))
 
-        self._deadline = self._services.timers.after(max(0, effect.deadline - clock.now_ms()), report)
+        self._deadlines.append(self._services.timers.after(max(0, deadline - clock.now_ms()), report))
 
     def _stop_waiting(self) -> None:
-        """Drop the timer of a call that no longer waits for a client: it may be due in hours."""
-        if self._deadline is not None:
-            self._services.timers.cancel(self._deadline)
-            self._deadline = None
+        """Drop the timers of a call that waits for nobody any more: they may be due in hours."""
+        for timer in self._deadlines:
+            self._services.timers.cancel(timer)
+        self._deadlines.clear()
 
-    def _tell_runner(self, message: RunTool | AbortTool | StopWhenIdle) -> bool:
+    def _tell_runner(self, message: RunTool | AbortTool | AnswerTool | StopWhenIdle) -> bool:
         """Send a message to the tool runner; return False if there is none, or it is stopping."""
         return self._tool_runner is not None and tell(self._tool_runner, message)
 

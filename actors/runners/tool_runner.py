@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from actors.core.content import ToolError, ToolResult, ToolSuccess
 from actors.core.context import ConvContext
-from actors.core.effects import AbortTool, ExecuteTool
-from actors.core.events import AgentsSpawned, ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
+from actors.core.effects import AbortTool, AnswerTool, ExecuteTool
+from actors.core.events import AgentsSpawned, Event, ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
 from actors.core.tool_run import (
     QUIESCE_MS,
     Kill,
@@ -35,14 +35,17 @@ from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
 from actors.ports import (
     CancelToken,
     InvalidToolInputError,
+    PersonAnswer,
     RunningProcess,
     SandboxUnavailableError,
     ToolContext,
     ToolTransientError,
+    ask_nobody,
     no_sub_agents,
     parse_arguments,
 )
 from actors.ports.resources import exhausted_resource
+from actors.runners.elicitation.open_questions import OpenQuestions
 from actors.runners.side_queries import SideQueries, ask_for_tool
 from actors.runners.sub_agent_tasks import planned
 from actors.runners.tool_rights import ToolRights
@@ -90,6 +93,7 @@ class Execution:
     killed_at: float | None = None
     """When it was killed, in monotonic seconds; None before."""
     pids: set[int] = field(default_factory=set)
+    questions: OpenQuestions = field(kw_only=True)
 
     @property
     def identity(self) -> Identity:
@@ -120,11 +124,15 @@ class ToolRunner(Actor):
         match message:
             case RunTool(effect=effect):
                 self._stopping = False
-                execution = Execution(message)
+                questions = OpenQuestions(effect, self._services.clock, self._report)
+                execution = Execution(message, questions=questions)
                 self._executions[execution.identity] = execution
                 self._advance(effect)
             case AbortTool() | ToolEnded() | QuiesceTimeout():
                 self._advance(message)
+            case AnswerTool(tool_use_id=tool_use_id, execution_id=execution_id, place=place):
+                if (asking := self._executions.get((tool_use_id, execution_id))) is not None:
+                    asking.questions.settle(place, PersonAnswer(message.status, message.content))
             case StopWhenIdle():
                 self._stopping = True
                 if isinstance(self._run, Running):  # its conversation no longer waits for an outcome
@@ -170,6 +178,10 @@ class ToolRunner(Actor):
                     log.error("the processes of a tool call outlived their kill", extra={"call": receipt.tool_use_id})
                 tell(self._owner, receipt)
 
+    def _report(self, event: Event) -> None:
+        """Send an outcome to the conversation (any thread)."""
+        tell(self._owner, EffectOutcome(event))
+
     def _start(self, execution: Execution) -> None:
         if not self._services.files.take(FILES_PER_TOOL):
             self._not_started(execution, f"{self._services.files.refusal} for a tool")
@@ -208,9 +220,11 @@ class ToolRunner(Actor):
             execution.killed_at = self._services.clock.monotonic()
 
         execution.run.cancel.on_cancel(killed)
+        execution.run.cancel.on_cancel(execution.questions.close)
         try:
             outcome = self._outcome(execution)
         finally:
+            execution.questions.close()
             execution.run.rights.end(execution.identity[0])
         tell(self.actor_ref, ToolEnded(outcome, execution.receipt(self._services.clock.monotonic())))
 
@@ -299,6 +313,7 @@ class ToolRunner(Actor):
             reaped=reaped,
             make_side_query=ask_for_tool(self._side_queries, run.effect, context, run.cancel, self._owner),
             keep_image=lambda data: self._services.images.ingest(context.conversation_id, data, run.cancel),
+            ask=ask_nobody if context.is_sub_agent else execution.questions.ask,
             plan_agents=no_sub_agents if context.is_sub_agent else plan,
         )
 

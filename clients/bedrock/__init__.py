@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from bedrock.events import Event, Stop
     from bedrock.messages import Message, QueuedMessage, ToolCall, ToolResult, Usage
     from bedrock.request_cycles import RequestCycle
-    from bedrock.states import Approval, ConversationState, RunError, SubAgentStatus
+    from bedrock.states import Approval, ConversationState, Question, RunError, SubAgentStatus
     from bedrock.streams import AsyncStream, Stream
 
 __all__ = [
@@ -82,6 +82,7 @@ __all__ = [
     "Model",
     "NotFound",
     "PermissionDenied",
+    "Question",
     "QueueFull",
     "QueuedMessage",
     "RequestCycle",
@@ -117,7 +118,7 @@ _HOMES = {
     "bedrock.events": ("Event", "Stop"),
     "bedrock.messages": ("Message", "QueuedMessage", "ToolCall", "ToolResult", "Usage"),
     "bedrock.request_cycles": ("RequestCycle",),
-    "bedrock.states": ("Approval", "ConversationState", "RunError", "SubAgentStatus"),
+    "bedrock.states": ("Approval", "ConversationState", "Question", "RunError", "SubAgentStatus"),
     "bedrock._sync.run": ("Run",),
     "bedrock.streams": ("AsyncStream", "Stream"),
 }

@@ -18,6 +18,7 @@ Branch on ``event.kind``. The attribute of that name has the full data of the ev
 | ``context_warning`` | the context is 80 % full | |
 | ``sub_agents_changed`` | a sub-agent ended | ``sub_agents`` |
 | ``client_tool_call_changed`` | a call waits for a client's answer, or no longer does | |
+| ``question_changed`` | a tool asks a person, or its question has ended | ``question`` while it is open |
 | ``tool_tree_reaped`` | the processes of a cancelled tool have ended | |
 | ``snapshot`` | the state, at first or after a gap | ``conversation``, ``state``, ``messages``, ``sub_agents`` |
 | ``caught_up`` | what was missed has been shown | |
@@ -34,7 +35,7 @@ from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
 from bedrock.conversations import ContextUsage, ConversationInfo
 from bedrock.messages import Message, QueuedMessage, ToolCall
-from bedrock.states import Approval, ConversationState, RunError, SubAgentsChanged, SubAgentStatus
+from bedrock.states import Approval, ConversationState, Question, RunError, SubAgentsChanged, SubAgentStatus
 from bedrock.types import ApprovalDecision, CallStatus, ContextState, ErrorKind, EventKind, Fate, Role, StopReason
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "CaughtUp",
     "ClientToolCallChanged",
     "Event",
+    "QuestionChanged",
     "Retrying",
     "RunStopped",
     "Snapshot",
@@ -97,6 +99,14 @@ class ClientToolCallChanged(Wrapper[v1.Event.ClientToolCallChanged]):
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionChanged(Wrapper[v1.Event.QuestionChanged]):
+    """Whether a tool waits for a person's answer. A question that was asked ends in exactly one other status."""
+
+    question: Question
+    """The question, with its status."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot(Wrapper[v1.Event.Snapshot]):
     """The state of a conversation at one revision."""
 
@@ -114,6 +124,8 @@ class Snapshot(Wrapper[v1.Event.Snapshot]):
     """The sub-agents that the conversation waits for; None in other states."""
     pending_client_tool_calls: tuple[ClientToolCallChanged, ...]
     """The call that waits for an answer of a client; empty if none does."""
+    pending_questions: tuple[Question, ...]
+    """What the running tool asks a person, in the order of asking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +266,7 @@ class Event(Wrapper[v1.Event]):
     text_delta: TextDelta | None
     tool_output_delta: ToolOutputDelta | None
     client_tool_call_changed: ClientToolCallChanged | None
+    question_changed: QuestionChanged | None
 
     @property
     def kind(self) -> EventKind | Literal[""]:
@@ -305,6 +318,12 @@ class Event(Wrapper[v1.Event]):
         """The question that has just been asked; None if it was answered or withdrawn."""
         changed = self.approval_changed
         return None if changed is None or changed.decision else changed.approval
+
+    @property
+    def question(self) -> Question | None:
+        """What a tool has just asked a person; None if it was answered, declined, withdrawn or has timed out."""
+        changed = self.question_changed
+        return None if changed is None or changed.question.status != "pending" else changed.question
 
     @property
     def decision(self) -> ApprovalDecision | Literal[""]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from bedrock import v1
 from bedrock._shared.wrapper import Wrapper
 from bedrock.messages import ToolCall
-from bedrock.types import ErrorKind, Mode, RequestPhase, RuleAction, RuleOrigin, StateKind
+from bedrock.types import ErrorKind, Mode, QuestionStatus, RequestPhase, RuleAction, RuleOrigin, StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +24,7 @@ __all__ = [
     "LlmRequestingDetail",
     "ModeUpgrade",
     "PendingSubAgent",
+    "Question",
     "RunError",
     "SubAgentReport",
     "SubAgentStatus",
@@ -136,6 +137,35 @@ class Approval(Wrapper[v1.PendingApproval]):
     def conversation(self) -> str:
         """The resource name of the conversation that waits for the answer."""
         return self.name.partition("/approvals/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Wrapper[v1.Question]):
+    """What a running tool asks a person: an MCP server wants to know something in the middle of a call.
+
+    Its words are the server's own. A form is not for secrets.
+    """
+
+    name: str
+    """The resource name of the question; answers refer to it."""
+    tool_use_id: str
+    """The tool call that asks."""
+    tool: str
+    """The resource name of its tool."""
+    mcp_server: str
+    """The name of the MCP server."""
+    message: str
+    """What it asks."""
+    requested_schema: dict[str, Any] | None = field(hash=False)
+    """For a form: a JSON Schema of an object whose `properties` are the fields, without anything nested; else None."""
+    url: str
+    """Instead of a form: the address that the person is asked to visit; else empty."""
+    create_time: datetime
+    """When it was asked."""
+    deadline: datetime
+    """Until when an answer is waited for."""
+    status: QuestionStatus
+    """"pending", "answered", "declined", "timed_out" or "withdrawn"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +296,8 @@ class ToolExecutingDetail(Wrapper[v1.ConversationState.ToolExecuting]):
     """How many calls of the response have ended."""
     deadline: datetime | None
     """Until when the answer of a client is waited for; None for the server's own tools."""
+    questions: tuple[Question, ...]
+    """What the tool asks a person and waits for, in the order of asking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,3 +364,8 @@ class ConversationState(Wrapper[v1.ConversationState]):
     def approvals(self) -> tuple[Approval, ...]:
         """The open approvals; empty in states that have none."""
         return () if self.awaiting_approval is None else self.awaiting_approval.pending
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What the running tool asks a person; empty in states that have no such question."""
+        return () if self.tool_executing is None else self.tool_executing.questions

@@ -26,6 +26,7 @@ Role = Literal["user", "agent", "tool", "system", "error"]
 StopReason = Literal["completed", "interrupted", "error"]
 ToolOutcome = Literal["ok", "error", "cancelled", "skipped", "denied", "timed_out"]
 CallStatus = Literal["pending", "answered", "timed_out", "withdrawn"]
+QuestionStatus = Literal["pending", "answered", "declined", "timed_out", "withdrawn"]
 ToolAudience = Literal["all", "top_level", "sub_agent"]
 ToolGroup = Literal["read", "write", "bash", "other"]
 ModelProtocol = Literal["anthropic", "openai_chat", "openai_responses", "demo"]
@@ -115,6 +116,7 @@ EventKind = Literal[
     "reasoning_delta",
     "tool_output_delta",
     "client_tool_call_changed",
+    "question_changed",
 ]
 """The fields of the contract's `Event`, and a separate kind for reasoning; heartbeats are not yielded."""
 ListEventKind = Literal[

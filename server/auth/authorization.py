@@ -23,6 +23,7 @@ NEEDED: dict[str, Role] = {
             f"{CONVERSATIONS}GetAttachment",
             f"{CONVERSATIONS}GetConversation",
             f"{CONVERSATIONS}GetMessage",
+            f"{CONVERSATIONS}GetQuestion",
             f"{CONVERSATIONS}GetRequestCycle",
             f"{CONVERSATIONS}ListApprovalRules",
             f"{CONVERSATIONS}ListApprovals",
@@ -40,6 +41,7 @@ NEEDED: dict[str, Role] = {
     ),
     **dict.fromkeys(
         (
+            f"{CONVERSATIONS}AnswerQuestion",
             f"{CONVERSATIONS}ArchiveConversation",
             f"{CONVERSATIONS}CancelConversation",
             f"{CONVERSATIONS}ContinueConversation",

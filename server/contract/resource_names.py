@@ -10,7 +10,7 @@ _SEGMENT = r"[A-Za-z0-9_.~:@+-]{1,128}"
 _CONVERSATION = re.compile(rf"conversations/({_SEGMENT})")
 _CHILD = {
     kind: re.compile(rf"conversations/({_SEGMENT})/{kind}/([^\x00-\x1f\x7f]{{1,256}})")
-    for kind in ("messages", "approvals", "requestCycles", "attachments", "toolCalls", "approvalRules")
+    for kind in ("messages", "approvals", "requestCycles", "attachments", "toolCalls", "questions", "approvalRules")
 }
 _OPERATOR_RULE = re.compile(r"approvalRules/([^\x00-\x1f\x7f]{1,256})")
 _MODEL = re.compile(r"models/([!-~]{1,200})")
@@ -32,6 +32,11 @@ def message(conversation_id: str, message_id: str) -> str:
 def approval(conversation_id: str, tool_use_id: str) -> str:
     """Return the name of an approval."""
     return f"conversations/{conversation_id}/approvals/{tool_use_id}"
+
+
+def question(conversation_id: str, number: int) -> str:
+    """Return the name of what a tool asks a person."""
+    return f"conversations/{conversation_id}/questions/{number}"
 
 
 def attachment(conversation_id: str, attachment_id: str) -> str:

@@ -46,6 +46,8 @@ def check(request: Message) -> None:
         violations.extend(_update(request))
     if isinstance(request, v1.CreateConversationRequest) and not client_tools(request.conversation.client_tools):
         violations.extend(_client_tools(request.conversation))
+    if isinstance(request, v1.AnswerQuestionRequest) and request.decline and request.HasField("content"):
+        violations.append(("content", "a question that is declined gets no content"))
     if isinstance(request, v1.SubmitToolResultRequest) and (text := _answer(request)):
         violations.append(("output", text))
     if isinstance(request, v1.SpawnSubAgentsRequest) and not tasks(request.tasks):
@@ -476,6 +478,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("error", tool_output),
         ("request_id", optional(uuid)),
     ),
+    v1.AnswerQuestionRequest: (("name", child_name("questions")), ("request_id", optional(uuid))),
     v1.CreateApprovalRuleRequest: (
         ("parent", conversation_name),
         ("approval_rule", whole_approval_rule),
@@ -506,6 +509,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.GetMessageRequest: (("name", child_name("messages")),),
     v1.ListApprovalsRequest: (("parent", conversation_name), *_PAGE),
     v1.GetApprovalRequest: (("name", child_name("approvals")),),
+    v1.GetQuestionRequest: (("name", child_name("questions")),),
     v1.GetAttachmentRequest: (("name", child_name("attachments")),),
     v1.GetRequestCycleRequest: _CYCLE,
     v1.WaitRequestCycleRequest: (*_CYCLE, ("timeout", waiting_time)),

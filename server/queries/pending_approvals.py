@@ -16,7 +16,7 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
-from server.wire.conversation_messages import pending_approvals, summary_of
+from server.wire.conversation_messages import pending_approvals, pending_questions, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,6 +80,18 @@ def find_approval(
         wanted = names.approval(conversation_id, tool_use_id)
         for question, _ in _questions(conversion, record, None):
             if question.name == wanted:
+                return question
+    raise ConversationNotFoundError(request.name)
+
+
+def find_question(
+    store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.GetQuestionRequest
+) -> v1.Question:
+    """Return what a running tool asks a person. Raises ConversationNotFoundError."""
+    record, (_, wanted) = store.load(conversation_id), names.parse_child(request.name, "questions") or ("", "")
+    if record is not None:
+        for question in pending_questions(conversation_id, summary_of(conversion, record.id, record.state)):
+            if question.name.rpartition("/")[2] == wanted:
                 return question
     raise ConversationNotFoundError(request.name)
 

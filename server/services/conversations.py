@@ -22,7 +22,7 @@ from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError
 from server.contract.resource_names import parse_approval_rule
 from server.wire import commands
 from server.wire.approval_rules import approval_rule
-from server.wire.conversation_messages import present
+from server.wire.conversation_messages import present, question
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -171,6 +171,11 @@ class ConversationService(v1.ConversationServiceServicer):
         answer = await self._ask_id(context, request.name, conversation_id, commands.submit(request, call, images))
         return commands.submitted(self._conversion, conversation_id, answer)
 
+    async def AnswerQuestion(self, request: v1.AnswerQuestionRequest, context: Context) -> v1.AnswerQuestionResponse:
+        conversation_id, number = await self._child(request.name, "questions")
+        changed = await self._ask_id(context, request.name, conversation_id, commands.answer(request, number))
+        return v1.AnswerQuestionResponse(question=question(conversation_id, changed))
+
     async def CreateApprovalRule(
         self, request: v1.CreateApprovalRuleRequest, context: Context
     ) -> v1.CreateApprovalRuleResponse:
@@ -304,6 +309,10 @@ class ConversationService(v1.ConversationServiceServicer):
     async def GetApproval(self, request: v1.GetApprovalRequest, context: Context) -> v1.GetApprovalResponse:
         conversation_id, _ = await self._child(request.name, "approvals")
         return v1.GetApprovalResponse(approval=await self._reads(self._listings.approval, request, conversation_id))
+
+    async def GetQuestion(self, request: v1.GetQuestionRequest, context: Context) -> v1.GetQuestionResponse:
+        conversation_id, _ = await self._child(request.name, "questions")
+        return v1.GetQuestionResponse(question=await self._reads(self._listings.question, request, conversation_id))
 
     async def GetAttachment(self, request: v1.GetAttachmentRequest, context: Context) -> v1.GetAttachmentResponse:
         conversation_id, _ = await self._child(request.name, "attachments")

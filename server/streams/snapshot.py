@@ -14,7 +14,13 @@ from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGE
 from server.contract.pagination import Page
 from server.queries.queue import waiting, waiting_message
 from server.wire.agents import standing
-from server.wire.conversation_messages import pending_approvals, pending_client_tool_calls, present, summary_of
+from server.wire.conversation_messages import (
+    pending_approvals,
+    pending_client_tool_calls,
+    pending_questions,
+    present,
+    summary_of,
+)
 from server.wire.events import text_delta
 from server.wire.messages import message
 
@@ -81,6 +87,7 @@ def _snapshot(conversion: ConversionContext, seen: Snapshot) -> v1.Event.Snapsho
         conversation=present(conversion, record),
         pending_approvals=pending_approvals(conversion, record.id, summary),
         pending_client_tool_calls=pending_client_tool_calls(conversion, summary),
+        pending_questions=pending_questions(record.id, summary),
         queue=[waiting_message(record.id, *entry) for entry in waiting(record)],
     )
     if isinstance(record.state, AwaitingSubAgents):

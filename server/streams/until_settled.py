@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.core.notifications import Fate, QueueChanged, StateChanged
-from actors.core.states import TERMINAL, AwaitingToolApproval, Error, Idle
+from actors.core.states import TERMINAL, AwaitingToolApproval, Error, Idle, ToolExecuting
 
 if TYPE_CHECKING:
     from actors.ports import ConversationRecord, StoredEvent
@@ -15,13 +15,14 @@ QUESTION = str(AwaitingToolApproval.__struct_config__.tag)
 
 
 class SettledTracker:
-    """Follows a conversation from a record on; true when it is idle without follow-ups, or waits for an approval.
+    """Follows a conversation from a record on; true when it is idle without follow-ups, or waits for a person.
 
     Valid between commits only: within one, a conversation may be idle for a moment.
     """
 
     def __init__(self, record: ConversationRecord) -> None:
         self._kind = str(type(record.state).__struct_config__.tag)
+        self._asks = isinstance(record.state, ToolExecuting) and bool(record.state.questions)
         self._since = record.last_seq
         self._follow_ups = {queued.message_id for queued in record.state.ledger.follows}
 
@@ -31,7 +32,7 @@ class SettledTracker:
             return
         match event.notification:
             case StateChanged(state=summary):
-                self._kind = summary.kind
+                self._kind, self._asks = summary.kind, bool(summary.questions)
             case QueueChanged(input=queued, delivery="follow_up", fate=fate):
                 if fate is Fate.QUEUED:
                     self._follow_ups.add(queued.message_id)
@@ -41,4 +42,4 @@ class SettledTracker:
                 pass
 
     def __bool__(self) -> bool:
-        return self._kind == QUESTION or (self._kind in AT_REST and not self._follow_ups)
+        return self._kind == QUESTION or self._asks or (self._kind in AT_REST and not self._follow_ups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bedrock import v1
@@ -37,6 +38,7 @@ _APPROVAL_POLICY: dict[int, ApprovalPolicy] = {number: policy for policy, number
 _FOLLOW_UP_POLICY: dict[int, FollowUpPolicy] = {number: policy for policy, number in enums.FOLLOW_UP_POLICY.items()}
 _TOOL_GROUP: dict[int, ToolGroup] = {number: group for group, number in enums.TOOL_GROUP.items()}
 _REASONING_EFFORT: dict[int, ReasoningEffort] = {number: effort for effort, number in enums.REASONING_EFFORT.items()}
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 _DELIVERY: dict[int, Delivery] = {
     v1.DELIVERY_UNSPECIFIED: Delivery.REJECT,
     v1.DELIVERY_DIRECT: Delivery.REJECT,
@@ -222,6 +224,24 @@ def _json_output(value: Struct) -> str:
 def json_text(value: dict[str, Any]) -> str:
     """Return a value as JSON text. Raises ValueError for NaN and infinities."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def answer(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
+    """Return the command of an AnswerQuestion request to the question with this id.
+
+    Raises MalformedRequestError if its content has a number that JSON does not know.
+    """
+    try:
+        content = json_text(plain(request.content)) if request.HasField("content") else ""
+    except ValueError:
+        raise MalformedRequestError(("content", "must hold finite numbers only")) from None
+    return requests.AnswerQuestionCommand(
+        number=int(number) if _NUMBER.fullmatch(number) else 0,
+        accept=not request.decline,
+        content=content,
+        request_id=request.request_id.lower(),
+        body_hash=body_hash(request, "name"),
+    )
 
 
 def set_mode(request: v1.SetModeRequest) -> requests.SetModeCommand:

@@ -10,9 +10,9 @@ from bedrock import v1
 from actors.core.approval.approval_rules import Suggested
 from actors.core.context import ConvContext
 from actors.core.errors import ErrorKind
-from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall
+from actors.core.notifications import ApprovalRequested, CallStatus, ClientToolCall, QuestionChanged
 from actors.core.profile import Generation
-from actors.core.states import ApprovalKind, ContextExhausted, State
+from actors.core.states import ApprovalKind, ContextExhausted, QuestionStatus, State
 from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
@@ -25,6 +25,7 @@ from server.wire.enums import (
     FOLLOW_UP_POLICY,
     MODE,
     PHASE,
+    QUESTION_STATUS,
     REASONING_EFFORT,
     STATE_KIND,
     TOOL_GROUP,
@@ -162,7 +163,7 @@ def state(
             questions = pending_approvals(conversion, conversation_id, summary)
             answer.awaiting_approval.CopyFrom(v1.ConversationState.AwaitingApproval(pending=questions))
         case "tool_executing":
-            answer.tool_executing.CopyFrom(_tool_executing(conversion, summary))
+            answer.tool_executing.CopyFrom(_tool_executing(conversion, conversation_id, summary))
         case "awaiting_sub_agents":
             pending = map(sub_agent, summary.pending_agents)
             answer.awaiting_sub_agents.CopyFrom(
@@ -192,7 +193,9 @@ def _llm_requesting(summary: StateSummary) -> v1.ConversationState.LlmRequesting
     )
 
 
-def _tool_executing(conversion: ConversionContext, summary: StateSummary) -> v1.ConversationState.ToolExecuting:
+def _tool_executing(
+    conversion: ConversionContext, conversation_id: str, summary: StateSummary
+) -> v1.ConversationState.ToolExecuting:
     return v1.ConversationState.ToolExecuting(
         current=None if summary.current_call is None else tool_call(conversion, summary.current_call),
         attempt=summary.attempt,
@@ -201,6 +204,7 @@ def _tool_executing(conversion: ConversionContext, summary: StateSummary) -> v1.
         remaining_count=summary.remaining_count,
         completed_count=summary.completed_count,
         deadline=timestamp(summary.deadline),
+        questions=pending_questions(conversation_id, summary),
     )
 
 
@@ -221,6 +225,35 @@ def pending_client_tool_calls(
         return []
     awaited = ClientToolCall(summary.current_call, CallStatus.PENDING, summary.deadline)
     return [client_tool_call(conversion, awaited)]
+
+
+def question(conversation_id: str, changed: QuestionChanged) -> v1.Question:
+    """Return what a tool asks a person."""
+    asked = changed.question
+    answer = v1.Question(
+        name=names.question(conversation_id, asked.number),
+        tool_use_id=changed.call.id,
+        tool=names.tool(changed.call.name),
+        mcp_server=asked.asker,
+        message=asked.message,
+        create_time=timestamp(asked.since),
+        deadline=timestamp(asked.deadline),
+        status=QUESTION_STATUS[changed.status],
+    )
+    if asked.url:
+        answer.url = asked.url
+    elif form := struct(asked.schema):
+        answer.requested_schema.CopyFrom(form)
+    return answer
+
+
+def pending_questions(conversation_id: str, summary: StateSummary) -> list[v1.Question]:
+    """Return what the tool that runs asks a person."""
+    call = summary.current_call
+    if call is None:
+        return []
+    waiting = (QuestionChanged(call, asked, QuestionStatus.PENDING) for asked in summary.questions)
+    return [question(conversation_id, changed) for changed in waiting]
 
 
 def _error(summary: StateSummary) -> v1.RunError:

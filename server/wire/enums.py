@@ -10,7 +10,7 @@ from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import CallStatus, Decision, Fate, StopReason
 from actors.core.profile import ReasoningEffort
-from actors.core.states import Phase
+from actors.core.states import Phase, QuestionStatus
 
 STATE_KIND = {
     "idle": v1.STATE_KIND_IDLE,
@@ -156,6 +156,14 @@ CALL_STATUS = {
     CallStatus.ANSWERED: v1.Event.ClientToolCallChanged.STATUS_ANSWERED,
     CallStatus.TIMED_OUT: v1.Event.ClientToolCallChanged.STATUS_TIMED_OUT,
     CallStatus.WITHDRAWN: v1.Event.ClientToolCallChanged.STATUS_WITHDRAWN,
+}
+
+QUESTION_STATUS: dict[QuestionStatus, v1.Question.Status.ValueType] = {
+    QuestionStatus.PENDING: v1.Question.STATUS_PENDING,
+    QuestionStatus.ANSWERED: v1.Question.STATUS_ANSWERED,
+    QuestionStatus.DECLINED: v1.Question.STATUS_DECLINED,
+    QuestionStatus.TIMED_OUT: v1.Question.STATUS_TIMED_OUT,
+    QuestionStatus.WITHDRAWN: v1.Question.STATUS_WITHDRAWN,
 }
 
 TOOL_GROUP = {

@@ -16,6 +16,7 @@ from actors.core.notifications import (
     Durable,
     MessageAdded,
     ModeChanged,
+    QuestionChanged,
     QueueChanged,
     Retrying,
     RunStop,
@@ -28,7 +29,7 @@ from actors.core.notifications import (
 )
 from server.contract import resource_names as names
 from server.wire import agents
-from server.wire.conversation_messages import client_tool_call, pending_approval, state
+from server.wire.conversation_messages import client_tool_call, pending_approval, question, state
 from server.wire.enums import CONTEXT_STATE, DECISION, MODE, STOP_REASON
 from server.wire.messages import message, queued
 from server.wire.values import duration, failure, json_value, run_error, timestamp, usage
@@ -83,8 +84,8 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
             answer.queue_changed.CopyFrom(queued(conversation_id, change, at=stored.at))
         case ApprovalRequested() | ApprovalResolved() as question:
             answer.approval_changed.CopyFrom(_approval(conversion, conversation_id, question))
-        case ClientToolCall() as awaited:
-            answer.client_tool_call_changed.CopyFrom(client_tool_call(conversion, awaited))
+        case ClientToolCall() | QuestionChanged() as waits:
+            _fill_wait(answer, conversion, conversation_id, waits)
         case UsageChanged() | ModeChanged() | ConversationUpdated():
             pass
         case ContextWarning(used_tokens=used, window_tokens=window):
@@ -96,6 +97,16 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
             answer.run_stopped.CopyFrom(_run_stopped(conversation_id, stop))
         case ToolTreeReaped() as reaped:
             answer.tool_tree_reaped.CopyFrom(_reaped(reaped))
+
+
+def _fill_wait(
+    answer: v1.Event, conversion: ConversionContext, conversation_id: str, waits: ClientToolCall | QuestionChanged
+) -> None:
+    """Fill in where a call is that waits for a client, or what one asks a person."""
+    if isinstance(waits, ClientToolCall):
+        answer.client_tool_call_changed.CopyFrom(client_tool_call(conversion, waits))
+    else:
+        answer.question_changed.question.CopyFrom(question(conversation_id, waits))
 
 
 def _retrying(retrying: Retrying) -> v1.Event.Retrying:

@@ -11,8 +11,8 @@ from subprocess import PIPE
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import AgentBusy, McpHttp, McpServer, McpStdio
-from bedrock.errors import McpNotAllowed
+from bedrock import AgentBusy, InvalidArgument, McpHttp, McpServer, McpStdio
+from bedrock.errors import McpNotAllowed, NotFound, UnknownOrDecided
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat, question
@@ -24,7 +24,7 @@ from tests.integration.mcp.authorization import LoginServer, opened
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bedrock import Client
+    from bedrock import Client, Question, Run
 
     from tests.e2e.fake_provider import FakeProvider
 
@@ -52,6 +52,11 @@ def start(servers: Servers, folder: Path, fake_provider: FakeProvider, *ways: st
 def marked(server: ServerProcess) -> list[int]:
     """The processes of MCP servers: they have the operator's variable."""
     return [pid for pid in processes.running(SECRET) if pid != server.pid]
+
+
+def tool_question(run: Run) -> Question:
+    """What a tool asks, which stays open until it is answered or the next event is read."""
+    return within(lambda: next(event.question for event in run if event.question))
 
 
 def tools_known(client: Client) -> None:
@@ -111,6 +116,48 @@ def test_a_tool_that_may_change_something_asks_and_needs_another_mode(
         assert " t." in notices[0].text
         assert "started again" in "".join(part.exchanges[-1].texts)
         chat.assert_valid()
+
+
+def test_what_it_asks_is_answered_by_a_person_and_a_late_answer_says_why_it_is_too_late(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start(start_server, tmp_path, fake_provider)
+    with server.client() as client:
+        tools_known(client)
+        part = fake_provider.part(calls(*[("mcp__t__ask", {})] * 3))
+        chat = Chat(client, part, tmp_path, mode="unrestricted")
+        run = chat.send("Ask me.")
+        first = tool_question(run)
+        assert (first.tool, first.mcp_server, first.message) == ("tools/mcp__t__ask", "t", "Which branch?")
+        assert first.requested_schema is not None
+        assert first.requested_schema["required"] == ["branch"]
+        assert [asked.name for asked in chat.state.questions] == [first.name]
+        assert chat.conversation.tool_question(first.name) == first
+        with client.conversation(chat.name).events() as events:
+            snapshot = within(lambda: next(event.snapshot for event in events if event.snapshot))
+        assert snapshot.pending_questions == (first,)
+        with pytest.raises(InvalidArgument, match="branch"):
+            chat.conversation.answer_question(first, {"branch": 7})
+        assert chat.conversation.answer_question(first, {"branch": "main"}).status == "answered"
+        with pytest.raises(UnknownOrDecided) as late:
+            chat.conversation.answer_question(first, {"branch": "main"})
+        assert late.value.metadata["cause"] == "answered"
+        with pytest.raises(NotFound):
+            chat.conversation.tool_question(first.name)
+        second = tool_question(run)
+        assert chat.conversation.decline_question(second.name.rpartition("/")[2]).status == "declined"
+        third = tool_question(run)
+        chat.conversation.cancel()
+        chat.settle()
+        with pytest.raises(UnknownOrDecided) as late:
+            chat.conversation.decline_question(third)
+        assert late.value.metadata["cause"] == "withdrawn"
+        results = [result for message in chat.conversation.messages() for result in message.tool_results]
+        assert ['"accept"' in results[0].output, '"decline"' in results[1].output] == [True, True]
+        assert results[2].outcome == "cancelled"
+        chat.assert_valid()
+        part.then(calls(("mcp__t__echo", {"text": "on"})), says("On."))
+        assert chat.ask("Go on.") == "On.", "the server goes on"
 
 
 def test_a_cancel_ends_the_call_with_one_result_and_the_server_goes_on(

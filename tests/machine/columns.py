@@ -30,6 +30,7 @@ from actors.core.states import (
     LlmRequesting,
     PendingAgent,
     Phase,
+    Question,
     State,
     ToolExecuting,
     ToolPhase,
@@ -105,6 +106,12 @@ def executing(books: Ledger, *calls: ToolUse, phase: ToolPhase = ToolPhase.RUNNI
     return ToolExecuting(books, calls[0].id, rest, (), calls, XID, attempt, phase)
 
 
+def asking(books: Ledger) -> ToolExecuting:
+    """Execution 5, which asks a person question 1."""
+    question = Question(1, 1, "files", "Which one?", NOW, NOW + 60_000, "{}")
+    return replace(executing(replace(books, questions=1), BASH_1, BASH_2), questions=(question,), asked=1)
+
+
 def agent(number: int) -> PendingAgent:
     """Sub-agent a1, a2, … at its task."""
     return PendingAgent(f"{CONVERSATION}-a{number}", number - 1, f"task {number}", NOW + 60_000)
@@ -138,6 +145,7 @@ def parent_columns() -> tuple[Column, ...]:
         "ToolExec(upgrade)": executing(books, UPGRADE_1),
         "ToolExec/backoff": executing(books, READ_1, phase=ToolPhase.BACKOFF, attempt=2),
         "ToolExec(client)": replace(executing(books, FIND_1, BASH_2), deadline=NOW + 60_000),
+        "ToolExec(asks)": asking(books),
         "AwaitSub": AwaitingSubAgents(spawned, (agent(1), agent(2)), (), "t1", ("t2",), (BASH_1, BASH_2)),
         "AwaitSub(last)": AwaitingSubAgents(spawned, (agent(1),), (_reported(2),), "t1", (), (BASH_1,)),
         "AwaitSub(cmd,last)": AwaitingSubAgents(spawned, (agent(1),), (_reported(2),)),

@@ -20,6 +20,8 @@ from actors.core.content import (
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
+    AnswerTool,
+    AwaitAnswer,
     AwaitToolResult,
     CancelSubAgents,
     Effect,
@@ -46,6 +48,7 @@ from actors.core.notifications import (
     MessageAdded,
     ModeChanged,
     Notification,
+    QuestionChanged,
     QueueChanged,
     Retrying,
     RunStop,
@@ -159,6 +162,10 @@ def effect_text(effect: Effect) -> str:
             return f"ExecuteTool({effect.tool_use_id}, {effect.execution_id})"
         case AwaitToolResult():
             return f"AwaitToolResult({effect.tool_use_id}, {effect.execution_id})"
+        case AwaitAnswer():
+            return f"AwaitAnswer({effect.tool_use_id}, {effect.execution_id}, {effect.place})"
+        case AnswerTool():
+            return f"AnswerTool({effect.tool_use_id}, {effect.execution_id}, {effect.place}, {effect.status.value})"
         case AbortTool():
             return f"AbortTool({effect.tool_use_id}, {effect.execution_id})"
         case ScheduleRetry():
@@ -264,6 +271,8 @@ def _notification(data: Notification) -> str:
             return f"ApprovalRequested {data.call.id}"
         case ApprovalResolved():
             return f"ApprovalResolved {data.tool_use_id} {data.decision.value}"
+        case QuestionChanged():
+            return f"QuestionChanged {data.question.number} {data.status.value}"
         case ClientToolCall():
             return f"ClientToolCall {data.call.id} {data.status.value}"
         case SubAgents():

@@ -15,7 +15,9 @@ from actors.core.context import Budget, ConvContext, Mode
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import (
     AgentsSpawned,
+    AnswerQuestion,
     ApprovalResponse,
+    AskQuestion,
     BeginLlm,
     CancelTimeout,
     Event,
@@ -26,6 +28,7 @@ from actors.core.events import (
     LlmStreamChunk,
     LlmStreamStarted,
     PromoteFollowUp,
+    QuestionOver,
     Restart,
     RetryTimeout,
     SetMode,
@@ -214,6 +217,20 @@ ROWS: dict[str, Row] = {
     "ToolDeadline match": _events(lambda state: ToolDeadline(AT, "t1", XID)),
     "ToolDeadline, stale id": _events(
         lambda state: ToolDeadline(AT, "t1", XID - 1), lambda state: ToolDeadline(AT, "t9", XID)
+    ),
+    "AskQuestion match": _events(lambda state: AskQuestion(AT, "t1", XID, 2, "files", "And then?", 60_000)),
+    "AskQuestion, stale id or repeated": _events(
+        lambda state: AskQuestion(AT, "t1", XID - 1, 2, "files", "And then?", 60_000),
+        lambda state: AskQuestion(AT, "t1", XID, 0, "files", "And then?", 60_000),
+    ),
+    "AnswerQuestion 1": _events(lambda state: AnswerQuestion(AT, 1, True, "{}")),
+    "AnswerQuestion 1, declined": _events(lambda state: AnswerQuestion(AT, 1, False)),
+    "AnswerQuestion other question": _events(lambda state: AnswerQuestion(AT, 9, True, "{}")),
+    "QuestionOver, timed out": _events(lambda state: QuestionOver(AT, "t1", XID, 1, timed_out=True)),
+    "QuestionOver, dropped": _events(lambda state: QuestionOver(AT, "t1", XID, 1, timed_out=False)),
+    "QuestionOver, stale id": _events(
+        lambda state: QuestionOver(AT, "t1", XID - 1, 1, timed_out=True),
+        lambda state: QuestionOver(AT, "t1", XID, 9, timed_out=True),
     ),
     "SubAgentResult known": _events(lambda state: SubAgentResult(AT, f"{CONVERSATION}-a1", AgentSucceeded("result 1"))),
     "SubAgentResult unknown/dup": _events(

@@ -11,7 +11,9 @@ from actors.core.context import ConvContext, Mode
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import (
     AgentsSpawned,
+    AnswerQuestion,
     ApprovalResponse,
+    AskQuestion,
     BeginLlm,
     CancelTimeout,
     Event,
@@ -24,6 +26,7 @@ from actors.core.events import (
     LlmStreamStarted,
     McpRestarted,
     PromoteFollowUp,
+    QuestionOver,
     Restart,
     RetryTimeout,
     SetMode,
@@ -68,6 +71,7 @@ from actors.core.states import (
     Notice,
     PendingAgent,
     Phase,
+    Question,
     QueuedInput,
     State,
     ToolExecuting,
@@ -117,6 +121,7 @@ def a_ledger(tape: Tape, context: ConvContext, *, live: bool = True) -> Ledger:
         aside_usage=Usage(tape.pick((0, 5_000))),
         run_usage=Usage(tape.pick((100, 3_000))),
         output_schema="" if sub_agent else tape.pick(("", "", "{}")),
+        questions=0 if sub_agent else 2,
     )
 
 
@@ -154,7 +159,11 @@ def _tool_executing(tape: Tape, context: ConvContext) -> State:
     attempt = 1 + tape.number(context.limits.max_attempts - 1)
     phase = tape.pick((ToolPhase.RUNNING, ToolPhase.BACKOFF)) if attempt > 1 else ToolPhase.RUNNING
     ledger = a_ledger(tape, context)
-    return ToolExecuting(ledger, current, remaining, done, calls, EXECUTION, attempt, phase)
+    asks = tape.pick((0, 0, 1, 2)) if phase is ToolPhase.RUNNING and not context.is_sub_agent else 0
+    questions = tuple(Question(number, number, "files", "which?", 300, 9_000) for number in range(1, asks + 1))
+    return ToolExecuting(
+        ledger, current, remaining, done, calls, EXECUTION, attempt, phase, questions=questions, asked=asks
+    )
 
 
 def _awaiting_sub_agents(tape: Tape, context: ConvContext) -> State:
@@ -255,6 +264,7 @@ def a_command(tape: Tape) -> Event:
         StartSubAgent(600, "new", "do it"),
         SetMode(600, tape.pick(tuple(Mode)), tape.pick(((), ("t-x-0",), ("t-x-1", "t-none")))),
         SubmitToolResult(600, tape.pick(("t-x-0", "t-x-1", "t-none")), ToolSuccess("t", "sent")),
+        AnswerQuestion(600, tape.pick((0, 1, 2)), tape.pick((True, False)), "{}"),
         WithdrawMessage(600, tape.pick(("s0", "f0", "f1", "nobody"))),
     )
     return tape.pick(commands)
@@ -286,6 +296,8 @@ def an_outcome(tape: Tape, *, mine: bool) -> Event:
         AgentsSpawned(600, *execution, some_tasks(tape)),
         ToolRetryTimeout(600, *execution, tape.pick((2, 3))),
         ToolDeadline(600, *execution),
+        AskQuestion(600, *execution, tape.pick((1, 3)), "files", "which?", 60_000),
+        QuestionOver(600, *execution, tape.pick((1, 2)), tape.pick((True, False))),
         SubAgentResult(600, agent, ended),
         SubAgentTimeout(600, agent),
         CancelTimeout(600, f"c:{RUN}" if mine else tape.pick((f"c:{RUN - 1}", f"d:{RUN}"))),

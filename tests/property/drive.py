@@ -25,7 +25,9 @@ from actors.core.effects import ExecuteTool, RequestContinuation, RequestLlm, Sp
 from actors.core.errors import ErrorKind, LlmFailure, Reason
 from actors.core.events import (
     AgentsSpawned,
+    AnswerQuestion,
     ApprovalResponse,
+    AskQuestion,
     Event,
     InternalFault,
     LlmAborted,
@@ -34,6 +36,7 @@ from actors.core.events import (
     LlmStreamChunk,
     LlmStreamStarted,
     McpRestarted,
+    QuestionOver,
     Restart,
     SetMode,
     SpawnSubAgents,
@@ -308,6 +311,42 @@ def client_answers(world: World, tape: Tape) -> None:
     check("I44 a late or second answer is refused", late is Reason.UNKNOWN_OR_DECIDED, answer, late)
 
 
+def a_question(world: World, tool: ExecuteTool, tape: Tape) -> AskQuestion:
+    """The next question of the tool that runs."""
+    place = world.state.asked + 1 if isinstance(world.state, ToolExecuting) else 1
+    form = tape.pick(("{}", ""))
+    address = "" if form else "https://example.com/"
+    return AskQuestion(world.now, tool.tool_use_id, tool.execution_id, place, "files", "which?", 60_000, form, address)
+
+
+def tool_goes_on(world: World, tool: ExecuteTool, tape: Tape) -> None:
+    """The tool that runs ends, or asks a person, who answers, or does not."""
+    if world.context.is_sub_agent:
+        world.deliver(of_tool(world, tool, tape))
+        return
+    match tape.pick(("ends", "ends", "ends", "asks", "goes on")):
+        case "asks" if len(world.asking) < 3:
+            world.deliver(a_question(world, tool, tape))
+        case "goes on" if world.asking:
+            person_answers(world, tool, tape)
+        case _:
+            world.deliver(of_tool(world, tool, tape))
+
+
+def person_answers(world: World, tool: ExecuteTool, tape: Tape) -> None:
+    """A question is answered or declined, its time is over, or its tool drops it; then an answer is too late."""
+    assert isinstance(world.state, ToolExecuting)
+    question = tape.pick(world.state.questions)
+    answer = AnswerQuestion(world.now, question.number, tape.pick((True, False)), "{}")
+    if tape.one_in(3):
+        identity = tool.tool_use_id, tool.execution_id, question.place
+        world.deliver(QuestionOver(world.now, *identity, timed_out=tape.pick((True, False))))
+    else:
+        check("an answer that is waited for counts", world.apply(answer) is True, answer)
+    late = world.apply(replace(answer, at=world.now))
+    check("I45 a late or second answer is refused", late is Reason.UNKNOWN_OR_DECIDED, answer, late)
+
+
 def some_tasks(tape: Tape) -> tuple[AgentTask, ...]:
     count = tape.pick((2, 1, 3, 0))
     turns = tape.pick((2, 1, 20))
@@ -347,7 +386,7 @@ def progress(world: World, tape: Tape) -> None:
     if world.request:
         world.deliver(of_request(world, world.request, tape))
     elif world.tool:
-        world.deliver(of_tool(world, world.tool, tape))
+        tool_goes_on(world, world.tool, tape)
     elif world.wait:
         client_answers(world, tape)
     elif world.agents:
@@ -438,7 +477,7 @@ def stray(world: World, tape: Tape) -> None:
         event = of_request(world, world.request, tape)
         event = _wrong(event, tape, request_id=(f"{world.context.conversation_id}:r99", ""), attempt=(9, 0))
     elif world.tool:
-        event = of_tool(world, world.tool, tape)
+        event = of_tool(world, world.tool, tape) if tape.one_in(2) else a_question(world, world.tool, tape)
         later = world.tool.execution_id + 1
         event = _wrong(event, tape, tool_use_id=("t-none", ""), execution_id=(later - 2, later))
     elif world.wait:
@@ -505,6 +544,7 @@ def command(world: World, tape: Tape) -> None:
         ApprovalResponse(at, tape.pick(("t-none", "")), approve=True),
         StartSubAgent(at, world.new_id("m"), "again"),
         of_client(world, tape.pick(("t-none", "")), tape),
+        AnswerQuestion(at, tape.pick((0, 99)), accept=True),
     )
     world.apply(tape.pick(commands))
 

@@ -39,6 +39,7 @@ from actors.core.effects import (
 )
 from actors.core.errors import ErrorKind
 from actors.core.events import (
+    AnswerQuestion,
     Event,
     InternalFault,
     LlmResponse,
@@ -59,6 +60,7 @@ from actors.core.notifications import (
     Fate,
     MessageAdded,
     Notification,
+    QuestionChanged,
     QueueChanged,
     RunStop,
     StateChanged,
@@ -81,7 +83,9 @@ from actors.core.states import (
     Failed,
     Idle,
     LlmRequesting,
+    PastQuestion,
     Phase,
+    QuestionStatus,
     State,
     ToolExecuting,
     ToolPhase,
@@ -152,6 +156,8 @@ class Laws:
         self.parent_told = 0
         self.awaited: ClientToolCall | None = None
         """The call whose result a client was asked for."""
+        self.asked: dict[int, QuestionChanged] = {}
+        """The questions of tools that wait for a person."""
         self.cut_off = False
         """A run was cancelled or cut off by a restart, and the agent has not been told."""
 
@@ -377,6 +383,8 @@ class Laws:
                 check("C16 since when it is asked", told.since == step.event.at, told, step.event)
             case ClientToolCall():
                 self._client_call(told, step)
+            case QuestionChanged():
+                self._question(told, step)
             case _:
                 pass
 
@@ -397,6 +405,21 @@ class Laws:
             CallStatus.WITHDRAWN: (ToolOutcome.CANCELLED, ToolOutcome.ERROR),
         }
         check("I44 the result says how", result.outcome in expected[told.status], told, result)
+
+    def _question(self, told: QuestionChanged, step: Step) -> None:
+        """A question is asked once, by the call that runs, and ends once, at the latest with its call."""
+        number = told.question.number
+        if told.status is QuestionStatus.PENDING:
+            self._use(f"question {number}")
+            check("C59 sub-agents ask nobody", not self.sub_agent, told)
+            self.asked[number] = told
+            return
+        asked = self.asked.pop(number, None)
+        check("I45 what ends had been asked", asked == replace(told, status=QuestionStatus.PENDING), told, asked)
+        answered = told.status in (QuestionStatus.ANSWERED, QuestionStatus.DECLINED)
+        check("I45 who ends it", answered == isinstance(step.event, AnswerQuestion), told, step.event)
+        past = step.new_state.ledger.past_questions[-1:]
+        check("C60 how it ended is remembered", past == (PastQuestion(number, told.status),) or not answered, past)
 
     def _queue(self, told: QueueChanged) -> None:
         """Keep the order of follow-ups, and the fates of messages that do not run."""

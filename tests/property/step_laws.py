@@ -206,7 +206,7 @@ def _parent_is_told(before: State, context: ConvContext, after: State, effects: 
 
 
 def _counters_grow(before: State, after: State) -> None:
-    for counter in ("run", "req", "xid", "seq", "agents", "turns"):
+    for counter in ("run", "req", "xid", "seq", "agents", "turns", "questions"):
         check("I18 counters only grow", getattr(before.ledger, counter) <= getattr(after.ledger, counter), counter)
 
 

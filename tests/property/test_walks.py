@@ -26,9 +26,14 @@ REQUESTS = {
 }
 TOOLS = {"ToolExecuting running", "ToolExecuting backoff"}
 EFFECTS = set("PersistMessage PersistState RequestLlm AbortLlm ExecuteTool AbortTool ScheduleRetry".split())
-PARENT_EFFECTS = set("PersistMode AwaitToolResult RequestContinuation SpawnSubAgent CancelSubAgents StartTimer".split())
+PARENT_EFFECTS = set(
+    """PersistMode AwaitToolResult AwaitAnswer AnswerTool RequestContinuation SpawnSubAgent CancelSubAgents
+    StartTimer""".split()
+)
 TOLD = set("StateChanged TextDelta StreamDiscarded Retrying UsageChanged ContextWarning RunStop".split())
-PARENT_TOLD = set("QueueChanged ApprovalRequested ApprovalResolved ClientToolCall SubAgents ModeChanged".split())
+PARENT_TOLD = set(
+    """QueueChanged ApprovalRequested ApprovalResolved ClientToolCall QuestionChanged SubAgents ModeChanged""".split()
+)
 ERRORS = set("network rate_limit server_error timed_out auth invalid_request content_filter unknown".split())
 STOPS = {f"run-stop error {kind}" for kind in (*ERRORS, "context_exhausted")} | {
     "run-stop completed",

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from actors.core.effects import (
     AbortLlm,
     AbortTool,
+    AnswerTool,
+    AwaitAnswer,
     AwaitToolResult,
     CancelSubAgents,
     Effect,
@@ -30,11 +32,14 @@ from actors.core.effects import (
 )
 from actors.core.errors import InvalidTransition, Reason, Rejected
 from actors.core.events import (
+    AnswerQuestion,
     ApprovalResponse,
+    AskQuestion,
     CancelTimeout,
     Event,
     LlmStreamChunk,
     LlmStreamStarted,
+    QuestionOver,
     Restart,
     RetryTimeout,
     SetMode,
@@ -49,7 +54,7 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
-from actors.core.notifications import CallStatus, ClientToolCall, RunStop
+from actors.core.notifications import CallStatus, ClientToolCall, QuestionChanged, RunStop
 from actors.core.states import (
     QUIET,
     TERMINAL,
@@ -61,6 +66,7 @@ from actors.core.states import (
     Idle,
     LlmRequesting,
     Phase,
+    QuestionStatus,
     State,
     ToolExecuting,
     ToolPhase,
@@ -81,6 +87,7 @@ COMMANDS = (
     StartSubAgent,
     SetMode,
     SubmitToolResult,
+    AnswerQuestion,
     WithdrawMessage,
 )
 """Commands that may be refused; UserCancel never is."""
@@ -106,6 +113,8 @@ class World:
         self.tool: ExecuteTool | None = None
         self.wait: AwaitToolResult | None = None
         """The call that a client may answer."""
+        self.asking: dict[int, AwaitAnswer] = {}
+        """What the tool asks a person, by its place among the questions of the call."""
         self.agents: dict[str, SpawnSubAgent] = {}
         self.dead: list[Request | ExecuteTool | SpawnSubAgent] = []
         """Aborted, but perhaps not silent yet."""
@@ -219,7 +228,9 @@ class World:
         if request and outcome and identity == (request.request_id, request.attempt):
             self.request = None
         execution = getattr(event, "tool_use_id", None), getattr(event, "execution_id", None)
-        if tool and execution == (tool.tool_use_id, tool.execution_id):
+        if isinstance(event, (AskQuestion, QuestionOver)):
+            pass  # the tool goes on
+        elif tool and execution == (tool.tool_use_id, tool.execution_id):
             self.tool = None
         if agent_id := getattr(event, "agent_id", None):
             ended = self.agents.pop(agent_id, None)
@@ -260,6 +271,20 @@ class World:
             case NotifyClient(data=ClientToolCall() as told) if told.status is not CallStatus.PENDING:
                 check("I44 what ends is what waits", self.wait and self.wait.tool_use_id == told.call.id, told)
                 self.wait = None
+            case AwaitAnswer():
+                named = self.tool and (self.tool.tool_use_id, self.tool.execution_id)
+                check("C59 the tool that runs asks", named == (effect.tool_use_id, effect.execution_id), effect)
+                check("C59 a question is asked once", effect.place not in self.asking, effect)
+                self.asking[effect.place] = effect
+                identity = effect.tool_use_id, effect.execution_id, effect.place
+                self.timers.append(QuestionOver(0, *identity, timed_out=True))
+            case AnswerTool():
+                asked = self.asking.get(effect.place)
+                known = asked and (asked.tool_use_id, asked.execution_id) == (effect.tool_use_id, effect.execution_id)
+                check("I45 the tool that asked is told", known, effect, asked)
+            case NotifyClient(data=QuestionChanged() as told) if told.status is not QuestionStatus.PENDING:
+                check("I45 what ends is what was asked", told.question.place in self.asking, told)
+                del self.asking[told.question.place]
             case AbortTool():
                 check("an abort names what is in flight", self.tool, effect)
                 assert self.tool
@@ -299,6 +324,7 @@ class World:
         """What the state waits for is in flight, and nothing else is: so every wait ends, and I25."""
         state = self.state
         request = tool = wait = None
+        asked: tuple[tuple[int, int], ...] = ()
         agents: set[str] = set()
         match state:
             case LlmRequesting() | AwaitingContinuation() if state.phase is Phase.BACKOFF:
@@ -314,6 +340,10 @@ class World:
                 check("a wait for a client has its timer", deadline in self.timers, state)
             case ToolExecuting():
                 tool = (state.current_tool_id, state.execution_id)
+                asked = tuple((question.place, question.deadline) for question in state.questions)
+                for place, _ in asked:
+                    over = QuestionOver(0, *tool, place, timed_out=True)
+                    check("a question has its timer", over in self.timers, state)
             case AwaitingSubAgents():
                 agents = set(state.pending_ids)
             case Cancelling():
@@ -329,6 +359,8 @@ class World:
         check("I25 the request in flight is the one waited for", flight == request, flight, state)
         running = self.tool and (self.tool.tool_use_id, self.tool.execution_id)
         check("I25 the tool in flight is the one waited for", running == tool, running, state)
+        questions = tuple((question.place, question.deadline) for question in self.asking.values())
+        check("I25 the questions that wait are the tool's that runs", questions == asked, questions, state)
         check("I25 the client's call is the one waited for", self.wait == wait, self.wait, state)
         check(
             "I25 the sub-agents at work are those waited for", self.agents.keys() == agents, self.agents.keys(), state

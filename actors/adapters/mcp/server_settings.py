@@ -29,6 +29,7 @@ _TYPES: Mapping[str, Any] = {
     "enabled": bool,
     "connect_seconds": float,
     "call_seconds": float,
+    "question_seconds": float,
 }
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
 """Keys of `oauth`, and of `login`."""
@@ -79,7 +80,9 @@ class McpServer(Struct, frozen=True, kw_only=True):
     connect_seconds: float = 60.0
     """Time limit for the start of the program and the first exchange."""
     call_seconds: float = 300.0
-    """Time limit of a call."""
+    """Time limit of a call; it stands still while a person is asked."""
+    question_seconds: float = 300.0
+    """How long a person has to answer what the server asks in the middle of a call. 0: it may not ask."""
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r})"
@@ -131,8 +134,10 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
     for key in ("connect_seconds", "call_seconds"):
         if not 1 <= given.get(key, 1) <= 86_400:
             raise ValueError(f"{where}.{key}: must be between 1 and 86400 seconds")
+    if not 0 <= given.get("question_seconds", 0) <= 86_400:
+        raise ValueError(f"{where}.question_seconds: must be between 0 and 86400 seconds")
     read_only = given.get("read_only", False)
-    times = {key: given[key] for key in ("connect_seconds", "call_seconds") if key in given}
+    times = {key: given[key] for key in ("connect_seconds", "call_seconds", "question_seconds") if key in given}
     return McpServer(
         name=name,
         command=command,

@@ -376,7 +376,7 @@ class McpTool:
             return _error(refusal)
         try:
             session = self._hub.session(self._key, self._server, context)
-            calling = session.call(self._tool, dict(arguments), context.on_output, context.trace_parent)
+            calling = session.call(self._tool, dict(arguments), context)
         except (ServerError, RuntimeError) as error:
             return _error(str(error))
 

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.mcp import tool_listing
+from actors.adapters.mcp.elicitation import Call, put_to_person
 from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxUnavailableError, ServiceStreams
 from actors.ports.mcp import McpState
 
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
     import anyio
     from mcp import Client
-    from mcp_types import CallToolResult
+    from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
 
     from actors.adapters.mcp.login.kept_logins import KeptLogins
     from actors.adapters.mcp.loop_thread import LoopThread
     from actors.adapters.mcp.server_settings import McpServer
     from actors.core.context import Mode
-    from actors.ports import RunningProcess, Sandbox
+    from actors.ports import RunningProcess, Sandbox, ToolContext
     from actors.ports.models import ToolSpec
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,9 @@ ERROR_BYTES = 2048
 
 ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
 """The states in which a connection is over."""
+
+MAX_QUESTIONS = 100
+"""More than a call can ask a person: the library's own time limit must not come before that of the call."""
 
 LIMITS = ProcessLimits()
 """Those of a tool call, without a wall clock."""
@@ -96,8 +100,8 @@ class Session:
         self._process: RunningProcess | None = None
         self._stopping = self._killing = False
         self._client: Client | None = None
-        self._running = 0
-        """Calls that have begun and not ended."""
+        self._calls: list[Call] = []
+        """Calls that have begun and not ended: one, and those before it that were cancelled only just now."""
         self._activity = 0
         """Counts the begin and the end of each call, so that time without one can be told."""
         self._words = b""
@@ -116,15 +120,13 @@ class Session:
         """Return whether it could not connect, and learned that after `when`, in monotonic seconds. Any thread."""
         return bool(self.error) and not self.served and self.failed_at > when
 
-    def call(
-        self, tool: str, arguments: dict[str, Any], on_progress: Callable[[str], None], trace_parent: str = ""
-    ) -> Future[CallToolResult]:
+    def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Future[CallToolResult]:
         """Call a tool. Cancelling the future cancels the call at the server, which goes on. Any thread.
 
-        `on_progress` is called with what the server says meanwhile; the server gets a `trace_parent` as metadata. The
+        `context` is told what the server says meanwhile, and asked what the server wants to know from a person. The
         future raises ServerError. Raises RuntimeError at shutdown.
         """
-        return self._loop.run(self._call(tool, arguments, on_progress, trace_parent))
+        return self._loop.run(self._call(tool, arguments, context))
 
     def stop(self) -> None:
         """End the connection; what a program has started is killed now. Any thread; never blocks; idempotent."""
@@ -188,6 +190,7 @@ class Session:
             client_info=Implementation(name="bedrock", version="1"),
             read_timeout_seconds=self.server.connect_seconds,
             message_handler=on_message,
+            elicitation_callback=self._asked if self.server.question_seconds else None,
         )
         self._client = await stack.enter_async_context(client)
         self.tools = await tool_listing.tools_of(self._client, self.server)
@@ -277,7 +280,7 @@ class Session:
                 async with asyncio.timeout(self._idle_seconds):
                     await self._over.wait()
             except TimeoutError:
-                if activity == self._activity and not self._running:
+                if activity == self._activity and not self._calls:
                     self._stopping = True
                     return
 
@@ -316,9 +319,13 @@ class Session:
             self._settled.set_result(None)
         self._changed(self)
 
-    async def _call(
-        self, tool: str, arguments: dict[str, Any], on_progress: Callable[[str], None], trace_parent: str
-    ) -> CallToolResult:
+    async def _asked(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        """Put what the server asks to a person. It does not say by which call: tools run one at a time."""
+        del context  # the library's signature
+
+        return await put_to_person(self.server, self._calls[-1] if self._calls else None, params)
+
+    async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> CallToolResult:
         from mcp import MCPError  # noqa: PLC0415 -- see _live
 
         assert self._settled is not None  # noqa: S101 -- tasks begin in order, and _live before any call
@@ -328,14 +335,15 @@ class Session:
             raise ServerError(f"The MCP server {self.server.name} is down: {self.error or 'it was stopped'}.")
 
         async def show(progress: float, total: float | None, message: str | None) -> None:
-            on_progress(message or (f"{progress:g} of {total:g}" if total else f"{progress:g}"))
+            context.on_output(message or (f"{progress:g} of {total:g}" if total else f"{progress:g}"))
 
-        self._running += 1
+        call = Call(context.ask, self.server.call_seconds)
+        self._calls.append(call)
         self._activity += 1
         try:
-            async with asyncio.timeout(self.server.call_seconds):
-                beyond = 2 * self.server.call_seconds  # the library's own limit must not come first
-                meta: Any = {"traceparent": trace_parent} if trace_parent else None
+            async with call.limit:
+                beyond = 2 * self.server.call_seconds + MAX_QUESTIONS * self.server.question_seconds
+                meta: Any = {"traceparent": context.trace_parent} if context.trace_parent else None
                 return await client.call_tool(tool, arguments, beyond, show, meta=meta)
         except TimeoutError:
             raise ServerError(
@@ -348,7 +356,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 -- e.g. an answer that is none
             raise ServerError(f"The MCP server {self.server.name} failed: {reason_of(error)}.") from None
         finally:
-            self._running -= 1
+            self._calls.remove(call)
             self._activity += 1
 
 

@@ -90,7 +90,8 @@ async def http_transport(
         )
     elif server.login is not None and logins is not None:
         auth = _LoginAuth(server.name, logins, on_refusal, on_needs_login)
-    timeout = httpx2.Timeout(server.connect_seconds, read=max(server.connect_seconds, server.call_seconds))
+    silence = max(server.connect_seconds, server.call_seconds) + server.question_seconds
+    timeout = httpx2.Timeout(server.connect_seconds, read=silence)
     client = httpx2.AsyncClient(
         headers=dict(server.headers), timeout=timeout, auth=auth, event_hooks={"response": [look]}
     )

@@ -9,11 +9,13 @@ import msgspec
 from actors.conversation.commands import creation, new_conversations, replies, rule_changes, settings
 from actors.conversation.commands.client_answers import late_answer
 from actors.conversation.commands.idempotency import command_record, known_command
+from actors.conversation.commands.question_answers import filled_in
 from actors.core.approval.approval_rules import ApprovalRule
 from actors.core.content import Delivery
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
 from actors.core.events import (
+    AnswerQuestion,
     ApprovalResponse,
     McpRestarted,
     SetMode,
@@ -24,12 +26,14 @@ from actors.core.events import (
     UserMessage,
     WithdrawMessage,
 )
-from actors.core.notifications import QueueChanged
+from actors.core.notifications import QuestionChanged, QueueChanged
+from actors.core.rules.tool_questions import open_question
 from actors.core.states import QUIET
 from actors.core.steps.approvals import traits_of
 from actors.core.steps.client_tools import waiting_call
 from actors.core.steps.tool_rounds import current_call
 from actors.messages.commands import (
+    AnswerQuestionCommand,
     ArchiveConversationCommand,
     CancelConversationCommand,
     CancelConversationResult,
@@ -99,7 +103,7 @@ class CommandDispatch:
                 return self._send(loaded, request)
             case CancelConversationCommand():
                 return self.cancel(request, cancel_event(request, self._pipeline.now()))
-            case ResolveApprovalCommand() | SubmitToolResultCommand():
+            case ResolveApprovalCommand() | SubmitToolResultCommand() | AnswerQuestionCommand():
                 return self._take_answer(loaded, request)
             case SetModeCommand():
                 return self._change_mode(loaded, request)
@@ -186,12 +190,30 @@ class CommandDispatch:
         return answer
 
     def _take_answer(
-        self, loaded: LoadedConversation, request: ResolveApprovalCommand | SubmitToolResultCommand
+        self,
+        loaded: LoadedConversation,
+        request: ResolveApprovalCommand | SubmitToolResultCommand | AnswerQuestionCommand,
     ) -> object:
         """Carry out the answer of a person to a question, or of a client to a call."""
-        if isinstance(request, ResolveApprovalCommand):
-            return self._resolve(loaded, request)
-        return self._submit(loaded, request)
+        match request:
+            case ResolveApprovalCommand():
+                return self._resolve(loaded, request)
+            case SubmitToolResultCommand():
+                return self._submit(loaded, request)
+            case AnswerQuestionCommand():
+                return self._answer_question(loaded, request)
+
+    def _answer_question(self, loaded: LoadedConversation, request: AnswerQuestionCommand) -> QuestionChanged:
+        known = known_command(self._services.store, self._pipeline.conversation_id, request)
+        if known is not None:
+            return msgspec.json.decode(known.answer, type=QuestionChanged)
+        question = open_question(loaded.record.state, request.number)
+        content = filled_in(question, request) if question is not None else ""
+        unit, at = loaded.begin(), self._pipeline.now()
+        unit.run(AnswerQuestion(at, request.number, request.accept, content))
+        (answer,) = unit.find(QuestionChanged)
+        self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), at))
+        return answer
 
     def _submit(self, loaded: LoadedConversation, request: SubmitToolResultCommand) -> SubmitToolResultResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)

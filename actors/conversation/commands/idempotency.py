@@ -10,6 +10,7 @@ from actors.ports import CommandRecord, ConversationRecord
 
 if TYPE_CHECKING:
     from actors.messages.commands import (
+        AnswerQuestionCommand,
         ContinueConversationCommand,
         CreateApprovalRuleCommand,
         CreatingCommand,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         | ContinueConversationCommand
         | SpawnSubAgentsCommand
         | SubmitToolResultCommand
+        | AnswerQuestionCommand
         | CreateApprovalRuleCommand
     )
     """A command to an existing conversation that may have a request id."""

@@ -55,6 +55,7 @@ from actors.core.steps.tool_rounds import (
     run_next_call,
     start_execution,
     stop_call,
+    withdraw_asked,
 )
 from actors.core.steps.transition_builder import TransitionBuilder
 
@@ -82,6 +83,7 @@ def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridE
         case Restart():
             builder = TransitionBuilder(state, context, event.at)
             interrupt_calls(builder, (state.current_tool_id, *state.remaining_tool_ids))
+            withdraw_asked(builder, state)
             if state.deadline:
                 end_waiting(builder, state, CallStatus.WITHDRAWN)
             return interrupt_run(builder)
@@ -96,7 +98,10 @@ Outcome = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned
 
 
 def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> TransitionResult:
+    if isinstance(event, AgentsSpawned) and context.is_sub_agent:
+        return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
+    withdraw_asked(builder, state)
     match event:
         case ToolComplete():
             return _completed(builder, state, event.result)
@@ -105,8 +110,6 @@ def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> Tran
         case ToolAborted():
             return _completed(builder, state, ToolError(state.current_tool_id, texts.TOOL_ABORTED))
         case AgentsSpawned():
-            if context.is_sub_agent:
-                return ignored(state)
             if not event.agents:
                 return _completed(builder, state, ToolError(state.current_tool_id, texts.NO_TASKS))
             return spawn_agents(builder, event.agents, call=state)
@@ -152,7 +155,8 @@ def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTran
     builder.add_effect(ScheduleRetry(wait, attempt, RetryOf.TOOL, tool_use_id=call_id, execution_id=execution_id))
     failure = LlmFailure(ErrorKind.UNKNOWN, event.message)
     builder.notify(Retrying(attempt, limits.max_attempts, builder.at + wait, failure, tool_use_id=call_id))
-    return builder.finish(replace(state, attempt=attempt, phase=ToolPhase.BACKOFF, retry_at=builder.at + wait))
+    waiting = replace(state, ledger=builder.ledger, questions=(), asked=0, attempt=attempt, phase=ToolPhase.BACKOFF)
+    return builder.finish(replace(waiting, retry_at=builder.at + wait))
 
 
 def _retry(builder: TransitionBuilder, state: ToolExecuting) -> TransitionResult:

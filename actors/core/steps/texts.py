@@ -26,6 +26,14 @@ CANNOT_ASK = NOT_EXECUTED + "it needs approval, and sub-agents cannot ask"
 NOT_OFFERED = NOT_EXECUTED + "this conversation is not offered that tool"
 NOT_IN_MODE = {mode: f"{NOT_EXECUTED}in {mode.value} mode only read-only tools of clients are called" for mode in Mode}
 NO_SUCH_WAIT = "no call of this id waits for an answer"
+NO_SUCH_QUESTION = {
+    "answered": "this question has been answered",
+    "declined": "this question has been declined",
+    "timed_out": "the time to answer this question is over",
+    "withdrawn": "this question was withdrawn: its tool no longer wants an answer",
+    "unknown": "no question of this name waits for an answer",
+}
+"""By how a question ended, or why that is not known."""
 BAD_OUTPUT = NOT_EXECUTED + "submit_output must be the only call in the response"
 OUTPUT_TAKEN = "accepted"
 OUTPUT_MISSING = "there is no value"

@@ -10,8 +10,18 @@ from actors.core.content import ToolError
 from actors.core.context import Mode, Rules
 from actors.core.effects import AbortTool, AwaitToolResult, ExecuteTool
 from actors.core.fsm import ContextState
-from actors.core.notifications import CallStatus, ClientToolCall
-from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason, ToolExecuting, ToolPhase
+from actors.core.notifications import CallStatus, ClientToolCall, QuestionChanged
+from actors.core.states import (
+    MAX_PAST_QUESTIONS,
+    AwaitingLlm,
+    AwaitingToolApproval,
+    LlmReason,
+    PastQuestion,
+    Question,
+    QuestionStatus,
+    ToolExecuting,
+    ToolPhase,
+)
 from actors.core.steps import texts
 from actors.core.steps.approvals import Verdict, judge, left_out, traits_of
 from actors.core.steps.tool_results import add_result, skipped_result
@@ -118,6 +128,7 @@ def _refusal(context: ConvContext, call: ToolUse, refused: tuple[str, ...]) -> T
 
 def stop_call(builder: TransitionBuilder, state: ToolExecuting) -> None:
     """Stop the current call: kill its processes, or tell clients that its answer is no longer waited for."""
+    withdraw_asked(builder, state)
     if state.deadline:
         end_waiting(builder, state, CallStatus.WITHDRAWN)
     elif state.phase is ToolPhase.RUNNING:
@@ -127,6 +138,19 @@ def stop_call(builder: TransitionBuilder, state: ToolExecuting) -> None:
 def end_waiting(builder: TransitionBuilder, state: ToolExecuting, status: CallStatus) -> None:
     """Tell clients how the wait for their answer to the current call ended."""
     builder.notify(ClientToolCall(current_call(state), status, state.deadline))
+
+
+def withdraw_asked(builder: TransitionBuilder, state: ToolExecuting) -> None:
+    """Withdraw all questions of the current call, which ends or begins again."""
+    for question in state.questions:
+        end_question(builder, state, question, QuestionStatus.WITHDRAWN)
+
+
+def end_question(builder: TransitionBuilder, state: ToolExecuting, question: Question, status: QuestionStatus) -> None:
+    """Tell clients how a question of the current call ended, and remember it."""
+    past = (*builder.ledger.past_questions, PastQuestion(question.number, status))[-MAX_PAST_QUESTIONS:]
+    builder.ledger = replace(builder.ledger, past_questions=past)
+    builder.notify(QuestionChanged(current_call(state), question, status))
 
 
 def complete_call(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:

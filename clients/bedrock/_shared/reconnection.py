@@ -37,6 +37,7 @@ READS = frozenset(
         v1.GetConversationRequest,
         v1.GetMessageRequest,
         v1.GetModelRequest,
+        v1.GetQuestionRequest,
         v1.GetRequestCycleRequest,
         v1.GetServerInfoRequest,
         v1.GetToolRequest,

@@ -17,7 +17,7 @@ from bedrock._shared.enum_names import enum_name, enum_value, resource_name
 from bedrock._shared.wrapper import check_list, new_message
 from bedrock.catalog import McpServer
 from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
-from bedrock.states import Approval, ApprovalRule
+from bedrock.states import Approval, ApprovalRule, Question
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -364,6 +364,30 @@ def tool_result(
         request.json.update(json)
     request.images.extend(image_messages(images))
     return request
+
+
+def answer_question(
+    conversation: str, question: Question | str, content: Mapping[str, Any] | None, request_id: str | None
+) -> v1.AnswerQuestionRequest:
+    """Make the request that answers a question, given as object, by its name or its id. Raises TypeError."""
+    request = _to_question(conversation, question, request_id)
+    if content is not None:
+        request.content.CopyFrom(_struct("content", content))
+    return request
+
+
+def decline_question(conversation: str, question: Question | str, request_id: str | None) -> v1.AnswerQuestionRequest:
+    """Make the request that declines a question, given as object, by its name or its id."""
+    request = _to_question(conversation, question, request_id)
+    request.decline = True
+    return request
+
+
+def _to_question(conversation: str, question: Question | str, request_id: str | None) -> v1.AnswerQuestionRequest:
+    name = question if isinstance(question, str) else question.name
+    return v1.AnswerQuestionRequest(
+        name=child_name(conversation, "questions", name), request_id=request_id or new_request_id()
+    )
 
 
 def _struct(name: str, value: Mapping[str, Any]) -> Struct:

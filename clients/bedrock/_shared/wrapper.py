@@ -292,7 +292,7 @@ def _converter(descriptor: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
     if descriptor.message_type is not None and descriptor.message_type.GetOptions().map_entry:
         convert = _conversion(descriptor.message_type.fields_by_name["value"], types[1])
         return lambda values: {key: convert(each) for key, each in values.items()}
-    named = [each for each in types if isinstance(each, type) and each is not NoneType]
+    named = [each for each in types if isinstance(get_origin(each) or each, type) and each is not NoneType]
     return _conversion(descriptor, named[0] if NoneType in types else hint)
 
 

@@ -31,7 +31,7 @@ from bedrock.conversations import (
 from bedrock.errors import NotForkable, NotFound
 from bedrock.messages import Attachment, Message, QueuedMessage
 from bedrock.request_cycles import RequestCycle
-from bedrock.states import Approval, ApprovalRule
+from bedrock.states import Approval, ApprovalRule, Question
 from bedrock.streams import Stream
 
 if TYPE_CHECKING:
@@ -559,6 +559,50 @@ class Conversation:
         )
         response = self._transport.call(self._stub.SubmitToolResult, request, timeout)
         return Message.from_proto(response.message)
+
+    def answer_question(
+        self,
+        question: Question | str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Question:
+        """Answer what a running tool asks a person, as ``question_changed`` events report it.
+
+        Any client may answer; the first answer counts.
+
+        Args:
+            question: The question, its name or its id.
+            content: A value for each field of its form that is filled in. For an address leave it out: to answer
+                means to have visited it.
+            request_id: The id to reuse if this call is repeated; generated if None.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            InvalidArgument: The content does not fit the form; the question still waits.
+            UnknownOrDecided: It does not wait, or no longer; `metadata["cause"]` says why.
+        """
+        request = requests.answer_question(self.name, question, content, request_id)
+        response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
+        return Question.from_proto(response.question)
+
+    def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
+        """Read what a running tool asks a person, by the name or the id of the question.
+
+        Raises NotFound, also if it does not wait any more.
+        """
+        request = v1.GetQuestionRequest(name=requests.child_name(self.name, "questions", name))
+        response = self._transport.call(self._stub.GetQuestion, request, timeout)
+        return Question.from_proto(response.question)
+
+    def decline_question(
+        self, question: Question | str, *, request_id: str | None = None, timeout: float | None = None
+    ) -> Question:
+        """Refuse to answer what a running tool asks; what becomes of the call is up to it. See `answer_question`."""
+        request = requests.decline_question(self.name, question, request_id)
+        response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
+        return Question.from_proto(response.question)
 
     def approval_rules(self, *, timeout: float | None = None) -> Iterator[ApprovalRule]:
         """Iterate over the rules that hold in this conversation: those of the operator, then its own."""

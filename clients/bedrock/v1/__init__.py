@@ -223,6 +223,7 @@ from bedrock.v1.conversation_pb2 import (
     InferenceRound as InferenceRound,
     Message as Message,
     PendingApproval as PendingApproval,
+    Question as Question,
     QueuedMessage as QueuedMessage,
     RequestCycle as RequestCycle,
     ResolutionStep as ResolutionStep,
@@ -232,6 +233,8 @@ from bedrock.v1.conversation_pb2 import (
     ToolResult as ToolResult,
 )
 from bedrock.v1.conversation_service_pb2 import (
+    AnswerQuestionRequest as AnswerQuestionRequest,
+    AnswerQuestionResponse as AnswerQuestionResponse,
     ArchiveConversationRequest as ArchiveConversationRequest,
     ArchiveConversationResponse as ArchiveConversationResponse,
     CancelConversationRequest as CancelConversationRequest,
@@ -262,6 +265,8 @@ from bedrock.v1.conversation_service_pb2 import (
     GetConversationResponse as GetConversationResponse,
     GetMessageRequest as GetMessageRequest,
     GetMessageResponse as GetMessageResponse,
+    GetQuestionRequest as GetQuestionRequest,
+    GetQuestionResponse as GetQuestionResponse,
     GetRequestCycleRequest as GetRequestCycleRequest,
     GetRequestCycleResponse as GetRequestCycleResponse,
     ListApprovalsRequest as ListApprovalsRequest,

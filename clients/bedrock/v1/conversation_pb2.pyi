@@ -430,6 +430,7 @@ class ConversationState(_message.Message):
         REMAINING_COUNT_FIELD_NUMBER: _builtins.int
         COMPLETED_COUNT_FIELD_NUMBER: _builtins.int
         DEADLINE_FIELD_NUMBER: _builtins.int
+        QUESTIONS_FIELD_NUMBER: _builtins.int
         attempt: _builtins.int
         """Its attempt, counted from 1. Only tools that change nothing are ever
         attempted again.
@@ -454,6 +455,10 @@ class ConversationState(_message.Message):
             tools of the server.
             """
 
+        @_builtins.property
+        def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Question]:
+            """What the tool asks a person and waits for, in the order of asking."""
+
         def __init__(
             self,
             *,
@@ -464,10 +469,11 @@ class ConversationState(_message.Message):
             remaining_count: _builtins.int = ...,
             completed_count: _builtins.int = ...,
             deadline: _timestamp_pb2.Timestamp | None = ...,
+            questions: _abc.Iterable[Global___Question] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["current", b"current", "deadline", b"deadline", "retry_time", b"retry_time"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completed_count", b"completed_count", "current", b"current", "deadline", b"deadline", "max_attempts", b"max_attempts", "remaining_count", b"remaining_count", "retry_time", b"retry_time"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "completed_count", b"completed_count", "current", b"current", "deadline", b"deadline", "max_attempts", b"max_attempts", "questions", b"questions", "remaining_count", b"remaining_count", "retry_time", b"retry_time"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -762,6 +768,125 @@ class PendingApproval(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
 Global___PendingApproval: _TypeAlias = PendingApproval  # noqa: Y015
+
+@_typing.final
+class Question(_message.Message):
+    """What a running tool call asks a person: an MCP server can want to know something
+    in the middle of a call (elicitation). The call goes on whatever the answer is;
+    its own time limit stands still meanwhile.
+
+    The words are the server's own, and are not to be trusted blindly. A form is not
+    for secrets: the answer goes to the MCP server, is kept in the conversation's log,
+    and may be shown to the model.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Status:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Question._Status.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATUS_UNSPECIFIED: Question._Status.ValueType  # 0
+        """Never sent."""
+        STATUS_PENDING: Question._Status.ValueType  # 1
+        """It waits: any authorised client may answer it with AnswerQuestion."""
+        STATUS_ANSWERED: Question._Status.ValueType  # 2
+        """It was answered."""
+        STATUS_DECLINED: Question._Status.ValueType  # 3
+        """A person would not answer it."""
+        STATUS_TIMED_OUT: Question._Status.ValueType  # 4
+        """Nobody answered until the deadline: the tool is told so."""
+        STATUS_WITHDRAWN: Question._Status.ValueType  # 5
+        """An answer is no longer wanted: the call ended or was cancelled, the tool took
+        the question back, or the server was restarted.
+        """
+
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper):
+        """Where a question is."""
+
+    STATUS_UNSPECIFIED: Question.Status.ValueType  # 0
+    """Never sent."""
+    STATUS_PENDING: Question.Status.ValueType  # 1
+    """It waits: any authorised client may answer it with AnswerQuestion."""
+    STATUS_ANSWERED: Question.Status.ValueType  # 2
+    """It was answered."""
+    STATUS_DECLINED: Question.Status.ValueType  # 3
+    """A person would not answer it."""
+    STATUS_TIMED_OUT: Question.Status.ValueType  # 4
+    """Nobody answered until the deadline: the tool is told so."""
+    STATUS_WITHDRAWN: Question.Status.ValueType  # 5
+    """An answer is no longer wanted: the call ended or was cancelled, the tool took
+    the question back, or the server was restarted.
+    """
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOOL_USE_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    MCP_SERVER_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REQUESTED_SCHEMA_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name to answer under,
+    `conversations/{conversation}/questions/{question}`.
+    """
+    tool_use_id: _builtins.str
+    """The tool call that asks."""
+    tool: _builtins.str
+    """Its tool, `tools/{tool}`."""
+    mcp_server: _builtins.str
+    """The name of the MCP server."""
+    message: _builtins.str
+    """What it asks. 4096 characters at most."""
+    url: _builtins.str
+    """An address is to be visited, for example to log in. The server of the
+    conversation never visits it. To accept means to have visited it, or to be about
+    to.
+    """
+    status: Global___Question.Status.ValueType
+    """Where the question is."""
+    @_builtins.property
+    def requested_schema(self) -> _struct_pb2.Struct:
+        """A form is to be filled in. A JSON Schema of an object, each of whose
+        `properties` is a text, a number, true or false, or a choice: nothing is nested.
+        """
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was asked."""
+
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """Until when an answer is waited for."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        tool_use_id: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        mcp_server: _builtins.str = ...,
+        message: _builtins.str = ...,
+        requested_schema: _struct_pb2.Struct | None = ...,
+        url: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        status: Global___Question.Status.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline", b"deadline", "request", b"request", "requested_schema", b"requested_schema", "url", b"url"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "deadline", b"deadline", "mcp_server", b"mcp_server", "message", b"message", "name", b"name", "request", b"request", "requested_schema", b"requested_schema", "status", b"status", "tool", b"tool", "tool_use_id", b"tool_use_id", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["requested_schema", "url"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___Question: _TypeAlias = Question  # noqa: Y015
 
 @_typing.final
 class ApprovalRule(_message.Message):

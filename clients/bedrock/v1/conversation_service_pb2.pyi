@@ -624,6 +624,71 @@ class SubmitToolResultResponse(_message.Message):
 Global___SubmitToolResultResponse: _TypeAlias = SubmitToolResultResponse  # noqa: Y015
 
 @_typing.final
+class AnswerQuestionRequest(_message.Message):
+    """The request of AnswerQuestion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    DECLINE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The question, `conversations/{conversation}/questions/{question}`. Required."""
+    decline: _builtins.bool
+    """Whether the person would not answer. The MCP server decides what becomes of the
+    call then.
+    """
+    request_id: _builtins.str
+    """A UUID that makes the call idempotent. May be empty."""
+    @_builtins.property
+    def content(self) -> _struct_pb2.Struct:
+        """What was filled into the form, 64 KiB of text at most: a value for each property of
+        the `requested_schema` that is answered. Unset counts as nothing filled in. Not for
+        a question with a `url`, and not with `decline`.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        content: _struct_pb2.Struct | None = ...,
+        decline: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "decline", b"decline", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerQuestionRequest: _TypeAlias = AnswerQuestionRequest  # noqa: Y015
+
+@_typing.final
+class AnswerQuestionResponse(_message.Message):
+    """The response of AnswerQuestion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def question(self) -> _conversation_pb2.Question:
+        """The question, with its new status."""
+
+    def __init__(
+        self,
+        *,
+        question: _conversation_pb2.Question | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnswerQuestionResponse: _TypeAlias = AnswerQuestionResponse  # noqa: Y015
+
+@_typing.final
 class CancelConversationRequest(_message.Message):
     """The request of CancelConversation."""
 
@@ -952,6 +1017,52 @@ class GetApprovalResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetApprovalResponse: _TypeAlias = GetApprovalResponse  # noqa: Y015
+
+@_typing.final
+class GetQuestionRequest(_message.Message):
+    """The request of GetQuestion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The question, `conversations/{conversation}/questions/{question}`. Required."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQuestionRequest: _TypeAlias = GetQuestionRequest  # noqa: Y015
+
+@_typing.final
+class GetQuestionResponse(_message.Message):
+    """The response of GetQuestion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def question(self) -> _conversation_pb2.Question:
+        """The question, open."""
+
+    def __init__(
+        self,
+        *,
+        question: _conversation_pb2.Question | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQuestionResponse: _TypeAlias = GetQuestionResponse  # noqa: Y015
 
 @_typing.final
 class CreateApprovalRuleRequest(_message.Message):

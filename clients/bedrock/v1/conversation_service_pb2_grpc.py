@@ -174,6 +174,11 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultResponse.FromString,
                 _registered_method=True)
+        self.AnswerQuestion = channel.unary_unary(
+                '/bedrock.v1.ConversationService/AnswerQuestion',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.AnswerQuestionRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.AnswerQuestionResponse.FromString,
+                _registered_method=True)
         self.ListApprovals = channel.unary_unary(
                 '/bedrock.v1.ConversationService/ListApprovals',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalsRequest.SerializeToString,
@@ -183,6 +188,11 @@ class ConversationServiceStub(object):
                 '/bedrock.v1.ConversationService/GetApproval',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.FromString,
+                _registered_method=True)
+        self.GetQuestion = channel.unary_unary(
+                '/bedrock.v1.ConversationService/GetQuestion',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetQuestionRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetQuestionResponse.FromString,
                 _registered_method=True)
         self.CreateApprovalRule = channel.unary_unary(
                 '/bedrock.v1.ConversationService/CreateApprovalRule',
@@ -570,6 +580,22 @@ class ConversationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AnswerQuestion(self, request, context):
+        """Answers or declines what a running tool call asks a person.
+
+        The first answer counts. One that comes too late, twice or to another question
+        changes nothing and is refused with UNKNOWN_OR_DECIDED (ABORTED); `cause` in the
+        metadata of its ErrorInfo says why: `answered`, `declined`, `timed_out`,
+        `withdrawn`, or `unknown` if it never was asked, or too long ago.
+
+        A `content` that does not fit the question's `requested_schema` is
+        INVALID_ARGUMENT, naming the field, and the question still waits. Idempotent by
+        `request_id`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListApprovals(self, request, context):
         """Lists the questions that wait for a person, those of the conversation that has
         waited longest first, those of one response in its order.
@@ -585,6 +611,14 @@ class ConversationServiceServicer(object):
     def GetApproval(self, request, context):
         """Reads a question that waits for a person. One that was answered or withdrawn is
         NOT_FOUND: events tell how it ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQuestion(self, request, context):
+        """Reads what a running tool call asks a person. One that was answered, declined or
+        withdrawn, or whose time is over, is NOT_FOUND: events tell how it ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1022,6 +1056,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.SubmitToolResultResponse.SerializeToString,
             ),
+            'AnswerQuestion': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerQuestion,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.AnswerQuestionRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.AnswerQuestionResponse.SerializeToString,
+            ),
             'ListApprovals': grpc.unary_unary_rpc_method_handler(
                     servicer.ListApprovals,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListApprovalsRequest.FromString,
@@ -1031,6 +1070,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.GetApproval,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.SerializeToString,
+            ),
+            'GetQuestion': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQuestion,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetQuestionRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetQuestionResponse.SerializeToString,
             ),
             'CreateApprovalRule': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateApprovalRule,
@@ -1541,6 +1585,33 @@ class ConversationService(object):
             _registered_method=True)
 
     @staticmethod
+    def AnswerQuestion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/AnswerQuestion',
+            bedrock_dot_v1_dot_conversation__service__pb2.AnswerQuestionRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.AnswerQuestionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListApprovals(request,
             target,
             options=(),
@@ -1584,6 +1655,33 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/GetApproval',
             bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQuestion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/GetQuestion',
+            bedrock_dot_v1_dot_conversation__service__pb2.GetQuestionRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.GetQuestionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -254,6 +254,18 @@ class ConversationServiceStub:
     and without one by its content: the answer that the call has already got is
     accepted again, as a `duplicate`.
     """
+    AnswerQuestion: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.AnswerQuestionRequest, _conversation_service_pb2.AnswerQuestionResponse]
+    """Answers or declines what a running tool call asks a person.
+
+    The first answer counts. One that comes too late, twice or to another question
+    changes nothing and is refused with UNKNOWN_OR_DECIDED (ABORTED); `cause` in the
+    metadata of its ErrorInfo says why: `answered`, `declined`, `timed_out`,
+    `withdrawn`, or `unknown` if it never was asked, or too long ago.
+
+    A `content` that does not fit the question's `requested_schema` is
+    INVALID_ARGUMENT, naming the field, and the question still waits. Idempotent by
+    `request_id`.
+    """
     ListApprovals: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListApprovalsRequest, _conversation_service_pb2.ListApprovalsResponse]
     """Lists the questions that wait for a person, those of the conversation that has
     waited longest first, those of one response in its order.
@@ -265,6 +277,10 @@ class ConversationServiceStub:
     GetApproval: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRequest, _conversation_service_pb2.GetApprovalResponse]
     """Reads a question that waits for a person. One that was answered or withdrawn is
     NOT_FOUND: events tell how it ended.
+    """
+    GetQuestion: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetQuestionRequest, _conversation_service_pb2.GetQuestionResponse]
+    """Reads what a running tool call asks a person. One that was answered, declined or
+    withdrawn, or whose time is over, is NOT_FOUND: events tell how it ended.
     """
     CreateApprovalRule: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateApprovalRuleRequest, _conversation_service_pb2.CreateApprovalRuleResponse]
     """Makes a rule about the tool calls of a conversation, in any state. It holds for
@@ -771,6 +787,18 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     and without one by its content: the answer that the call has already got is
     accepted again, as a `duplicate`.
     """
+    AnswerQuestion: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.AnswerQuestionRequest, _conversation_service_pb2.AnswerQuestionResponse]  # type: ignore[assignment]
+    """Answers or declines what a running tool call asks a person.
+
+    The first answer counts. One that comes too late, twice or to another question
+    changes nothing and is refused with UNKNOWN_OR_DECIDED (ABORTED); `cause` in the
+    metadata of its ErrorInfo says why: `answered`, `declined`, `timed_out`,
+    `withdrawn`, or `unknown` if it never was asked, or too long ago.
+
+    A `content` that does not fit the question's `requested_schema` is
+    INVALID_ARGUMENT, naming the field, and the question still waits. Idempotent by
+    `request_id`.
+    """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListApprovalsRequest, _conversation_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
     """Lists the questions that wait for a person, those of the conversation that has
     waited longest first, those of one response in its order.
@@ -782,6 +810,10 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     GetApproval: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRequest, _conversation_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
     """Reads a question that waits for a person. One that was answered or withdrawn is
     NOT_FOUND: events tell how it ended.
+    """
+    GetQuestion: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetQuestionRequest, _conversation_service_pb2.GetQuestionResponse]  # type: ignore[assignment]
+    """Reads what a running tool call asks a person. One that was answered, declined or
+    withdrawn, or whose time is over, is NOT_FOUND: events tell how it ended.
     """
     CreateApprovalRule: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.CreateApprovalRuleRequest, _conversation_service_pb2.CreateApprovalRuleResponse]  # type: ignore[assignment]
     """Makes a rule about the tool calls of a conversation, in any state. It holds for
@@ -1353,6 +1385,24 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def AnswerQuestion(
+        self,
+        request: _conversation_service_pb2.AnswerQuestionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.AnswerQuestionResponse, _abc.Awaitable[_conversation_service_pb2.AnswerQuestionResponse]]:
+        """Answers or declines what a running tool call asks a person.
+
+        The first answer counts. One that comes too late, twice or to another question
+        changes nothing and is refused with UNKNOWN_OR_DECIDED (ABORTED); `cause` in the
+        metadata of its ErrorInfo says why: `answered`, `declined`, `timed_out`,
+        `withdrawn`, or `unknown` if it never was asked, or too long ago.
+
+        A `content` that does not fit the question's `requested_schema` is
+        INVALID_ARGUMENT, naming the field, and the question still waits. Idempotent by
+        `request_id`.
+        """
+
+    @_abc_1.abstractmethod
     def ListApprovals(
         self,
         request: _conversation_service_pb2.ListApprovalsRequest,
@@ -1374,6 +1424,16 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.GetApprovalResponse, _abc.Awaitable[_conversation_service_pb2.GetApprovalResponse]]:
         """Reads a question that waits for a person. One that was answered or withdrawn is
         NOT_FOUND: events tell how it ended.
+        """
+
+    @_abc_1.abstractmethod
+    def GetQuestion(
+        self,
+        request: _conversation_service_pb2.GetQuestionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.GetQuestionResponse, _abc.Awaitable[_conversation_service_pb2.GetQuestionResponse]]:
+        """Reads what a running tool call asks a person. One that was answered, declined or
+        withdrawn, or whose time is over, is NOT_FOUND: events tell how it ended.
         """
 
     @_abc_1.abstractmethod

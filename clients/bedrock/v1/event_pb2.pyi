@@ -49,6 +49,7 @@ class Event(_message.Message):
         QUEUE_FIELD_NUMBER: _builtins.int
         SUB_AGENTS_FIELD_NUMBER: _builtins.int
         PENDING_CLIENT_TOOL_CALLS_FIELD_NUMBER: _builtins.int
+        PENDING_QUESTIONS_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def conversation(self) -> _conversation_pb2.Conversation:
             """The conversation. Its `revision` is the one that the whole snapshot was
@@ -88,6 +89,10 @@ class Event(_message.Message):
             after the other.
             """
 
+        @_builtins.property
+        def pending_questions(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Question]:
+            """What the tool that runs asks a person, in the order of asking."""
+
         def __init__(
             self,
             *,
@@ -98,10 +103,11 @@ class Event(_message.Message):
             queue: _abc.Iterable[_conversation_pb2.QueuedMessage] | None = ...,
             sub_agents: Global___Event.SubAgentsChanged | None = ...,
             pending_client_tool_calls: _abc.Iterable[Global___Event.ClientToolCallChanged] | None = ...,
+            pending_questions: _abc.Iterable[_conversation_pb2.Question] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "sub_agents", b"sub_agents"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "messages", b"messages", "partial", b"partial", "pending_approvals", b"pending_approvals", "pending_client_tool_calls", b"pending_client_tool_calls", "queue", b"queue", "sub_agents", b"sub_agents"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "messages", b"messages", "partial", b"partial", "pending_approvals", b"pending_approvals", "pending_client_tool_calls", b"pending_client_tool_calls", "pending_questions", b"pending_questions", "queue", b"queue", "sub_agents", b"sub_agents"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -358,6 +364,31 @@ class Event(_message.Message):
         _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "deadline", b"deadline"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "deadline", b"deadline", "status", b"status"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class QuestionChanged(_message.Message):
+        """A tool call asks a person, or its question has ended. Every question has exactly
+        one later event of another status than STATUS_PENDING, at the latest together with
+        the result of its call.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        QUESTION_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def question(self) -> _conversation_pb2.Question:
+            """The question."""
+
+        def __init__(
+            self,
+            *,
+            question: _conversation_pb2.Question | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -662,6 +693,7 @@ class Event(_message.Message):
     TEXT_DELTA_FIELD_NUMBER: _builtins.int
     TOOL_OUTPUT_DELTA_FIELD_NUMBER: _builtins.int
     CLIENT_TOOL_CALL_CHANGED_FIELD_NUMBER: _builtins.int
+    QUESTION_CHANGED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """For durable events the position in the log of the conversation, counted from
     1 without gaps. Zero for passing events. To resume, subscribe after the last
@@ -753,6 +785,10 @@ class Event(_message.Message):
     def client_tool_call_changed(self) -> Global___Event.ClientToolCallChanged:
         """Durable. A call of a client's tool waits for an answer, or no longer does."""
 
+    @_builtins.property
+    def question_changed(self) -> Global___Event.QuestionChanged:
+        """Durable. A tool call asks a person, or its question has ended."""
+
     def __init__(
         self,
         *,
@@ -776,12 +812,13 @@ class Event(_message.Message):
         text_delta: Global___Event.TextDelta | None = ...,
         tool_output_delta: Global___Event.ToolOutputDelta | None = ...,
         client_tool_call_changed: Global___Event.ClientToolCallChanged | None = ...,
+        question_changed: Global___Event.QuestionChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "queue_changed", b"queue_changed", "retrying", b"retrying", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "question_changed", b"question_changed", "queue_changed", b"queue_changed", "retrying", b"retrying", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "queue_changed", b"queue_changed", "retrying", b"retrying", "revision", b"revision", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_changed", b"approval_changed", "caught_up", b"caught_up", "client_tool_call_changed", b"client_tool_call_changed", "context_warning", b"context_warning", "conversation_updated", b"conversation_updated", "deleted", b"deleted", "event", b"event", "heartbeat", b"heartbeat", "message_added", b"message_added", "question_changed", b"question_changed", "queue_changed", b"queue_changed", "retrying", b"retrying", "revision", b"revision", "run_stopped", b"run_stopped", "snapshot", b"snapshot", "state_changed", b"state_changed", "stream_discarded", b"stream_discarded", "sub_agents_changed", b"sub_agents_changed", "text_delta", b"text_delta", "time", b"time", "tool_output_delta", b"tool_output_delta", "tool_tree_reaped", b"tool_tree_reaped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["snapshot", "caught_up", "heartbeat", "deleted", "state_changed", "message_added", "run_stopped", "conversation_updated", "context_warning", "queue_changed", "approval_changed", "retrying", "stream_discarded", "sub_agents_changed", "tool_tree_reaped", "text_delta", "tool_output_delta", "client_tool_call_changed"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["snapshot", "caught_up", "heartbeat", "deleted", "state_changed", "message_added", "run_stopped", "conversation_updated", "context_warning", "queue_changed", "approval_changed", "retrying", "stream_discarded", "sub_agents_changed", "tool_tree_reaped", "text_delta", "tool_output_delta", "client_tool_call_changed", "question_changed"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import queue
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 WAYS = set(sys.argv[1:])
 SLEEP = next((way.removeprefix("sleep=") for way in WAYS if way.startswith("sleep=")), "1000")
 SENDING = threading.Lock()
+ANSWERS: dict[Any, queue.SimpleQueue[dict[str, Any]]] = {}
 CANCELLED: dict[Any, threading.Event] = {}
 COUNT = [0]
 LISTS = [0]
@@ -52,6 +54,26 @@ def wait(call: Any) -> dict[str, Any]:
     send({"method": "notifications/progress", "params": {"progressToken": call, "progress": 1, "message": "waiting"}})
     CANCELLED[call].wait()
     return text("cancelled")
+
+
+FORM: dict[str, Any] = {
+    "message": "Which branch?",
+    "requestedSchema": {
+        "type": "object",
+        "properties": {"branch": {"type": "string", "minLength": 1}, "force": {"type": "boolean", "default": False}},
+        "required": ["branch"],
+    },
+}
+
+
+def ask(params: dict[str, Any], number: str = "") -> dict[str, Any]:
+    """Ask the person, and return the result, or the error."""
+    COUNT[0] += 1
+    number = number or f"q{COUNT[0]}"
+    ANSWERS[number] = answers = queue.SimpleQueue[dict[str, Any]]()
+    send({"id": number, "method": "elicitation/create", "params": params})
+    answer = answers.get()
+    return dict(answer["result"] if "result" in answer else {"refused": answer["error"]["message"]})
 
 
 def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -105,15 +127,26 @@ def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
         case "lists":
             return text(str(LISTS[0]))
         case "ask":
-            send({"id": "q", "method": "elicitation/create", "params": {"message": "May I?", "requestedSchema": {}}})
+            return text(json.dumps(ask(arguments.get("params") or FORM)))
+        case "ask-and-leave":
+            send({"id": "left", "method": "elicitation/create", "params": FORM})
             return text("asked")
+        case "ask-and-drop":
+            send({"id": "dropped", "method": "elicitation/create", "params": FORM})
+            while not os.path.exists(arguments["path"]):
+                time.sleep(0.01)
+            send({"method": "notifications/cancelled", "params": {"requestId": "dropped"}})
+            return wait(call)
+        case "ask-often":
+            answers = [ask(FORM) for _ in range(int(arguments["times"]))]
+            return text(json.dumps([answer.get("action", "refused") for answer in answers]))
         case _:
             raise KeyError(name)
 
 
 TOOLS = (
     "echo", "count", "fail", "picture", "bad-picture", "structured", "huge", "write", "environment", "where", "spawn",
-    "wait", "sleep", "die", "nonsense", "more", "ask",
+    "wait", "sleep", "die", "nonsense", "more", "ask", "ask-and-leave", "ask-and-drop", "ask-often",
 )  # fmt: skip
 
 
@@ -169,6 +202,8 @@ def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         if "method" not in message:
+            if message["id"] in ANSWERS:
+                ANSWERS[message["id"]].put(message)
             continue
         if message["method"] == "notifications/cancelled":
             number = message["params"]["requestId"]

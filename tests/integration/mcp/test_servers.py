@@ -210,10 +210,6 @@ def test_a_storm_of_changed_lists_is_answered_with_few_requests(hub: Callable[..
     assert int(made.call("lists").text) < 150
 
 
-def test_what_it_asks_of_a_person_is_declined(hub: Callable[..., Hub]) -> None:
-    assert hub(server()).call("ask").text == "asked", "it got an answer, or none, but the call goes on"
-
-
 def test_a_call_that_takes_too_long_fails_and_the_server_goes_on(hub: Callable[..., Hub]) -> None:
     made = hub(server(call_seconds=1.0))
     assert made.call("count").text == "1"

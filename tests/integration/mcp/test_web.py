@@ -30,7 +30,7 @@ def web() -> Iterator[WebServer]:
 def test_tools_of_a_url_are_called_with_its_headers(hub: Callable[..., Hub], web: WebServer) -> None:
     made = hub(McpServer(name="t", url=web.url, headers={"Authorization": f"Bearer {TOKEN}"}))
     made.all.start()
-    assert [tool.name for tool in made.settled().tools] == ["mcp__t__add", "mcp__t__wait"]
+    assert [tool.name for tool in made.settled().tools] == ["mcp__t__add", "mcp__t__greet", "mcp__t__wait"]
     assert made.call("add", {"a": 2, "b": 3}).text == "5"
     wrong = made.call("add", {"a": "x"})
     assert wrong.is_error

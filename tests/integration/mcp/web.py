@@ -27,6 +27,8 @@ class WebServer:
         import uvicorn
         from mcp.server.mcpserver import MCPServer
 
+        from tests.integration.mcp import greeter
+
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"{self.address}/mcp"
@@ -37,6 +39,8 @@ class WebServer:
         def add(a: int, b: int) -> int:
             """Add two numbers."""
             return a + b
+
+        made.tool()(greeter.greet)
 
         @made.tool()
         async def wait() -> str:

@@ -20,12 +20,12 @@ from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.sqlite import listing as sqlite_listing
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.approval.approval_rules import Action, ApprovalRule
-from actors.core.content import MessageType, Text
+from actors.core.content import MessageType, Text, ToolUse
 from actors.core.context import Mode
 from actors.core.errors import Reason, Rejected
-from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
+from actors.core.notifications import Fate, QuestionChanged, QueueChanged, RunStop, StopReason
 from actors.core.profile import Profile
-from actors.core.states import QueuedInput
+from actors.core.states import Question, QuestionStatus, QueuedInput
 from actors.core.summary import StateSummary
 from actors.messages import commands as requests
 from actors.messages.refusals import TaskRefusedError, UnknownConversationError
@@ -63,6 +63,10 @@ COMMANDS: dict[str, tuple[Message, type]] = {
         v1.SubmitToolResultRequest(name=f"{NAME}/toolCalls/call-1", output="x"),
         requests.SubmitToolResultCommand,
     ),
+    "AnswerQuestion": (
+        v1.AnswerQuestionRequest(name=f"{NAME}/questions/1", decline=True),
+        requests.AnswerQuestionCommand,
+    ),
     "CreateApprovalRule": (
         v1.CreateApprovalRuleRequest(
             parent=NAME, approval_rule=v1.ApprovalRule(action=v1.ApprovalRule.ACTION_ASK, tool="tools/patch")
@@ -90,6 +94,7 @@ READS: dict[str, Message] = {
     "ListApprovals": v1.ListApprovalsRequest(parent=NAME),
     "GetMessage": v1.GetMessageRequest(name=f"{NAME}/messages/m1"),
     "GetApproval": v1.GetApprovalRequest(name=f"{NAME}/approvals/t1"),
+    "GetQuestion": v1.GetQuestionRequest(name=f"{NAME}/questions/1"),
     "GetAttachment": v1.GetAttachmentRequest(name=f"{NAME}/attachments/a1"),
     "GetRequestCycle": v1.GetRequestCycleRequest(name=f"{NAME}/requestCycles/c1:1"),
     "WaitRequestCycle": v1.WaitRequestCycleRequest(name=f"{NAME}/requestCycles/c1:1"),
@@ -284,6 +289,11 @@ def test_a_command_reaches_its_conversation_by_id_and_by_slug(
         "CancelConversation": requests.CancelConversationResult(no_op=True, state=StateSummary("idle")),
         "SetMode": requests.SetModeResult(author.record, ("b-1",)),
         "SubmitToolResult": requests.SubmitToolResultResult(author.says("Found.").message),
+        "AnswerQuestion": QuestionChanged(
+            ToolUse("t1", "mcp__files__move", "{}"),
+            Question(1, 1, "files", "Sure?", 7, 9, "{}"),
+            QuestionStatus.DECLINED,
+        ),
         "SpawnSubAgents": requests.SpawnSubAgentsResult(author.says("Look.").message, "c1:1", ("c1-a1",), 0),
         "CreateApprovalRule": ApprovalRule("r1", Action.ASK, tool="patch"),
         "WithdrawMessage": requests.WithdrawMessageResult(

@@ -584,6 +584,10 @@ class FakeBedrock:
         message = v1.Message(role=v1.ROLE_TOOL, content=[v1.ContentBlock(tool_result=result)])
         return v1.SubmitToolResultResponse(message=message)
 
+    def AnswerQuestion(self, request: v1.AnswerQuestionRequest) -> v1.AnswerQuestionResponse:
+        status = v1.Question.STATUS_DECLINED if request.decline else v1.Question.STATUS_ANSWERED
+        return v1.AnswerQuestionResponse(question=v1.Question(name=request.name, status=status))
+
     def CreateApprovalRule(self, request: v1.CreateApprovalRuleRequest) -> v1.CreateApprovalRuleResponse:
         rule = v1.ApprovalRule(
             name=f"{NAME}/approvalRules/r{len(self.conversation.approval_rules) + 1}",
@@ -753,6 +757,9 @@ class FakeBedrock:
 
     def GetApproval(self, request: v1.GetApprovalRequest) -> v1.GetApprovalResponse:
         return v1.GetApprovalResponse(approval=v1.PendingApproval(name=request.name))
+
+    def GetQuestion(self, request: v1.GetQuestionRequest) -> v1.GetQuestionResponse:
+        return v1.GetQuestionResponse(question=v1.Question(name=request.name, message="Sure?"))
 
     def GetAttachment(self, request: v1.GetAttachmentRequest) -> v1.GetAttachmentResponse:
         return v1.GetAttachmentResponse(attachment=v1.Attachment(name=request.name, size_bytes=4))

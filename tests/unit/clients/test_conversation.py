@@ -165,6 +165,21 @@ def test_a_follow_up_is_followed_through_the_run_before_it(client: Client, fake:
     assert second.answer() == "Second."
 
 
+def test_what_a_tool_asks_is_answered_or_declined(client: Client, fake: FakeBedrock) -> None:
+    conversation = client.conversation("c1")
+    assert conversation.answer_question("1", {"count": 3, "sure": True}).status == "answered"
+    asked = conversation.answer_question("conversations/c1/questions/2", request_id="once")
+    assert conversation.decline_question(asked).status == "declined"
+    assert conversation.tool_question("1").message == "Sure?"
+    first, second, third = fake.asked(v1.AnswerQuestionRequest)
+    assert [request.name for request in (first, second, third)] == [
+        f"conversations/c1/questions/{n}" for n in (1, 2, 2)
+    ]
+    assert (dict(first.content), first.decline) == ({"count": 3.0, "sure": True}, False)
+    assert (second.HasField("content"), second.request_id) == (False, "once")
+    assert (third.HasField("content"), third.decline, bool(third.request_id)) == (False, True, True)
+
+
 def test_a_steer_ends_with_the_run_it_goes_into(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("ls", "", "Yes.", ask=True))
     conversation = client.conversation("c1")

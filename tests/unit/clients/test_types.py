@@ -28,6 +28,7 @@ ENUMS: dict[str, Any] = {
     "McpServerState": v1.McpServer.State,
     "Mode": v1.Mode,
     "ModelProtocol": v1.Model.Protocol,
+    "QuestionStatus": v1.Question.Status,
     "ReasoningEffort": v1.ReasoningEffort,
     "RequestPhase": v1.ConversationState.LlmRequesting.Phase,
     "Role": v1.Role,

@@ -59,7 +59,11 @@ ENVELOPES = {
         f"{call}ConversationResponse"
         for call in "Create Get Update Archive Unarchive Delete Continue Fork Verify".split()
     ),
-    *(f"Get{what}Response" for what in "Model Tool Message RequestCycle Approval Attachment ApprovalRule".split()),
+    "AnswerQuestionResponse",
+    *(
+        f"Get{what}Response"
+        for what in "Model Tool Message RequestCycle Approval Attachment ApprovalRule Question".split()
+    ),
     *(
         f"List{what}Response"
         for what in "Conversations Messages RequestCycles Queue Approvals Models Tools ApprovalRules".split()

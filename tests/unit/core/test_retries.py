@@ -351,7 +351,7 @@ def test_an_internal_fault_withdraws_what_was_asked(name: str, asked_for: list[s
 
 def _open_calls(where: Column) -> list[str]:
     calls = {"Approval": 2, "Approval(2)": 2, "ToolExec": 2, "ToolExec(last)": 1, "ToolExec(upgrade)": 1}
-    calls |= {"ToolExec/backoff": 1, "ToolExec(client)": 2, "AwaitSub": 2, "AwaitSub(last)": 1}
+    calls |= {"ToolExec/backoff": 1, "ToolExec(client)": 2, "ToolExec(asks)": 2, "AwaitSub": 2, "AwaitSub(last)": 1}
     return ["t1", "t2"][: calls.get(where.name, 0)]
 
 

@@ -40,6 +40,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.CancelConversationRequest: {"name": NAME},
     v1.ResolveApprovalRequest: {"name": f"{NAME}/approvals/call-1", "decision": v1.APPROVAL_DECISION_APPROVE},
     v1.SubmitToolResultRequest: {"name": f"{NAME}/toolCalls/call-1"},
+    v1.AnswerQuestionRequest: {"name": f"{NAME}/questions/1"},
     v1.CreateApprovalRuleRequest: {
         "parent": NAME,
         "approval_rule": v1.ApprovalRule(action=v1.ApprovalRule.ACTION_DENY, command_prefix="git push"),
@@ -59,6 +60,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.GetMessageRequest: {"name": f"{NAME}/messages/m1"},
     v1.ListApprovalsRequest: {"parent": "conversations/-"},
     v1.GetApprovalRequest: {"name": f"{NAME}/approvals/call-1"},
+    v1.GetQuestionRequest: {"name": f"{NAME}/questions/1"},
     v1.GetAttachmentRequest: {"name": f"{NAME}/attachments/sha256-1"},
     v1.WaitRequestCycleRequest: {"name": f"{NAME}/requestCycles/c:1", "timeout": Duration(seconds=600)},
     v1.ListQueueRequest: {"parent": NAME},
@@ -173,6 +175,10 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "images": ([v1.Image()] * 21,),
         "request_id": ("x",),
     },
+    v1.AnswerQuestionRequest: {
+        "name": ("", NAME, f"{NAME}/questions/", f"{NAME}/approvals/x"),
+        "request_id": ("x",),
+    },
     v1.CreateApprovalRuleRequest: {
         "parent": BAD_NAMES,
         "approval_rule": (*BAD_RULES, v1.ApprovalRule(command="make")),
@@ -219,6 +225,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.GetMessageRequest: {"name": ("", NAME, f"{NAME}/messages/", f"{NAME}/attachments/x")},
     v1.ListApprovalsRequest: {"parent": BAD_NAMES, "page_size": (-1,), "page_token": BAD_TOKENS},
     v1.GetApprovalRequest: {"name": ("", NAME, f"{NAME}/approvals/", f"{NAME}/messages/m")},
+    v1.GetQuestionRequest: {"name": ("", NAME, f"{NAME}/questions/", f"{NAME}/messages/m")},
     v1.GetAttachmentRequest: {"name": ("", NAME, f"{NAME}/attachments/", f"{NAME}/messages/m")},
     v1.WaitRequestCycleRequest: {
         "name": BAD_CYCLES,
@@ -299,7 +306,7 @@ def test_every_text_enum_and_number_of_a_request_has_a_rule(kind: type[Message])
         FieldDescriptor.TYPE_MESSAGE,
         FieldDescriptor.TYPE_BYTES,
     }
-    ruled = {field.split(".")[0] for field, _ in RULES[kind]} | {"update_mask", "json", "output_schema"}
+    ruled = {field.split(".")[0] for field, _ in RULES[kind]} | {"update_mask", "json", "output_schema", "content"}
     assert {field.name for field in kind.DESCRIPTOR.fields if field.type in judged} <= ruled
 
 
@@ -351,6 +358,13 @@ def test_an_answer_of_a_client_says_one_thing(answer: v1.SubmitToolResultRequest
     with pytest.raises(MalformedRequestError) as refused:
         check(answer)
     assert [path for path, _ in refused.value.violations] == ["output"]
+
+
+def test_a_question_that_is_declined_gets_no_content() -> None:
+    request = v1.AnswerQuestionRequest(name=f"{NAME}/questions/1", decline=True, content=struct_pb2.Struct())
+    with pytest.raises(MalformedRequestError) as refused:
+        check(request)
+    assert [path for path, _ in refused.value.violations] == ["content"]
 
 
 # --- tasks of sub-agents -------------------------------------------------------------------------------------------

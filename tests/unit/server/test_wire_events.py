@@ -27,6 +27,7 @@ from actors.core.notifications import (
     Fate,
     MessageAdded,
     ModeChanged,
+    QuestionChanged,
     QueueChanged,
     Retrying,
     RunStop,
@@ -37,7 +38,7 @@ from actors.core.notifications import (
     ToolTreeReaped,
     UsageChanged,
 )
-from actors.core.states import AgentReport, AgentSucceeded, ApprovalKind
+from actors.core.states import AgentReport, AgentSucceeded, ApprovalKind, Question, QuestionStatus
 from actors.core.summary import HEADING_CHARS, AgentSummary
 from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
@@ -50,6 +51,7 @@ from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STA
 
 CYCLE = "conversations/c/requestCycles/c:3"
 
+ASKED = Question(3, 1, "files", "Sure?", 1_000, 9_000, '{"type": "object"}')
 EVENTS: list[tuple[Durable, str]] = [
     (
         StateChanged(summary_of(FACTS, "c", STATES["error"]), (ContextState.FAILED,)),
@@ -62,6 +64,7 @@ EVENTS: list[tuple[Durable, str]] = [
     (ApprovalRequested(BASH, ApprovalKind.TOOL, 5), "approval_changed"),
     (ApprovalResolved("call-1", Decision.DENY, "no"), "approval_changed"),
     (ClientToolCall(BASH, CallStatus.PENDING, 9_000), "client_tool_call_changed"),
+    (QuestionChanged(BASH, ASKED, QuestionStatus.PENDING), "question_changed"),
     (UsageChanged(5, 10, Usage(1), warning=False), "conversation_updated"),
     (ModeChanged(Mode.RESTRICTED), "conversation_updated"),
     (ConversationUpdated(("title",)), "conversation_updated"),
@@ -144,6 +147,18 @@ def test_a_call_of_a_client_says_where_it_is_and_until_when_it_waits(status: Cal
     assert v1.Event.ClientToolCallChanged.Status.Name(answer.status) == f"STATUS_{status.name}"
     assert answer.deadline.ToMilliseconds() == 9_000
     assert (answer.call.tool_use_id, answer.call.group) == (BASH.id, v1.TOOL_GROUP_READ)
+
+
+@pytest.mark.parametrize("status", list(QuestionStatus))
+def test_a_question_of_a_tool_says_what_is_asked_and_where_it_is(status: QuestionStatus) -> None:
+    answer = shown(QuestionChanged(BASH, ASKED, status)).question_changed.question
+
+    assert v1.Question.Status.Name(answer.status) == f"STATUS_{status.name}"
+    assert (answer.name, answer.tool_use_id, answer.tool) == ("conversations/c/questions/3", BASH.id, "tools/bash")
+    assert (answer.mcp_server, answer.message, answer.WhichOneof("request")) == ("files", "Sure?", "requested_schema")
+    assert dict(answer.requested_schema) == {"type": "object"}
+    visit = shown(QuestionChanged(BASH, msgspec.structs.replace(ASKED, schema="", url="https://x/"), status))
+    assert visit.question_changed.question.url == "https://x/"
 
 
 def test_a_message_that_waited_tells_its_fate() -> None:

@@ -1,0 +1,216 @@
+"""What an MCP server asks a person in the middle of a call (elicitation), as a question that every client can show.
+
+The words, the form and the address are the server's own: they are bounded, and what no person should be asked that way
+is refused. Of a form only the keywords are kept that the protocol has for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from actors.adapters.mcp.server_settings import url_fault
+from actors.core.states import QuestionStatus
+from actors.ports import PersonQuestion, TooManyQuestionsError
+from actors.ports.json_schema import InvalidSchemaError, JsonSchema, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from concurrent.futures import Future
+
+    from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
+
+    from actors.adapters.mcp.server_settings import McpServer
+    from actors.ports import PersonAnswer
+
+MESSAGE_CHARACTERS = 4_096
+"""Maximum characters of a question; the rest is cut off."""
+
+SCHEMA_BYTES = 16 << 10
+"""Maximum size of a form; a larger one is refused."""
+
+MAX_FIELDS = 32
+"""Maximum number of fields of a form."""
+
+URL_CHARACTERS = 2_048
+"""Maximum characters of an address."""
+
+_SHOWN = ("title", "description", "default")
+_KEYWORDS: Mapping[str, tuple[str, ...]] = {
+    "string": (*_SHOWN, "minLength", "maxLength", "format", "enum", "enumNames", "oneOf"),
+    "number": (*_SHOWN, "minimum", "maximum"),
+    "integer": (*_SHOWN, "minimum", "maximum"),
+    "boolean": _SHOWN,
+    "array": (*_SHOWN, "minItems", "maxItems", "items"),
+}
+"""By the type of a field: the keywords that it keeps."""
+
+_SECRET = re.compile(
+    r"\b(password|passphrase|passwd|secret|api ?key|private ?key|(access|auth|bearer|refresh|api) token|credentials?"
+    r"|credit card|card number|cvv|cvc)\b"
+)
+"""What people must not be asked by a form, in small letters and single words."""
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class RefusedQuestionError(Exception):
+    """A server asks what cannot be asked; the text is for the server."""
+
+
+class Call:
+    """A call that runs, with its time limit, which stands still while a person is asked. Loop's thread only."""
+
+    def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
+        self.ask = ask
+        self.limit = asyncio.timeout(seconds)
+        """To be entered around the call."""
+        self._questions = 0
+        self._left = 0.0
+        """Seconds that are left when no question waits any more."""
+
+    @contextmanager
+    def standing_still(self) -> Generator[None]:
+        """Stop the clock of the call for the duration of a question."""
+        now = asyncio.get_running_loop().time
+        if not self._questions and (when := self.limit.when()) is not None:
+            self._left = when - now()
+            self._move(None)
+        self._questions += 1
+        try:
+            yield
+        finally:
+            self._questions -= 1
+            if not self._questions:
+                self._move(now() + self._left)
+
+    def _move(self, when: float | None) -> None:
+        try:
+            self.limit.reschedule(when)
+        except RuntimeError:  # the call has ended
+            self._left = 0.0
+
+
+async def put_to_person(server: McpServer, call: Call | None, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+    """Ask a person what a server wants to know, and return the answer for the server."""
+    from mcp_types import ElicitResult  # noqa: PLC0415 -- loaded by the connection already
+
+    if call is None:
+        return _refusal("a person can be asked only while a tool of this server is called")
+    try:
+        waiting = call.ask(question_of(server, params))
+    except (RefusedQuestionError, TooManyQuestionsError) as refused:
+        return _refusal(str(refused))
+    with call.standing_still():
+        answer = await asyncio.wrap_future(waiting)
+    match answer.status:
+        case QuestionStatus.ANSWERED:
+            return ElicitResult(action="accept", content=json.loads(answer.content) if answer.content else None)
+        case QuestionStatus.DECLINED:
+            return ElicitResult(action="decline")
+        case _:
+            return ElicitResult(action="cancel")
+
+
+def _refusal(text: str) -> ErrorData:
+    from mcp_types import INVALID_PARAMS, ErrorData  # noqa: PLC0415 -- loaded by the connection already
+
+    return ErrorData(code=INVALID_PARAMS, message=f"Not asked: {text}.")
+
+
+def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestion:
+    """Return the question of a server. Raises RefusedQuestionError."""
+    message, time = _clean(params.message)[:MESSAGE_CHARACTERS], round(server.question_seconds * 1000)
+    if params.mode == "url":
+        url = params.url
+        if len(url) > URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
+            raise RefusedQuestionError(f"the address must be at most {URL_CHARACTERS} printable characters of ASCII")
+        if fault := url_fault(url):
+            raise RefusedQuestionError(f"the address {fault}")
+        return PersonQuestion(server.name, message, time, url=url)
+    return PersonQuestion(server.name, message, time, schema=form_of(params.requested_schema))
+
+
+def form_of(given: Mapping[str, Any]) -> str:
+    """Return the schema of a form as JSON, with nothing but what forms can have. Raises RefusedQuestionError."""
+    properties = given.get("properties", {})
+    if given.get("type", "object") != "object" or not isinstance(properties, dict):
+        raise RefusedQuestionError("requestedSchema must be an object with properties")
+    if len(properties) > MAX_FIELDS:
+        raise RefusedQuestionError(f"a form has at most {MAX_FIELDS} fields")
+    required = given.get("required", [])
+    if not isinstance(required, list) or any(name not in properties for name in required):
+        raise RefusedQuestionError("required must be a list of names of properties")
+    schema = {
+        "type": "object",
+        "properties": {name: _field(name, field) for name, field in properties.items()},
+        "required": list(dict.fromkeys(required)),
+        "additionalProperties": False,
+    }
+    try:
+        text = json.dumps(schema, ensure_ascii=False)
+        size = len(text.encode())
+        if size <= SCHEMA_BYTES:
+            JsonSchema(schema)
+    except (ValueError, RecursionError, InvalidSchemaError) as error:
+        raise RefusedQuestionError(f"requestedSchema is no schema of a form: {shortened(str(error))}") from None
+    if size > SCHEMA_BYTES:
+        raise RefusedQuestionError(f"requestedSchema has more than {SCHEMA_BYTES} bytes")
+    return text
+
+
+def _field(name: str, given: Any) -> dict[str, Any]:
+    """Return the schema of a field, with the keywords that it can have. Raises RefusedQuestionError."""
+    kind = str(given.get("type")) if isinstance(given, dict) else ""
+    if not name or len(name) > 128 or _CONTROLS.search(name) or kind not in _KEYWORDS:
+        where = shortened(repr(name))
+        raise RefusedQuestionError(f"the field {where} must be a string, number, integer, boolean, or list of choices")
+    title = given.get("title", "")
+    asked = f"{_words(name)} {_words(title) if isinstance(title, str) else ''}"
+    if given.get("format") == "password" or _SECRET.search(asked):
+        raise RefusedQuestionError(f"the field {name!r} asks for a secret; a form is not for secrets, an address is")
+    field = {"type": kind, **{key: given[key] for key in _KEYWORDS[kind] if key in given}}
+    if kind == "array":
+        field["items"] = _choices(name, given.get("items"))
+    if "oneOf" in field:
+        field["oneOf"] = _titled(name, field["oneOf"])
+    texts = (*(field.get(key, "") for key in ("title", "description")),)
+    if not all(isinstance(text, str) for text in texts) or not _is_list_of_texts(field.get("enumNames", [])):
+        raise RefusedQuestionError(f"the field {name!r} has a title, description or name that is no text")
+    return field
+
+
+def _choices(name: str, given: Any) -> dict[str, Any]:
+    """Return the schema of the items of a list of choices. Raises RefusedQuestionError."""
+    if isinstance(given, dict) and given.get("type", "string") == "string" and _is_list_of_texts(given.get("enum")):
+        return {"type": "string", "enum": given["enum"]}
+    if isinstance(given, dict) and "anyOf" in given:
+        return {"anyOf": _titled(name, given["anyOf"])}
+    raise RefusedQuestionError(f"the field {name!r} is a list, but not one of choices")
+
+
+def _titled(name: str, given: Any) -> list[dict[str, str]]:
+    """Return choices with titles. Raises RefusedQuestionError."""
+    if isinstance(given, list) and all(isinstance(each, dict) for each in given):
+        choices = [{key: each[key] for key in ("const", "title") if key in each} for each in given]
+        if all("const" in each and _is_list_of_texts([*each.values()]) for each in choices):
+            return choices
+    raise RefusedQuestionError(f"the choices of the field {name!r} must each have a const, and may have a title")
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _words(text: str) -> str:
+    """Return the words of a name in small letters: apiKey, api_key and API-Key are "api key"."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text[:1_000])
+    return re.sub(r"[\W_]+", " ", parted).lower()
+
+
+def _clean(text: str) -> str:
+    """Replace what cannot be stored or shown: control characters, and halves of surrogate pairs."""
+    return _CONTROLS.sub("\ufffd", text[: 2 * MESSAGE_CHARACTERS])

@@ -1,0 +1,1 @@
+"""What running tools ask people."""
