@@ -75,10 +75,10 @@ USAGE = 2
 def serve(file: Path | None, until_eof: bool, **options: Any) -> None:
     """Run the Bedrock server until it receives a signal to stop.
 
-    Every option can also be set by an environment variable (BEDROCK_DATA_DIR and so on) and in the file. Clients of
-    this user on this machine need no address and no token: they find a Unix socket, and the token, in the data
-    directory. Others connect to --listen and must send the token. A first SIGTERM, SIGHUP or Ctrl-C lets runs continue
-    for the drain time, a second SIGTERM or Ctrl-C does not wait for them.
+    Every option can also be set by an environment variable (BEDROCK_DATA_DIR and so on) and in a settings file.
+    Clients of this user on this machine need no address and no token: they find a Unix socket, and the token, in the
+    data directory. Others connect to --listen and must send the token. A first SIGTERM, SIGHUP or Ctrl-C lets runs
+    continue for the drain time, a second SIGTERM or Ctrl-C does not wait for them.
     """
     try:
         config = load({name: value for name, value in options.items() if value is not None}, file=file)

@@ -303,7 +303,7 @@ class InvalidArgument(BedrockError):
 class GenerationUnsupported(InvalidArgument):
     """The model cannot do what `generation` asks for; the text names each setting."""
 
-    hint = "Leave the setting out, or choose another model; `bedrock models --output json` says what each can do."
+    hint = "Leave the setting out, or choose another model; `bedrock models NAME` says what one can do."
 
 
 class ImageInvalid(InvalidArgument):

@@ -54,6 +54,16 @@ OURS = {
     "completion": "bedrock.cli.commands.completion:completion",
 }
 
+#: The sections of the list of commands, by their first commands; commands of plugins are in the last one.
+SECTIONS = {
+    "chat": "Talk with an agent",
+    "list": "Look",
+    "approvals": "Answer and interrupt",
+    "mode": "Change a conversation",
+    "verify": "Check and copy",
+    "doctor": "Server and shell",
+}
+
 #: Alternative names of commands.
 ALIASES = {"ls": "list"}
 
@@ -81,10 +91,18 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their summaries, importing only those whose summary is not known."""
         names = self.list_commands(ctx)
-        width = formatter.width - 6 - max(map(len, names))
+        column = max(map(len, names))
         described = [(name, self._described(ctx, name)) for name in names]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, each.get_short_help_str(width)) for name, each in described if each])
+        sections: list[tuple[str, list[tuple[str, str]]]] = []
+        for name, each in described:
+            if name in SECTIONS:
+                sections.append((SECTIONS[name], []))
+            if each is not None:
+                about = each.get_short_help_str(formatter.width - 6 - column)
+                sections[-1][1].append((name.ljust(column), about))
+        for title, rows in sections:
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def _described(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in SUMMARIES:

@@ -25,7 +25,7 @@ _NEW_OPTIONS = (
         "--directory",
         metavar="DIR",
         default=".",
-        help="The directory, on the server's machine, of a new conversation or of -c. [default: the current one]",
+        help="The directory on the server's machine in which tools work. [default: the current one]",
     ),
     click.option(
         "-m",

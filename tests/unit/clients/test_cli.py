@@ -908,6 +908,9 @@ def test_help_names_every_command() -> None:
     for name in app.OURS:
         assert f"  {name} " in shown
         assert CliRunner().invoke(bedrock, [name, "--help"]).exit_code == 0
+    assert [line[:-1] for line in shown.splitlines() if line.endswith(":")][1:] == list(app.SECTIONS.values())
+    wide = CliRunner().invoke(bedrock, ["--help"], terminal_width=100).output
+    assert "..." not in wide.partition("Options:")[2], "a summary is cut off"
 
 
 @pytest.mark.parametrize("width", [20, 45, 200])

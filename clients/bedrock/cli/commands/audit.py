@@ -67,7 +67,10 @@ def _listed(client: Client, *, parent: str = "") -> Iterator[tuple[str, str]]:
 @click.option("-v", "--verbose", is_flag=True, help="Print every step.")
 @click.pass_context
 def replay(ctx: click.Context, name: str, until: int, verbose: bool) -> None:
-    """Replay a log through the state machine, and compare each step with what was stored."""
+    """Replay a log, and compare each step with what was stored.
+
+    The log is what the state machine was told; nothing is changed, and no model or tool is called.
+    """
     steps = differences = 0
     for step in connect(ctx).conversation(name).replay(until):
         steps += 1

@@ -61,11 +61,11 @@ def list_(
     limit: int,
     output: str,
 ) -> None:
-    """List conversations, the latest first: of all directories, or with --here of the current one.
+    """List conversations, the latest first.
 
-    FILTER names fields of conversations: --filter 'busy = true', 'title:"draft" AND labels.team = "docs"',
-    'update_time > "2026-01-31T00:00:00Z" AND NOT model:opus'. docs/api/conversations.md lists them. Archived
-    conversations are left out unless it names archived or archive_time.
+    They are those of all directories, or with --here of the current one. FILTER names fields of conversations: --filter
+    'busy = true', 'title:"draft" AND labels.team = "docs"', 'update_time > "2026-01-31T00:00:00Z" AND NOT model:opus'.
+    docs/api/conversations.md lists them. Archived conversations are left out unless it names archived or archive_time.
     """
     listed = connect(ctx).conversations(
         archived=archived or (None if re.search(r"\barchive(d|_time)\b", filter_) else False),

@@ -36,7 +36,7 @@ KIND = click.Choice(list(RULE_KINDS))
 @click.option("--all", "everything", is_flag=True, help="Approve all calls that wait.")
 @click.pass_context
 def approve(ctx: click.Context, name: str, call: str | None, always: str | None, everything: bool) -> None:
-    """Approve a tool call that waits for approval. CALL is needed if several wait.
+    """Approve a tool call that waits for approval. CALL, an id of `bedrock approvals`, is needed if several wait.
 
     --always makes a rule for later calls of the conversation: `exact` for this command, `prefix` for commands that
     begin like it, `path` for its directory, `tool` or `server` for all calls of the tool or of its MCP server.
@@ -99,18 +99,20 @@ def cancel(ctx: click.Context, name: str, discard_queued: bool, kill_jobs: bool)
 
 @click.command()
 @NAME
-@click.argument("mode", required=False, type=click.Choice(["restricted", "workspace", "unrestricted"]))
+@click.argument(
+    "mode", required=False, metavar="[MODE]", type=click.Choice(["restricted", "workspace", "unrestricted"])
+)
 @click.option("--stop-running", is_flag=True, help="Stop calls and jobs with wider rights than the mode.")
 @click.pass_context
 def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -> None:
-    """Set what the tools of a conversation may do, from now on. Without MODE, print what they may do.
+    """Show or set the mode of a conversation: what its tools may do.
 
     \b
     restricted     they can read, but change nothing, and have no network
     workspace      they can also change files beneath the working directory
     unrestricted   they can do whatever the user of the server can
 
-    The new mode applies from the next tool call on, also within a run. A running call and background jobs keep the
+    A new mode applies from the next tool call on, also within a run. A running call and background jobs keep the
     rights that they were started with, and are listed; --stop-running stops them, now or when you repeat the command,
     and the run continues without the call. The agent is informed. A server that cannot enforce a mode refuses
     it; `bedrock doctor` says why.
@@ -141,10 +143,10 @@ def mode(ctx: click.Context, name: str, mode: Mode | None, stop_running: bool) -
 @click.option("--summary-only", is_flag=True, help="Only write the summary; `bedrock continue` continues later.")
 @click.pass_context
 def compact(ctx: click.Context, name: str, summary_only: bool) -> None:
-    """Summarize a conversation now, and continue in a new one that begins with the summary.
+    """Summarize a conversation now, and continue in a new one.
 
-    The summarized conversation can still be read, but takes no more messages. Ctrl-C stops waiting only;
-    `bedrock cancel` stops the summary.
+    The new one begins with the summary. The summarized one can still be read, but takes no more messages. Ctrl-C stops
+    waiting only; `bedrock cancel` stops the summary.
     """
     conversation = connect(ctx).conversation(name)
     conversation.trigger_continuation()
@@ -177,8 +179,8 @@ def update(
 ) -> None:
     """Change the model of a conversation, or how it is to answer. What is not given stays as it is.
 
-    Effort, temperature and limit hold from the next request to the model on; the model can be changed only while
-    nothing is running.
+    The effort, the temperature and the limit hold from the next request to the model on; the model can be changed only
+    while nothing is running.
     """
     how = generation(effort, temperature, max_output_tokens)
     if how is None and model is None and not model_defaults:
@@ -196,9 +198,13 @@ def update(
 @click.command()
 @NAME
 @click.option(
-    "--at", "cycle", default="", help="The last run of the fork, as `bedrock cycles` lists it. [the last one]"
+    "--at",
+    "cycle",
+    metavar="RUN",
+    default="",
+    help="The last run of the fork, as `bedrock cycles` lists it. [the last one]",
 )
-@click.option("--back", type=click.IntRange(1), help="Leave out so many of the latest runs.")
+@click.option("--back", metavar="N", type=click.IntRange(1), help="Leave out so many of the latest runs.")
 @click.option("--slug", default="", help="The slug of the fork.")
 @click.option("--title", default="", help="The title of the fork. [that of the conversation]")
 @click.pass_context
@@ -259,7 +265,9 @@ def archive(ctx: click.Context, name: str, undo: bool) -> None:
 @NAME
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 @click.option("-f", "--force", is_flag=True, help="Cancel the run first, and do not ask.")
-@click.option("--etag", default="", help="Only if it is as it was when `bedrock show --output json` told this etag.")
+@click.option(
+    "--etag", default="", help="Only if it has not changed since `bedrock show --output json` told this etag."
+)
 @click.pass_context
 def rm(ctx: click.Context, name: str, *, yes: bool, force: bool, etag: str) -> None:
     """Delete a conversation and all that belongs to it.

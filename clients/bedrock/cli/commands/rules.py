@@ -34,7 +34,11 @@ def rules(
 
     ACTION is `allow`, `ask` or `deny`. KIND is `exact` for one shell command, `prefix` for shell commands that begin
     with TEXT, `path` for files beneath a directory, `tool` or `server` for all calls of a tool or of an MCP server. A
-    denial comes before a question, and a question before a permission. Rules of the server are in its config file.
+    denial comes before a question, and a question before a permission. Rules of the server are in its settings file.
+
+    \b
+    bedrock rules NAME --add allow prefix "git status" --add deny prefix "git push"
+    bedrock rules NAME --revoke r7
     """
     conversation = connect(ctx).conversation(name)
     for rule in revoke:
