@@ -25,6 +25,7 @@ PARTS = (
     "pinned",
     "watched",
     "kernel_counts",
+    "profile",
     "fan_out",
     "cancel",
     "flood",

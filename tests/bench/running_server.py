@@ -51,15 +51,20 @@ def provider(pause: float = 0.0, flood: int = 0, *, plain: bool = False) -> Iter
 
 
 @contextlib.contextmanager
-def running_server(base_url: str = "", data: Path | None = None, **settings: str) -> Iterator[RunningServer]:
-    """A server over `data`, or over a fresh data directory; asked to stop at the end. `settings`: variables for it."""
+def running_server(
+    base_url: str = "", data: Path | None = None, module: str = "server", **settings: str
+) -> Iterator[RunningServer]:
+    """A server over `data`, or over a fresh data directory; asked to stop at the end.
+
+    `module`: the program that serves; `settings`: variables for it.
+    """
     with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
         data = data or Path(folder) / "data"
         models = {"ANTHROPIC_API_KEY": "bench", "ANTHROPIC_BASE_URL": base_url} if base_url else {}
         environment = {**clean_environment(), **models, **settings, "BEDROCK_DATA_DIR": str(data)}
         began = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", "server", "--listen", "127.0.0.1:0"],
+            [sys.executable, "-m", module, "--listen", "127.0.0.1:0"],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import os
 import resource
-import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from actors.adapters.store.sqlite.readers import Readers  # noqa: E402
 from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402
 from actors.runtime.mailbox import Mailbox  # noqa: E402
 from server.cli import serve  # noqa: E402
+from tests.e2e.published_counts import publish  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,25 +55,10 @@ def counted(owner: Any, name: str) -> Callable[[], int]:
     return lambda: next(calls) - next(readings)
 
 
-def publish(path: str, counts: dict[str, Callable[[], int]]) -> None:
-    """Answer each connection with the counts; on a thread that sleeps otherwise."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    listener.listen()
-
-    def answer() -> None:
-        while True:
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(json.dumps({name: count() for name, count in counts.items()}).encode())
-
-    threading.Thread(target=answer, name="counts", daemon=True).start()
-
-
 def main() -> None:
     counts = {name: counted(*seam) for name, seam in SEAMS.items()}
     counts["voluntary switches"] = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-    publish(os.environ[SOCKET], counts)
+    publish(os.environ[SOCKET], lambda: {name: count() for name, count in counts.items()})
     serve(prog_name="python -m server")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
 import sqlite3
 import threading
 from contextlib import closing, contextmanager
@@ -16,6 +14,7 @@ from bedrock import v1
 from tests.bench.provider import Provider
 from tests.e2e.counting_server import SOCKET
 from tests.e2e.patience import PATIENCE
+from tests.e2e.published_counts import read_counts
 from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.watcher import Watcher
 
@@ -80,10 +79,8 @@ class Turns:
         return {name: (after[name] - before[name]) / turns for name in before}
 
     def _counts(self) -> Counts:
-        with closing(socket.socket(socket.AF_UNIX)) as asking:
-            asking.connect(str(self._socket))
-            counts: Counts = json.loads(asking.makefile().read())
-        return counts | {
+        return {
+            **read_counts(str(self._socket)),
             "model requests": self._asked.asked,
             "events": self._watcher.revisions[-1] if self._watcher.revisions else 0,
             "stream messages": len(self._watcher.responses),

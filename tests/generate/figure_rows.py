@@ -84,6 +84,14 @@ def _program(reported: Reported) -> str:
     return "; ".join(f"`{name}` {reported[name]['p50']:.0f} ms" for name in ("bedrock --help", "bedrock list"))
 
 
+def _profile(reported: Reported) -> str:
+    row = reported["profile: CPU of a turn by part, 50 conversations"]
+    if "not_run" in row:
+        raise KeyError
+    shares = ((part, share) for part, share in row.items() if part not in {"name", "unit"} and share >= 1)
+    return ", ".join(f"{part} {share:.0f} %" for part, share in shares)
+
+
 def _counts(reported: Reported) -> str:
     calls, allocations = (
         reported[f"counts: {what} of a turn, 50 conversations"] for what in ("system calls", "allocations")
@@ -163,6 +171,7 @@ FIGURES = (
     Figure("turns (two streamed answers, two tools, a watcher on each), 50 conversations", _turns),
     Figure("the same, with other numbers of conversations", _sizes),
     Figure("such a turn, counted", _counts),
+    Figure("where its CPU time goes, by a profiler that takes much itself", _profile),
     Figure("the same turns by a server on one CPU (setting `cpus`)", _pinned),
     Figure("added latency per turn, 100 conversations at 20 ms a chunk", _added),
     Figure(

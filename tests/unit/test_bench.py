@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors.core.history import violations
 from tests.bench import __main__ as bench
 from tests.bench import goals, results
 from tests.bench.figures import Report
 from tests.bench.peers import __main__ as peers
 from tests.bench.peers.environments import PEERS, Peer
+from tests.bench.profilers import Profilers
 from tests.peers.install import InstallError
 
 if TYPE_CHECKING:
@@ -65,3 +68,22 @@ def test_a_part_that_fails_is_a_row_and_keeps_what_it_had(report: Report, monkey
     rows: dict[str, dict[str, Any]] = report.by_name
     assert rows["startup: not measured"]["not_run"] == "failed: no more disk"
     assert goals.judged(rows)["start to ready"]["reached"] is True
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python has one profiler for all threads")
+def test_the_profile_says_which_part_of_the_program_a_thread_was_in() -> None:
+    spent: dict[str, int] = {}
+
+    def profiled() -> None:
+        profilers = Profilers()
+        other = threading.Thread(target=lambda: [violations(()) for _ in range(20_000)])
+        other.start()
+        other.join()
+        threading.setprofile(None)
+        spent.update(profilers.spent())
+
+    thread = threading.Thread(target=profiled)
+    thread.start()
+    thread.join()
+    assert spent["core"] > 1_000
+    assert spent["store"] == spent["calls"] == 0
