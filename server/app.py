@@ -45,7 +45,7 @@ from actors.adapters.tools.environment import tool_environment
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.conversation.supervisor import Supervisor
-from actors.core.approval.rule_matching import describe
+from actors.core.approval.rule_matching import MCP_PREFIX, describe
 from actors.events.hub import EventHub
 from actors.maintenance.retention import Housekeeper, Retention
 from actors.ports import (
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from actors.core.approval.approval_rules import ApprovalRule
     from actors.ports import Store
     from actors.ports.permissions import PermissionsOf
     from actors.ports.telemetry import Telemetry
@@ -529,7 +530,7 @@ def checked(config: Config) -> Iterator[str]:
         for server in servers:
             yield f"MCP server {server.name}: {server.url or server.command[0]}{_login_of(server, config)}"
         for rule in operator_rules(config, prepared_rule):
-            yield f"approval rule {rule.id}: {rule.action} {describe(rule)}"
+            yield f"approval rule {rule.id}: {rule.action} {describe(rule)}{_note_of(rule)}"
         if allowed := [*(["programs"] if rules.programs else []), *sorted(rules.origins)]:
             yield f"MCP servers of clients: {', '.join(allowed)}"
         try:
@@ -559,6 +560,14 @@ def _login_of(server: McpServer, config: Config) -> str:
     except McpLoginsError as error:
         return f", whose login cannot be used: {error}"
     return ", logged in" if found is not None and found.url == server.url else ", not logged in"
+
+
+def _note_of(rule: ApprovalRule) -> str:
+    """Return what is odd about an operator's rule: its tool is none that is known before clients name theirs."""
+    toolbox = StandardToolbox()
+    ours = {spec.name for sub_agent in (False, True) for spec in toolbox.specs(sub_agent=sub_agent)}
+    known = not rule.tool or rule.tool in ours or rule.tool.startswith(MCP_PREFIX)
+    return "" if known else ", which the server does not have: only a client's tool can be meant"
 
 
 def _load_later(wired: Wiring) -> None:

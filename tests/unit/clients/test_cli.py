@@ -675,10 +675,10 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_meant(program: Progr
     assert "--yes" in refused.stderr
     assert not fake.requests
     for option, force in (("--yes", False), ("--force", True)):
-        assert program("rm", option, SLUG).stdout == f"deleted {SLUG}\n"
+        assert program("rm", option, SLUG, "--etag", "e1").stdout == f"deleted {SLUG}\n"
         deletion = fake.asked(v1.DeleteConversationRequest)[-1]
         assert isinstance(deletion, v1.DeleteConversationRequest)
-        assert deletion.force is force
+        assert (deletion.force, deletion.etag) == (force, "e1")
 
 
 @pytest.mark.parametrize("reason", ["AGENT_BUSY", "AWAITING_APPROVAL"])
@@ -825,7 +825,9 @@ def test_who_wraps_a_chat_says_what_brings_it_back(program: Program, fake: FakeB
     assert "--again" not in program("chat", "--help").stdout
 
 
-@pytest.mark.parametrize("option", ["-c", f"-r={SLUG}", "--mode=restricted", "--approval-policy=ask_all"])
+@pytest.mark.parametrize(
+    "option", ["-c", f"-r={SLUG}", "--mode=restricted", "--approval-policy=ask_all", "--effort=low"]
+)
 def test_what_a_played_conversation_cannot_heed_is_refused(program: Program, fake: FakeBedrock, option: str) -> None:
     result = program("chat", option)
     assert result.exit_code == exits.USAGE

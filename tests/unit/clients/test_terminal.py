@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def terminal(address: str) -> Iterator[Terminal]:
-    with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
+    with Terminal("chat", "--effort", "low", environ={"BEDROCK_ADDRESS": address}) as terminal:
         terminal.shows("/help says")
         yield terminal
 
@@ -53,6 +53,9 @@ def test_a_chat_from_the_first_word_to_the_last(terminal: Terminal, fake: FakeBe
     terminal.keys("\x04")
     terminal.shows("To come back: bedrock chat -r")
     assert terminal.ends() == 0
+    (created,) = fake.asked(v1.CreateConversationRequest)
+    assert isinstance(created, v1.CreateConversationRequest)
+    assert created.conversation.generation == v1.Generation(reasoning_effort=v1.REASONING_EFFORT_LOW)
     (request,) = fake.asked(v1.ResolveApprovalRequest)
     assert isinstance(request, v1.ResolveApprovalRequest)
     assert request.decision == v1.APPROVAL_DECISION_APPROVE

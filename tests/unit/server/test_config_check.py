@@ -146,6 +146,11 @@ def test_approval_rules_are_told_and_their_mistakes_found(home: Path) -> None:
     file.chmod(0o600)
     done = check("--config", str(file))
     assert (done.exit_code, "approval rule 1: deny commands that begin with 'git push'" in done.output) == (0, True)
+    tools = ("bash", "mcp__a__b", "bsh")
+    file.write_text("".join(f'[[approval_rules]]\naction = "deny"\ntool = "{tool}"\n' for tool in tools))
+    told = [line.partition(": ")[2] for line in check("--config", str(file)).output.splitlines() if " rule " in line]
+    odd = "deny the tool bsh, which the server does not have: only a client's tool can be meant"
+    assert told == ["deny the tool bash", "deny the tool mcp__a__b", odd]
     file.write_text('[[approval_rules]]\naction = "allow"\ncommand_prefix = "sudo make"\n')
     wrong = check("--config", str(file))
     assert wrong.exit_code == 2
