@@ -314,6 +314,7 @@ def _retention(config: Config) -> Retention:
         events_days=config.retention_events_days,
         events_min=config.retention_events_min,
         archived_days=config.retention_archived_days,
+        audit_days=config.retention_audit_days,
     )
 
 

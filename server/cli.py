@@ -30,6 +30,7 @@ USAGE = 2
 @click.option("--retention-events-days", type=float, help="How long events are kept; messages always are. [for ever]")
 @click.option("--retention-events-min", type=int, help="Latest events of each conversation to keep anyway. [10000]")
 @click.option("--retention-archived-days", type=float, help="How long archived conversations are kept. [for ever]")
+@click.option("--retention-audit-days", type=float, help="How long the audit trail keeps refused calls. [90]")
 @click.option(
     "--reflection/--no-reflection", default=None, help="Enable gRPC reflection, for tools like grpcurl. [off]"
 )

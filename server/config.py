@@ -84,6 +84,8 @@ class Config:
     """How many of the latest events of each conversation are kept, regardless of their age."""
     retention_archived_days: float = 0.0
     """Days that archived conversations are kept; 0: for ever."""
+    retention_audit_days: float = 90.0
+    """Days that refused calls and deletions stay in the audit trail; 0: until there are 100,000 later ones."""
     reflection: bool = False
     """Whether the server describes its services to tools like grpcurl."""
     tls_certificate: Path | None = None
@@ -327,6 +329,7 @@ SETTINGS: dict[str, Parser] = {
     "retention_events_days": _days,
     "retention_events_min": _count,
     "retention_archived_days": _days,
+    "retention_audit_days": _days,
     "reflection": _flag,
     "tls_certificate": _path,
     "tls_key": _path,

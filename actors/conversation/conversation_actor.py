@@ -68,6 +68,7 @@ from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.admission import Admission
 
 if TYPE_CHECKING:
+    from actors.ports.store.audit import CommandOrigin
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ class ConversationActor(Actor):
             asked.fail(refusal)
             return
         try:
-            answer = self._carry_out(asked.request)
+            answer = self._carry_out(asked.request, asked.origin)
             if isinstance(asked.request, CreateSubAgent):
                 self._lifecycle.sub_agent = asked.request
             if isinstance(asked.request, DeleteConversationCommand):
@@ -225,7 +226,7 @@ class ConversationActor(Actor):
             return UnknownConversationError("the conversation is being deleted")
         return None
 
-    def _carry_out(self, request: Any) -> object:
+    def _carry_out(self, request: Any, origin: CommandOrigin | None) -> object:
         """Carry out a command after the entries of the retry queue, but a cancel before them.
 
         A cancel has already stopped its work. If the store fails now, the same cancel is retried before everything
@@ -234,11 +235,13 @@ class ConversationActor(Actor):
         if not isinstance(request, CancelConversationCommand):
             if not self._retry_queue.flush():
                 raise Rejected(Reason.STORE_UNAVAILABLE)
-            return self._commands.carry_out(request)
+            with self._pipeline.attributed_to(origin):
+                return self._commands.carry_out(request)
         event = cancel_event(request, self._pipeline.now())
-        receipt = self._commands.cancel(request, event)
+        with self._pipeline.attributed_to(origin):
+            receipt = self._commands.cancel(request, event)
         if not receipt.recorded and not any(covers_cancel(entry, event) for entry in self._retry_queue):
-            self._retry_queue.requeue(EffectOutcome(event), first=True)
+            self._retry_queue.requeue(EffectOutcome(event, origin=origin), first=True)
         return receipt
 
     # --- commits that no caller awaits ------------------------------------------------------------------------

@@ -107,7 +107,7 @@ class Deletion:
             return
         self._pending = None
         try:
-            self._commands.delete()
+            self._commands.delete(pending.asked[0].origin if pending.asked else None)
         except StoreError:
             _fail(pending, Rejected(Reason.STORE_UNAVAILABLE))
             self._retry_queue.requeue(VerifyUncertainCommit())

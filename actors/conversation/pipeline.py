@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +24,7 @@ from actors.messages.refusals import UnknownConversationError
 from actors.ports import FencedError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from actors.core.context import ConvContext
     from actors.core.effects import ActEffect
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from actors.core.tool_run import KillReceipt
     from actors.messages.outcomes import EffectOutcome
     from actors.ports import CommandRecord, Commit, ConversationRecord
+    from actors.ports.store.audit import CommandOrigin
     from actors.runners.effect_executor import EffectExecutor
     from actors.runtime.services import Services
 
@@ -148,11 +150,22 @@ class ConversationPipeline:
         self.conversation_id = conversation_id
         self.loaded: LoadedConversation | None = None
         """The conversation in memory; None until the first `load`, and after `reload` if it has another owner."""
+        self.origin: CommandOrigin | None = None
+        """Who sent the command that is being carried out; None between commands."""
 
     @property
     def idle(self) -> bool:
         """Whether no run is active."""
         return self.loaded is None or isinstance(self.loaded.state, QUIET)
+
+    @contextmanager
+    def attributed_to(self, origin: CommandOrigin | None) -> Generator[None]:
+        """Carry out a command within the block: the log tells who sent it."""
+        self.origin = origin
+        try:
+            yield
+        finally:
+            self.origin = None
 
     def now(self) -> int:
         """Return the time in Unix milliseconds."""
@@ -171,7 +184,7 @@ class ConversationPipeline:
             if needs_recovery(record):
                 unit = loaded.begin()
                 unit.run(Restart(self.now()))
-                self.perform(loaded, unit)
+                self._carry_out(loaded, unit)
             self.loaded = loaded
             self.executor.rights.set(loaded.context.mode)
         return self.loaded
@@ -211,8 +224,10 @@ class ConversationPipeline:
         return Prepared(batch.count, functools.partial(self._commit, loaded, batch))
 
     def _commit(self, loaded: LoadedConversation, batch: OutcomeBatch) -> None:
+        if batch.origin is not None:
+            batch.unit.attribute(batch.origin)
         try:
-            self.perform(loaded, batch.unit, urgent=batch.urgent)
+            self._carry_out(loaded, batch.unit, urgent=batch.urgent)
         except StoreUnavailableError:
             batch.put_text_back()
             raise
@@ -243,10 +258,22 @@ class ConversationPipeline:
         command: CommandRecord | None = None,
         urgent: bool = False,
     ) -> None:
-        """Commit a unit together with `others`, publish, and start its effects.
+        """Commit a unit of a command together with `others`, publish, and start its effects.
 
         Raises StoreError, and then nothing has changed.
         """
+        if self.origin is not None:
+            unit.attribute(self.origin)
+        self._carry_out(loaded, unit, *others, command=command, urgent=urgent)
+
+    def _carry_out(
+        self,
+        loaded: LoadedConversation,
+        unit: UnitOfWork,
+        *others: Commit,
+        command: CommandRecord | None = None,
+        urgent: bool = False,
+    ) -> None:
         effects = loaded.commit(unit, *others, command=command, urgent=urgent)
         self.executor.committed(loaded.record, unit.messages)
         # set before the effects start, so that a tool starts in the new mode

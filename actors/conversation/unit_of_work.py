@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from actors.conversation.call_decisions import decisions_of
 from actors.core.effects import ActEffect, Effect, NotifyClient, PersistMessage, PersistMode, PersistState
 from actors.core.events import LlmAborted, LlmError, LlmResponse, UsageReported, UserCancel
 from actors.core.notifications import Durable, MessageAdded, TextDelta
@@ -18,6 +19,7 @@ from actors.core.states import QUIET
 from actors.core.transition import run_chain
 from actors.messages.outcomes import TextDeltaReady
 from actors.ports import CommandRecord, Commit, ConversationRecord, LogEntry, Spending, StoredEvent
+from actors.ports.store.audit import LogAudit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from actors.core.events import Event, LlmStreamChunk
     from actors.core.states import Ledger, State
     from actors.messages.outcomes import EffectOutcome, TextSource
+    from actors.ports.store.audit import CommandOrigin
 
 _encode = msgspec.json.Encoder().encode
 Found = TypeVar("Found", bound=Struct)
@@ -72,12 +75,21 @@ class UnitOfWork:
         """Apply an event and its follow-up transitions. Raises Rejected; then the unit is unchanged."""
         for step in run_chain(self.record.state, self.context, event):
             self.context = step.context
-            self._take(step.event, event.at, step.effects, step.new_state)
+            decisions = decisions_of(self.context, step.event, step.new_state, self.record.id)
+            self._take(
+                step.event, event.at, step.effects, step.new_state, LogAudit(None, decisions) if decisions else None
+            )
 
     def change(self, entry: Struct, at: int, notifications: tuple[Durable, ...], **fields: Any) -> None:
         """Change the record without the state machine; `entry` is written to the journal."""
         self.record = msgspec.structs.replace(self.record, **fields)
         self._log(_encode(entry), at, notifications)
+
+    def attribute(self, origin: CommandOrigin) -> None:
+        """Log who sent the command: with its first row, and with those that hold decisions."""
+        for place, entry in enumerate(self.entries):
+            if place == 0 or entry.audit is not None:
+                self.entries[place] = attributed(entry, origin)
 
     def set_context(self, context: ConvContext) -> None:
         """Set the context for later events of this unit."""
@@ -95,7 +107,7 @@ class UnitOfWork:
             spending=spending,
         )
 
-    def _take(self, event: Event, at: int, effects: Iterable[Effect], new_state: State) -> None:
+    def _take(self, event: Event, at: int, effects: Iterable[Effect], new_state: State, audit: LogAudit | None) -> None:
         durable: list[Durable] = []
         changed = False
         mode = self.record.mode
@@ -122,15 +134,15 @@ class UnitOfWork:
             self.used = _added(self.used, self.record.state.ledger, new_state.ledger)
         entered = at if type(new_state) is not type(self.record.state) else self.record.state_updated_at
         self.record = msgspec.structs.replace(self.record, state=new_state, state_updated_at=entered, mode=mode)
-        self._log(_encode(event), at, tuple(durable))
+        self._log(_encode(event), at, tuple(durable), audit)
         if mode != self.context.mode:
             self.context = msgspec.structs.replace(self.context, mode=mode)
 
-    def _log(self, event: bytes, at: int, notifications: tuple[Durable, ...]) -> None:
+    def _log(self, event: bytes, at: int, notifications: tuple[Durable, ...], audit: LogAudit | None = None) -> None:
         context = None if self.context == self.logged_context else _encode(self.context)
         self.logged_context = self.context
         step, first = self.record.step + 1, self.record.last_seq + 1
-        self.entries.append(LogEntry(step, at, event, first, notifications, context))
+        self.entries.append(LogEntry(step, at, event, first, notifications, context, audit))
         self.record = msgspec.structs.replace(
             self.record, step=step, last_seq=first - 1 + len(notifications), updated_at=at
         )
@@ -152,6 +164,12 @@ def _added(used: tuple[int, int], before: Ledger, after: Ledger) -> tuple[int, i
     return used[0] + new.context_tokens - old.context_tokens, used[1] + new.cost_micros - old.cost_micros
 
 
+def attributed(entry: LogEntry, origin: CommandOrigin) -> LogEntry:
+    """Return an entry that tells who sent its command."""
+    decisions = entry.audit.decisions if entry.audit else ()
+    return msgspec.structs.replace(entry, audit=LogAudit(origin, decisions))
+
+
 class OutcomeBatch:
     """Outcomes that waited at the same time, processed as one unit of work."""
 
@@ -161,6 +179,8 @@ class OutcomeBatch:
         """Number of outcomes that were processed."""
         self.urgent = False
         """Whether one of the outcomes is a cancel."""
+        self.origin: CommandOrigin | None = None
+        """Who asked for what is done: only for a cancel, which is alone in its batch."""
         self._texts: list[tuple[TextSource, tuple[LlmStreamChunk, ...]]] = []
 
     def run(self, outcome: EffectOutcome | TextDeltaReady) -> None:
@@ -170,6 +190,7 @@ class OutcomeBatch:
         else:
             event, entries = outcome.event, len(self.unit.entries)
             self.urgent |= isinstance(event, UserCancel)
+            self.origin = outcome.origin or self.origin
             self.unit.run(event)
             ignored = len(self.unit.entries) == entries
             if ignored and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:

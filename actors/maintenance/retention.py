@@ -38,6 +38,8 @@ COMPACT_BYTES = 1 << 20
 """Bytes returned to the file system in one step."""
 SPARE_BYTES = 16 << 20
 """Bytes of free space that the store keeps, since they will be written again soon."""
+AUDIT_ENTRIES = 100_000
+"""Refused calls and deletions that the audit trail keeps at most."""
 DELETE_SECONDS = 10.0
 """Time limit for the deletion of one conversation before the next one is handled."""
 
@@ -52,11 +54,14 @@ class Retention(Struct, frozen=True, kw_only=True):
     archived_days: float = 0.0
     """Conversations archived for longer are deleted, with their sub-agents; 0: never."""
 
+    audit_days: float = 90.0
+    """Refused calls and deletions leave the audit trail after that; 0: never because of their age."""
+
     @property
     def round_seconds(self) -> float:
         """The time between two rounds."""
         least, most = ROUND_SECONDS
-        periods = [days * DAY_MS / 1000 for days in (self.events_days, self.archived_days) if days]
+        periods = [days * DAY_MS / 1000 for days in (self.events_days, self.archived_days, self.audit_days) if days]
         return max(least, min([most, *(period / ROUNDS_A_PERIOD for period in periods)]))
 
 
@@ -116,6 +121,7 @@ class Housekeeper:
             yield from self._prune(self._clock.now_ms() - round(self._retention.events_days * DAY_MS))
         if self._retention.archived_days:
             yield from self._delete(self._clock.now_ms() - round(self._retention.archived_days * DAY_MS))
+        yield from self._prune_audit()
         while self._store.compact(COMPACT_BYTES, spare_bytes=SPARE_BYTES):
             yield
 
@@ -128,6 +134,12 @@ class Housekeeper:
                 raise
             except StoreError as error:
                 log.error("its events are not pruned: %s", error, extra={"conversation": id_})
+
+    def _prune_audit(self) -> Iterator[None]:
+        days = self._retention.audit_days
+        before = self._clock.now_ms() - round(days * DAY_MS) if days else 0
+        while self._store.prune_audit(before=before, keep=AUDIT_ENTRIES):
+            yield
 
     def _prune_one(self, conversation_id: str, before: int) -> Iterator[None]:
         record = self._store.load(conversation_id)

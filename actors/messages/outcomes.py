@@ -16,6 +16,7 @@ from actors.core.events import Event, LlmStreamChunk
 from actors.core.states import AgentTask
 from actors.core.tool_run import KillReceipt
 from actors.ports import ConversationRecord
+from actors.ports.store.audit import CommandOrigin
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class EffectOutcome:
     event: Event
     urgent: bool = False
     """Whether it is handled before all normal messages of the mailbox."""
+    origin: CommandOrigin | None = None
+    """Who asked for it: only for a cancel that the store could not take."""
 
 
 class TextSource(Protocol):

@@ -13,6 +13,7 @@ from actors.core.notifications import Durable, QueueChanged, RunStop
 from actors.core.profile import Profile
 from actors.core.states import State
 from actors.core.summary import run_id
+from actors.ports.store.audit import LogAudit
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class LogEntry(Struct, frozen=True):
     notifications: tuple[Durable, ...]
     context: bytes | None = None
     """The context as JSON; None if it is the same as in the previous row."""
+    audit: LogAudit | None = None
 
 
 class CommandRecord(Struct, frozen=True):

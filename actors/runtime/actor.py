@@ -11,6 +11,7 @@ import pykka
 from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
 
+from actors.ports.store.audit import command_origin
 from actors.ports.telemetry import trace_parent
 from actors.runtime.mailbox import Mailbox
 
@@ -34,6 +35,7 @@ class AskEnvelope(Generic[Request]):
         self.urgent = urgent
         self.asked_at = time.monotonic()
         self.trace_parent = trace_parent.get()
+        self.origin = command_origin.get()
         self.answer: Future[Any] = Future()
         self._wanted: bool | None = None
 

@@ -1,16 +1,29 @@
-"""Models, tools, directories, the sandbox and the limits of a server."""
+"""Models, tools, directories, the sandbox, the limits and the audit trail of a server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from bedrock import v1
 from bedrock._shared.wrapper import Value, Wrapper, new_message
-from bedrock.types import McpServerState, Mode, ModelProtocol, ReasoningEffort, SandboxTier, ToolAudience, ToolGroup
+from bedrock.types import (
+    AuditDecider,
+    AuditOutcome,
+    AuditVerdict,
+    McpServerState,
+    Mode,
+    ModelProtocol,
+    ReasoningEffort,
+    SandboxTier,
+    ToolAudience,
+    ToolGroup,
+)
 
 __all__ = [
+    "AuditDecision",
+    "AuditEntry",
     "DirectoryEntry",
     "DirectoryListing",
     "Limits",
@@ -250,3 +263,51 @@ class ServerInfo(Wrapper[v1.GetServerInfoResponse]):
     """The version of the SQLite library of the store; empty if it uses another database."""
     mcp_servers: tuple[McpServer, ...]
     """The MCP servers that the operator has set up."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditDecision(Wrapper[v1.AuditEntry.Decision]):
+    """What was decided about a tool call."""
+
+    tool_use_id: str
+    """The id of the call."""
+    tool: str
+    """The resource name of its tool; empty for the answer of a person."""
+    verdict: AuditVerdict
+    """What was decided: "run", "ask" or "deny"; "approved" or "denied" by a person."""
+    decider: AuditDecider
+    """Who or what decided."""
+    approval_rules: tuple[str, ...]
+    """The resource names of the rules that decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry(Wrapper[v1.AuditEntry]):
+    """An entry of the audit trail: an accepted command, what decided about tool calls, or a refused call."""
+
+    time: datetime
+    """When it was."""
+    outcome: AuditOutcome
+    """What became of the call."""
+    reason: str
+    """Why it was refused; empty for what was accepted."""
+    principal: str
+    """Who called; empty for a caller without a valid token, and for what no caller asked for."""
+    role: str
+    """The role by which it was accepted or refused."""
+    token: str
+    """The id of the token; empty for the server's own user."""
+    peer: str
+    """The address of the other end, without its port."""
+    method: str
+    """The name of the call; empty for refusals that were too many to be kept one by one."""
+    conversation: str
+    """The resource name of the conversation; empty if it was refused before that was found."""
+    request_id: str
+    """The request id, if the call had one."""
+    count: int
+    """How many calls the entry stands for."""
+    decisions: tuple[AuditDecision, ...]
+    """What was decided about tool calls."""
+    step: int
+    """The step of the conversation's log that holds the entry; 0 for an entry of no log."""

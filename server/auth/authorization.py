@@ -62,6 +62,7 @@ NEEDED: dict[str, Role] = {
         ),
         Role.USER,
     ),
+    f"{CONVERSATIONS}ListAuditEntries": Role.OPERATOR,
 }
 """The role that each method needs, by the method's full name."""
 

@@ -30,7 +30,7 @@ class Role(StrEnum):
     USER = "user"
     """Use conversations: everything that a person at a terminal does."""
     OPERATOR = "operator"
-    """Use conversations, and see how the server is set up."""
+    """Use conversations, and see the audit trail of all principals."""
 
     def includes(self, other: Role) -> bool:
         """Whether this role may do everything that another one may."""

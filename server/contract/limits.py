@@ -43,6 +43,7 @@ MAX_PATH_BYTES = 4_096
 MAX_NAME_CHARS = 512
 """Maximum length of a resource name."""
 MAX_SLUG_CHARS = 63
+MAX_PRINCIPAL_CHARS = 256
 MAX_ETAG_CHARS = 64
 MAX_TITLE_CHARS = 256
 MAX_NOTE_CHARS = 1_024
@@ -72,6 +73,7 @@ APPROVALS_PAGE = (100, 1_000)
 CATALOG_PAGE = (1_000, 1_000)
 """Those of models, tools and entries of directories."""
 RULES_PAGE = (100, 1_000)
+AUDIT_PAGE = (100, 1_000)
 RECENT_MESSAGES = (50, 200)
 
 SUB_AGENTS = AgentLimits()

@@ -23,6 +23,7 @@ from server.contract.update_mask import ALL, key_of_label, paths_to_set
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.message import Message
+    from google.protobuf.timestamp_pb2 import Timestamp
 
 Rule: TypeAlias = Callable[[Any], str | None]
 
@@ -233,6 +234,11 @@ def waiting_time(value: Duration) -> str | None:
     if 0 <= value.seconds * 10**9 + value.nanos <= limits.MAX_WAIT_SECONDS * 10**9:
         return None
     return f"must be 0 to {limits.MAX_WAIT_SECONDS:g} seconds"
+
+
+def since_1970(value: Timestamp) -> str | None:
+    """Check a time."""
+    return None if value.seconds >= 0 and value.nanos >= 0 else "must not be before 1970"
 
 
 def files(value: Any) -> str | None:
@@ -505,6 +511,14 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
         ("parent", conversation_name),
         *_PAGE,
         ("view", known(v1.ListRequestCyclesRequest.View)),
+    ),
+    v1.ListAuditEntriesRequest: (
+        *_PAGE,
+        ("start_time", since_1970),
+        ("end_time", since_1970),
+        ("principal", text_up_to(limits.MAX_PRINCIPAL_CHARS)),
+        ("conversation", optional(conversation_name)),
+        ("outcome", known(v1.AuditEntry.Outcome)),
     ),
     v1.GetMessageRequest: (("name", child_name("messages")),),
     v1.ListApprovalsRequest: (("parent", conversation_name), *_PAGE),

@@ -1,17 +1,20 @@
-"""VerifyConversation and ReplayConversation: check and replay stored data without changing it."""
+"""VerifyConversation, ReplayConversation, ListAuditEntries: check, replay and trace what is stored."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bedrock import v1
 
 from actors.maintenance.replay import Replay, ReplayedStep
 from actors.maintenance.verify import findings
 from actors.ports import ConversationRecord, RevisionTooOldError, StoreDamagedError, StoredTransition, StoreReader
+from actors.ports.store.audit import AuditPlace, AuditStore
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
+from server.contract.pagination import Page, position_of, size_of, token_of
 from server.queries.slow_reader import send
+from server.wire.audit_entries import audit_entry, audit_filter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -22,10 +25,14 @@ ROWS = 50
 """Rows of the log that are read and replayed at a time."""
 
 
-class StoredAudits:
-    """Serves both calls. Event loop only, except for its blocking reads."""
+class AuditReader(StoreReader, AuditStore, Protocol):
+    """What these calls read."""
 
-    def __init__(self, store: StoreReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
+
+class StoredAudits:
+    """Serves these calls. Event loop only, except for its blocking reads."""
+
+    def __init__(self, store: AuditReader, reads: ReadPool, stall_seconds: float = limits.STALL_SECONDS) -> None:
         self._store = store
         self._reads = reads
         self._stall_seconds = stall_seconds
@@ -46,6 +53,25 @@ class StoredAudits:
         if record is None or (violations and self._store.load(conversation_id) is None):
             raise ConversationNotFoundError(name)  # it may have been deleted during the check
         return v1.VerifyConversationResponse(violations=violations, revision=record.last_seq)
+
+    async def entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
+        """Return a page of the audit trail. Raises MalformedRequestError (page token) or StoreError."""
+        return await self._reads(self._entries, request)
+
+    def _entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
+        wanted = audit_filter(request)
+        place = position_of(request.page_token, AuditPlace, "audit", wanted)
+        size = size_of(request.page_size, limits.AUDIT_PAGE)
+        page, answer = Page(size, limits.PAGE_BYTES), v1.ListAuditEntriesResponse()
+        for entry in self._store.audit(wanted, after=place, limit=size + 1):
+            shown = audit_entry(entry)
+            if not page.take(shown.ByteSize()):
+                assert place is not None  # noqa: S101 -- the first one always fits
+                answer.next_page_token = token_of(place, "audit", wanted)
+                break
+            answer.entries.append(shown)
+            place = entry.place
+        return answer
 
     async def replay(
         self,

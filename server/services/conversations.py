@@ -358,6 +358,11 @@ class ConversationService(v1.ConversationServiceServicer):
         conversation_id = await self._resolver.locate(request.name)
         return await self._audits.verify(conversation_id, request)
 
+    async def ListAuditEntries(
+        self, request: v1.ListAuditEntriesRequest, context: Context
+    ) -> v1.ListAuditEntriesResponse:
+        return await self._audits.entries(request)
+
     async def ReplayConversation(  # type: ignore[override]
         self, request: v1.ReplayConversationRequest, context: Context
     ) -> None:

@@ -16,6 +16,7 @@ from bedrock import v1
 from grpc_health.v1 import health
 
 from actors.ports import resources
+from server.auth.refusals import Refusals
 from server.config import Listen
 from server.contract import limits
 from server.loop_calls import LoopCalls
@@ -109,7 +110,9 @@ class GrpcServer:
         )
         self.watchers = SubscribeStreams(sources, watching)
         self._health = Health(("", *SERVICES))
-        interceptor = RequestInterceptor(authentication, services.telemetry, services.quotas)
+        reads, store = self._reads, services.store
+        self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
+        interceptor = RequestInterceptor(authentication, services.telemetry, services.quotas, self._refusals)
         connections = ("grpc.max_allowed_incoming_connections", max_connections())
         self._server = grpc.aio.server(interceptors=[interceptor], options=(*OPTIONS, connections))
         service = ConversationService(
@@ -190,6 +193,7 @@ class GrpcServer:
         self.watchers.shut_down()
         await self.watchers.ended(STREAM_END_SECONDS)
         await self._server.stop(GRACE_SECONDS)
+        await self._refusals.close()
         await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._reads.close)
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
+from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
 from actors.ports import StoreDamagedError, StoreUnusableError
+from actors.ports.store.audit import CommandOrigin, command_origin
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
 from server.auth.authentication import Authentication, caller, subject
 from server.auth.authorization import check_role
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from google.rpc.status_pb2 import Status
 
     from actors.runtime.quotas.quota_book import QuotaBook
+    from server.auth.refusals import Refusals
     from server.services.request_reading import Context, Handler
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,9 @@ WAITS = "Wait"
 UNCOUNTED = ("CancelConversation", "ListQuotas")
 """Methods that take no call of a quota: a cancel must never wait."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+FAILURES = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+"""The statuses of calls that failed; calls with any other were refused, which is kept in the audit trail."""
+MAX_REQUEST_ID = 36
 ABORT_SECONDS = 5.0
 """How long the end of a stream may wait for a client that does not read."""
 
@@ -54,11 +60,14 @@ _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Wraps each method of the services once; runs on the event loop."""
 
-    def __init__(self, authentication: Authentication, telemetry: Telemetry, quotas: QuotaBook) -> None:
+    def __init__(
+        self, authentication: Authentication, telemetry: Telemetry, quotas: QuotaBook, refusals: Refusals
+    ) -> None:
         self._authentication = authentication
         self._quotas = quotas
         self._live = LiveCalls(authentication)
         self._telemetry = telemetry
+        self._refusals = refusals
         self._guarded: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -75,7 +84,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         if who is None:
             who = await self._authentication.caller_after_refresh(handler_call_details.invocation_metadata)
         if who is None:
-            return _REFUSING
+            return self._refusing(method)
         caller.set(who)
         if self._telemetry.on:
             trace_parent.set(_trace_parent_in(handler_call_details.invocation_metadata))
@@ -83,16 +92,36 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             return handler
         guarded = self._guarded.get(method)
         if guarded is None:
-            guarded = self._guarded[method] = _guard(method, handler, self._live, self._telemetry, self._quotas)
+            guarded = _guard(method, handler, self._live, self._telemetry, self._quotas, note=self._refusals.note)
+            self._guarded[method] = guarded
         return guarded
 
+    def _refusing(self, method: str) -> Handler:
+        """Return what refuses calls of this method, of any kind, before their requests are read."""
 
-async def _refuse(_requests: Any, context: Context) -> NoReturn:
-    await abort(context, status_of(UnauthenticatedError()))
+        async def refuse(_requests: Any, context: Context) -> NoReturn:
+            status = status_of(UnauthenticatedError())
+            origin = CommandOrigin("", peer=address_of(context.peer()), method=_name_of(method))
+            self._refusals.note(origin, "", _reason_in(status))
+            await abort(context, status)
+
+        return reading_handler(refuse, None, response_streaming=True)
 
 
-_REFUSING = reading_handler(_refuse, None, response_streaming=True)
-"""Refuses a call of any kind before its request is read."""
+def address_of(peer: str) -> str:
+    """Return the address of a gRPC peer without its port: `ipv4:192.0.2.1` of `ipv4:192.0.2.1:5000`."""
+    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer.partition(":")[0] + ":"
+
+
+def _name_of(method: str) -> str:
+    return method.rsplit("/", 1)[-1]
+
+
+def _reason_in(status: Status) -> str:
+    """Return the reason of a refusal; the name of the status if it has none."""
+    info = ErrorInfo()
+    found = any(detail.Unpack(info) for detail in status.details)
+    return info.reason if found and info.reason else _CODES.get(status.code, "UNKNOWN")
 
 
 async def abort(context: Context, status: Status) -> NoReturn:
@@ -112,10 +141,18 @@ def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return found if isinstance(found, str) and TRACE_PARENT.fullmatch(found) else ""
 
 
-def _guard(method: str, handler: Handler, live: LiveCalls, telemetry: Telemetry, quotas: QuotaBook) -> Handler:
+def _guard(
+    method: str,
+    handler: Handler,
+    live: LiveCalls,
+    telemetry: Telemetry,
+    quotas: QuotaBook,
+    *,
+    note: Callable[[CommandOrigin, str, str], None],
+) -> Handler:
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
     decode: Any = handler.request_deserializer
-    name = method.rsplit("/", 1)[-1]
+    name = _name_of(method)
     lasts = handler.response_streaming or name.startswith(WAITS)
 
     async def serve(_requests: Any, context: Context) -> Any:
@@ -149,6 +186,8 @@ def _guard(method: str, handler: Handler, live: LiveCalls, telemetry: Telemetry,
             call.answered(response)
             return response
         call.outcome = _CODES.get(status.code, "UNKNOWN")
+        if call.outcome not in FAILURES:
+            note(call.origin(context.peer()), subject.get(), _reason_in(status))
         try:
             async with asyncio.timeout(ABORT_SECONDS):
                 await abort(context, status)
@@ -173,8 +212,20 @@ class _Observed:
         """Measure from here on: how long a request takes to arrive is up to the client."""
         self._began = time.monotonic()
 
+    @property
+    def command(self) -> bool:
+        """Whether the method changes something."""
+        return not self._method.startswith(READS)
+
     def asked(self, request: Any) -> None:
         self._request_id = getattr(request, "request_id", "")
+
+    def origin(self, peer: str) -> CommandOrigin:
+        """Return who calls, and how."""
+        who = caller.get()
+        return CommandOrigin(
+            who.principal, who.role.value, who.token, address_of(peer), self._method, self._request_id[:MAX_REQUEST_ID]
+        )
 
     def answered(self, response: Any) -> None:
         self.outcome = "OK"
@@ -191,7 +242,7 @@ class _Observed:
             outcome=self.outcome,
             seconds=time.monotonic() - self._began,
             stream=self._stream,
-            command=not self._method.startswith(READS),
+            command=self.command,
         )
 
 
@@ -209,6 +260,8 @@ async def _call(
         raise MalformedRequestError(("", text)) from None
     call.asked(request)
     check(request)
+    if call.command:
+        command_origin.set(call.origin(context.peer()))
     try:
         answer = behaviour(request, context)
         return await answer if inspect.isawaitable(answer) else answer

@@ -50,8 +50,8 @@ class KeptConversation(NamedTuple):
                 raise FencedError(f"message {message.sequence} of {self.record.id} is there already")
         log, log_hash = list(self.log), self.record.log_hash
         for entry in part.log:
-            log_hash, (*values, context) = seal(self.record.id, part.record.epoch, entry).after(log_hash)
-            log.append(LogRow._make((*values, context or None)))
+            log_hash, (*values, context, audit) = seal(self.record.id, part.record.epoch, entry).after(log_hash)
+            log.append(LogRow._make((*values, context or None, audit or None)))
         commands = dict(self.commands)
         if part.command is not None and not part.create_command:
             if part.command.request_id in commands:

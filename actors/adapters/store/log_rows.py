@@ -24,7 +24,7 @@ _encode = json.Encoder().encode
 
 LOG = (
     "conversation_id", "step", "epoch", "at", "first_revision", "count", "prev_hash", "hash", "notifications",
-    "event", "context",
+    "event", "context", "audit",
 )  # fmt: skip
 """The columns of the log, in the order of the digest."""
 
@@ -43,6 +43,7 @@ class LogRow(NamedTuple):
     notifications: str
     event: str
     context: str | None
+    audit: str | None = None
 
 
 class Sealed(NamedTuple):
@@ -50,8 +51,8 @@ class Sealed(NamedTuple):
 
     numbers: tuple[str, int, int, int, int, int]
     """The columns of LOG up to the count."""
-    texts: tuple[str, str, str]
-    """The columns of LOG from the notifications on; "" if there is no context."""
+    texts: tuple[str, str, str, str]
+    """The columns of LOG from the notifications on; "" if there is no context, or nothing for the audit trail."""
     digest: hashlib._Hash
 
     def after(self, prev_hash: str) -> tuple[str, tuple[str | int, ...]]:
@@ -65,22 +66,27 @@ def seal(conversation_id: str, epoch: int, entry: LogEntry) -> Sealed:
     numbers = (conversation_id, entry.step, epoch, entry.at, entry.first_revision, len(entry.notifications))
     notifications = _encode(entry.notifications)
     context = entry.context or b""
-    texts = (notifications.decode(), entry.event.decode(), context.decode())
-    return Sealed(numbers, texts, _digest(numbers, notifications, entry.event, context))
+    audit = b"" if entry.audit is None else _encode(entry.audit)
+    texts = (notifications.decode(), entry.event.decode(), context.decode(), audit.decode())
+    return Sealed(numbers, texts, _digest(numbers, notifications, entry.event, context, audit))
 
 
-def _digest(numbers: tuple[str, int, int, int, int, int], *texts: bytes) -> hashlib._Hash:
-    """Digest all columns but the hashes, one per line.
+def _digest(
+    numbers: tuple[str, int, int, int, int, int], notifications: bytes, event: bytes, context: bytes, audit: bytes
+) -> hashlib._Hash:
+    """Digest all columns but the hashes, one per line; no line for an empty `audit`, which old rows do not have.
 
     JSON contains no raw line breaks, so different rows never give the same bytes.
     """
     head = "%s\n%d\n%d\n%d\n%d\n%d" % numbers  # noqa: UP031 -- takes the tuple as it is
-    return hashlib.sha256(b"\n".join((head.encode(), *texts)))
+    lines = (head.encode(), notifications, event, context)
+    return hashlib.sha256(b"\n".join((*lines, audit) if audit else lines))
 
 
 def hash_of(row: LogRow) -> str:
     """Return the hash that a row must have. Raises TypeError if a numeric column is not a number."""
-    digest = _digest(row[:6], row.notifications.encode(), row.event.encode(), (row.context or "").encode())
+    texts = (row.notifications, row.event, row.context or "", row.audit or "")
+    digest = _digest(row[:6], *(text.encode() for text in texts))
     return _link(digest, row.prev_hash)
 
 

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
+from actors.adapters.store.audit_rows import logged_entry
 from actors.adapters.store.integrity import rows_of, violations
 from actors.adapters.store.kept_conversation import KeptConversation, changed_by, created_by
 from actors.adapters.store.log_rows import check_shape, events_after, refuse_before, stored_transition
@@ -32,9 +35,10 @@ from actors.ports import (
 from actors.ports.store.conditions import Listed, place_of, selects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from actors.core.content import Message
+    from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace
     from actors.ports.store.conditions import Place, Selection
 
 
@@ -47,6 +51,8 @@ class MemoryStore:
         self._kept: dict[str, KeptConversation] = {}
         self._created: dict[tuple[str, str], CommandRecord] = {}
         self._spent: dict[tuple[str, int], Spending] = {}
+        self._audit: tuple[AuditEntry, ...] = ()
+        """The entries of the audit trail that are in no log, with their numbers, in the order in which they came."""
         self._closed = False
 
     # --- writing ----------------------------------------------------------------------------------------------
@@ -70,7 +76,7 @@ class MemoryStore:
             self._hit("store.before_commit")
             self._kept, self._created, self._spent = kept, created, spent
 
-    def delete(self, conversation_id: str) -> None:
+    def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""
         with self._writing():
             deleted = {conversation_id}
@@ -80,6 +86,8 @@ class MemoryStore:
             ):
                 deleted |= found
             self._hit("store.before_commit")
+            if audit is not None and conversation_id in self._kept:
+                self._add_audit((audit,))
             self._kept = {id_: kept for id_, kept in self._kept.items() if id_ not in deleted}
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
@@ -109,6 +117,41 @@ class MemoryStore:
             self._hit("store.before_commit")
             attachments = {attachment.id: attachment, **kept.attachments}
             self._kept[conversation_id] = kept._replace(attachments=attachments)
+
+    def put_audit(self, entries: Sequence[AuditEntry]) -> None:
+        """Store entries of the audit trail that are in no log; see ports.Store."""
+        with self._writing():
+            self._hit("store.before_commit")
+            self._add_audit(entries)
+
+    def _add_audit(self, entries: Sequence[AuditEntry]) -> None:
+        first = self._audit[-1].number + 1 if self._audit else 1
+        self._audit += tuple(replace(entry, number=number) for number, entry in enumerate(entries, first))
+
+    def prune_audit(self, *, before: int, keep: int) -> int:
+        """Delete the oldest entries that are in no log, and return how many; see ports.Store."""
+        with self._writing():
+            self._hit("store.before_commit")
+            oldest = self._audit[-1].number - keep if self._audit else 0
+            kept = tuple(entry for entry in self._audit if entry.at >= before and entry.number > oldest)
+            pruned, self._audit = len(self._audit) - len(kept), kept
+            return pruned
+
+    def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
+        """Return the next entries of the audit trail; see ports.Store."""
+        with self._lock:
+            self._check_open()
+            conversations, unlogged = self._kept.values(), self._audit
+        logged = (
+            logged_entry(row.at, row.conversation_id, row.step, row.audit)
+            for kept in conversations
+            for row in kept.log
+            if row.audit
+        )
+        found = [
+            entry for entry in (*logged, *unlogged) if wanted.admits(entry) and (after is None or entry.place > after)
+        ]
+        return tuple(sorted(found, key=lambda entry: entry.place)[:limit])
 
     @property
     def engine_version(self) -> str:

@@ -66,6 +66,7 @@ from actors.messages.outcomes import CreateSubAgent
 from actors.messages.refusals import EtagMismatchError, InvalidFieldError
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run, output_schema
 from actors.ports.json_schema import InvalidSchemaError
+from actors.ports.store.audit import AuditEntry, Outcome
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation
 from actors.runtime.generation import check_generation
@@ -73,6 +74,7 @@ from actors.runtime.generation import check_generation
 if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline, LoadedConversation
     from actors.conversation.unit_of_work import UnitOfWork
+    from actors.ports.store.audit import CommandOrigin
 
 
 class CommandDispatch:
@@ -140,15 +142,20 @@ class CommandDispatch:
                 self._revoke_rule(loaded, request)
                 return None
 
-    def delete(self) -> None:
+    def delete(self, origin: CommandOrigin | None) -> None:
         """Delete the conversation, which must be idle, and the state that tools keep for it.
+
+        `origin` is who asked for it; that is kept apart, since the log is deleted, too.
 
         Raises StoreError; then nothing was deleted.
         """
         conversation_id, services = self._pipeline.conversation_id, self._services
         children = services.store.children(conversation_id)
         services.faults.hit("delete.before")
-        services.store.delete(conversation_id)
+        audit = None
+        if origin is not None:
+            audit = AuditEntry(self._pipeline.now(), Outcome.ACCEPTED, origin, conversation=conversation_id)
+        services.store.delete(conversation_id, audit)
         services.quotas.end_run(conversation_id)
         last = self._pipeline.loaded.record if self._pipeline.loaded else None
         self._pipeline.loaded = None

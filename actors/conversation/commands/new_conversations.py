@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from actors.conversation.commands import creation
 from actors.conversation.commands.forking import forked_conversation
 from actors.conversation.commands.idempotency import command_record, created_by, known_command, known_create
 from actors.conversation.pipeline import LoadedConversation
+from actors.conversation.unit_of_work import attributed
 from actors.core.errors import Reason, Rejected
 from actors.core.states import AwaitingContinuation, ContextExhausted
 from actors.messages.commands import ForkConversationCommand
@@ -34,6 +37,9 @@ def create(pipeline: ConversationPipeline, request: CreatingCommand) -> Conversa
         if known is not None:
             return created_by(services.store, known)
         record, commit = _first_commit(pipeline, request)
+        if pipeline.origin is not None:
+            first, *others = commit.log
+            commit = replace(commit, log=(attributed(first, pipeline.origin), *others))
         try:
             services.store.commit(commit)
         except CommandExistsError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from actors.ports.store.attachments import AttachmentStore
+from actors.ports.store.audit import AuditStore
 from actors.ports.store.log import LogReader
 from actors.ports.store.maintenance import StoreMaintenance
 from actors.ports.store.reader import ConversationReader
@@ -26,7 +27,7 @@ class StoreReader(ConversationReader, LogReader, Protocol):
     """All reads of conversations, except their attachments."""
 
 
-class Store(StoreReader, ConversationWriter, AttachmentStore, StoreMaintenance, Protocol):
+class Store(StoreReader, ConversationWriter, AttachmentStore, AuditStore, StoreMaintenance, Protocol):
     """The whole store. Any thread. Reads see committed data only; they and the writes block."""
 
     @property
@@ -41,6 +42,7 @@ class Store(StoreReader, ConversationWriter, AttachmentStore, StoreMaintenance, 
 
 __all__ = [
     "AttachmentStore",
+    "AuditStore",
     "CommandExistsError",
     "ConversationReader",
     "ConversationWriter",

@@ -44,6 +44,10 @@ class StoreMaintenance(Protocol):
         """
         ...
 
+    def prune_audit(self, *, before: int, keep: int) -> int:
+        """Delete the oldest entries of the audit trail that are in no log. See `AuditStore.prune_audit`."""
+        ...
+
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
         """Return up to `max_bytes` of free space to the file system; returns whether there was any to return.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from actors.ports.records import Commit
+    from actors.ports.store.audit import AuditEntry
 
 
 class ConversationWriter(Protocol):
@@ -19,6 +20,9 @@ class ConversationWriter(Protocol):
         """
         ...
 
-    def delete(self, conversation_id: str) -> None:
-        """Delete the conversation with its sub-agents, messages, log and attachments. Raises StoreUnavailableError."""
+    def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
+        """Delete the conversation with its sub-agents, messages, log and attachments; store `audit` with that.
+
+        Raises StoreUnavailableError.
+        """
         ...

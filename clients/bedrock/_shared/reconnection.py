@@ -42,6 +42,7 @@ READS = frozenset(
         v1.GetServerInfoRequest,
         v1.GetToolRequest,
         v1.ListApprovalsRequest,
+        v1.ListAuditEntriesRequest,
         v1.ListApprovalRulesRequest,
         v1.ListConversationsRequest,
         v1.ListMessagesRequest,

@@ -21,12 +21,14 @@ from bedrock.states import Approval, ApprovalRule, Question
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
     from bedrock.messages import ToolCall
     from bedrock.request_cycles import RequestCycle
     from bedrock.types import (
         ApprovalDecision,
         ApprovalPolicy,
+        AuditOutcome,
         CycleView,
         Delivery,
         Disposition,
@@ -116,6 +118,27 @@ def conversations(
         filter=" AND ".join(parts),
         order_by=order_by,
     )
+
+
+def audit(
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    principal: str,
+    conversation: str,
+    outcome: AuditOutcome | None,
+) -> v1.ListAuditEntriesRequest:
+    """Make the request that reads the audit trail. Raises ValueError for a time without a time zone."""
+    request = new_message(v1.ListAuditEntriesRequest, principal=principal, outcome=outcome)
+    if conversation:
+        request.conversation = resource_name("conversations", conversation)
+    for field, time in ((request.start_time, since), (request.end_time, until)):
+        if time is None:
+            continue
+        if time.tzinfo is None:
+            raise ValueError("since and until must have a time zone")
+        field.FromDatetime(time)
+    return request
 
 
 def send(

@@ -19,7 +19,7 @@ from bedrock._sync.run import ask
 from bedrock._sync.sending import fitting
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
-from bedrock.catalog import DirectoryListing, McpServer, Model, ServerInfo, Tool
+from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, ServerInfo, Tool
 from bedrock.conversations import (
     Budget,
     ClientTool,
@@ -34,10 +34,11 @@ from bedrock.streams import Closing
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from bedrock.errors import BedrockError
     from bedrock.streams import Stream
-    from bedrock.types import ApprovalPolicy, FollowUpPolicy, Mode
+    from bedrock.types import ApprovalPolicy, AuditOutcome, FollowUpPolicy, Mode
 
 __all__ = ["Client"]
 
@@ -287,6 +288,36 @@ class Client(Closing):
         for page in self.pages(self.conversations_stub.ListApprovals, request, timeout):
             for approval in page.approvals:
                 yield Approval.from_proto(approval)
+
+    def audit(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        principal: str = "",
+        conversation: str = "",
+        outcome: AuditOutcome | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[AuditEntry]:
+        """Iterate over the audit trail of all principals, the oldest entry first. Needs the role of an operator.
+
+        Args:
+            since: Only entries of this time, which must have a time zone, and later.
+            until: Only entries before this time.
+            principal: Only entries of this principal.
+            conversation: Only entries about this conversation: its id or resource name, not its slug.
+            outcome: Only entries with this outcome.
+            timeout: Time limit of each page in seconds; the client's if None.
+
+        Raises:
+            PermissionDenied: The token has not the role of an operator.
+        """
+        request = requests.audit(
+            since=since, until=until, principal=principal, conversation=conversation, outcome=outcome
+        )
+        for page in self.pages(self.conversations_stub.ListAuditEntries, request, timeout):
+            for entry in page.entries:
+                yield AuditEntry.from_proto(entry)
 
     def watch_conversations(
         self,

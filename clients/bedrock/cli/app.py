@@ -49,6 +49,7 @@ OURS = {
     "verify": "bedrock.cli.commands.audit:verify",
     "replay": "bedrock.cli.commands.audit:replay",
     "export": "bedrock.cli.commands.audit:export",
+    "audit": "bedrock.cli.commands.audit:audit",
     "download": "bedrock.cli.commands.download:download",
     "doctor": "bedrock.cli.commands.doctor:doctor",
     "completion": "bedrock.cli.commands.completion:completion",

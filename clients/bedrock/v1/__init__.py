@@ -235,6 +235,7 @@ from bedrock.v1.conversation_pb2 import (
 from bedrock.v1.conversation_service_pb2 import (
     AnswerQuestionRequest as AnswerQuestionRequest,
     AnswerQuestionResponse as AnswerQuestionResponse,
+    AuditEntry as AuditEntry,
     ArchiveConversationRequest as ArchiveConversationRequest,
     ArchiveConversationResponse as ArchiveConversationResponse,
     CancelConversationRequest as CancelConversationRequest,
@@ -273,6 +274,8 @@ from bedrock.v1.conversation_service_pb2 import (
     ListApprovalsResponse as ListApprovalsResponse,
     ListApprovalRulesRequest as ListApprovalRulesRequest,
     ListApprovalRulesResponse as ListApprovalRulesResponse,
+    ListAuditEntriesRequest as ListAuditEntriesRequest,
+    ListAuditEntriesResponse as ListAuditEntriesResponse,
     ListConversationsRequest as ListConversationsRequest,
     ListConversationsResponse as ListConversationsResponse,
     ListMessagesRequest as ListMessagesRequest,

@@ -12,6 +12,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -2550,3 +2551,294 @@ class WatchConversationsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___WatchConversationsResponse: _TypeAlias = WatchConversationsResponse  # noqa: Y015
+
+@_typing.final
+class ListAuditEntriesRequest(_message.Message):
+    """The request of ListAuditEntries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    CONVERSATION_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """How many entries to return at most. 100 if zero; 1000 at most."""
+    page_token: _builtins.str
+    """The `next_page_token` of the page before. Empty for the first page."""
+    principal: _builtins.str
+    """Only entries of this principal. Of all if empty."""
+    conversation: _builtins.str
+    """Only entries about this conversation, `conversations/{conversation}` with its id:
+    it may have been deleted. All if empty.
+    """
+    outcome: Global___AuditEntry.Outcome.ValueType
+    """Only entries with this outcome. All if unset."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Only entries of this time and later. All if unset."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Only entries before this time. All if unset."""
+
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        principal: _builtins.str = ...,
+        conversation: _builtins.str = ...,
+        outcome: Global___AuditEntry.Outcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "end_time", b"end_time", "outcome", b"outcome", "page_size", b"page_size", "page_token", b"page_token", "principal", b"principal", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditEntriesRequest: _TypeAlias = ListAuditEntriesRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditEntriesResponse(_message.Message):
+    """The response of ListAuditEntries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty on the last page."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEntry]:
+        """One page of entries, the oldest first."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___AuditEntry] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditEntriesResponse: _TypeAlias = ListAuditEntriesResponse  # noqa: Y015
+
+@_typing.final
+class AuditEntry(_message.Message):
+    """An entry of the audit trail."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Outcome:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[AuditEntry._Outcome.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        OUTCOME_UNSPECIFIED: AuditEntry._Outcome.ValueType  # 0
+        """Never sent."""
+        OUTCOME_ACCEPTED: AuditEntry._Outcome.ValueType  # 1
+        """It was accepted."""
+        OUTCOME_REFUSED: AuditEntry._Outcome.ValueType  # 2
+        """It was refused."""
+
+    class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
+        """What became of a call."""
+
+    OUTCOME_UNSPECIFIED: AuditEntry.Outcome.ValueType  # 0
+    """Never sent."""
+    OUTCOME_ACCEPTED: AuditEntry.Outcome.ValueType  # 1
+    """It was accepted."""
+    OUTCOME_REFUSED: AuditEntry.Outcome.ValueType  # 2
+    """It was refused."""
+
+    class _Verdict:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[AuditEntry._Verdict.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        VERDICT_UNSPECIFIED: AuditEntry._Verdict.ValueType  # 0
+        """Never sent."""
+        VERDICT_RUN: AuditEntry._Verdict.ValueType  # 1
+        """It runs."""
+        VERDICT_ASK: AuditEntry._Verdict.ValueType  # 2
+        """A person is asked."""
+        VERDICT_DENY: AuditEntry._Verdict.ValueType  # 3
+        """It does not run."""
+        VERDICT_APPROVED: AuditEntry._Verdict.ValueType  # 4
+        """A person has approved it."""
+        VERDICT_DENIED: AuditEntry._Verdict.ValueType  # 5
+        """A person has denied it."""
+
+    class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
+        """What can be decided about a tool call."""
+
+    VERDICT_UNSPECIFIED: AuditEntry.Verdict.ValueType  # 0
+    """Never sent."""
+    VERDICT_RUN: AuditEntry.Verdict.ValueType  # 1
+    """It runs."""
+    VERDICT_ASK: AuditEntry.Verdict.ValueType  # 2
+    """A person is asked."""
+    VERDICT_DENY: AuditEntry.Verdict.ValueType  # 3
+    """It does not run."""
+    VERDICT_APPROVED: AuditEntry.Verdict.ValueType  # 4
+    """A person has approved it."""
+    VERDICT_DENIED: AuditEntry.Verdict.ValueType  # 5
+    """A person has denied it."""
+
+    class _Decider:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _DeciderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[AuditEntry._Decider.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        DECIDER_UNSPECIFIED: AuditEntry._Decider.ValueType  # 0
+        """Never sent."""
+        DECIDER_RULES: AuditEntry._Decider.ValueType  # 1
+        """Approval rules."""
+        DECIDER_POLICY: AuditEntry._Decider.ValueType  # 2
+        """The approval policy, or that the tool always asks."""
+        DECIDER_PERSON: AuditEntry._Decider.ValueType  # 3
+        """A person."""
+
+    class Decider(_Decider, metaclass=_DeciderEnumTypeWrapper):
+        """Who or what decides."""
+
+    DECIDER_UNSPECIFIED: AuditEntry.Decider.ValueType  # 0
+    """Never sent."""
+    DECIDER_RULES: AuditEntry.Decider.ValueType  # 1
+    """Approval rules."""
+    DECIDER_POLICY: AuditEntry.Decider.ValueType  # 2
+    """The approval policy, or that the tool always asks."""
+    DECIDER_PERSON: AuditEntry.Decider.ValueType  # 3
+    """A person."""
+
+    @_typing.final
+    class Decision(_message.Message):
+        """What was decided about a tool call."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TOOL_USE_ID_FIELD_NUMBER: _builtins.int
+        TOOL_FIELD_NUMBER: _builtins.int
+        VERDICT_FIELD_NUMBER: _builtins.int
+        DECIDER_FIELD_NUMBER: _builtins.int
+        APPROVAL_RULES_FIELD_NUMBER: _builtins.int
+        tool_use_id: _builtins.str
+        """The call, by its id."""
+        tool: _builtins.str
+        """Its tool, `tools/{tool}`. Empty for the answer of a person."""
+        verdict: Global___AuditEntry.Verdict.ValueType
+        """What was decided."""
+        decider: Global___AuditEntry.Decider.ValueType
+        """Who or what decided."""
+        @_builtins.property
+        def approval_rules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """The rules that decided: those that allow it, that ask, or that deny it."""
+
+        def __init__(
+            self,
+            *,
+            tool_use_id: _builtins.str = ...,
+            tool: _builtins.str = ...,
+            verdict: Global___AuditEntry.Verdict.ValueType = ...,
+            decider: Global___AuditEntry.Decider.ValueType = ...,
+            approval_rules: _abc.Iterable[_builtins.str] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_rules", b"approval_rules", "decider", b"decider", "tool", b"tool", "tool_use_id", b"tool_use_id", "verdict", b"verdict"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TIME_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    CONVERSATION_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    outcome: Global___AuditEntry.Outcome.ValueType
+    """What became of the call."""
+    reason: _builtins.str
+    """Why it was refused: a RefusalReason without its prefix, or the name of the
+    status. Empty for what was accepted.
+    """
+    principal: _builtins.str
+    """Who called. Empty for a caller without a valid token, and for what no caller
+    asked for, such as what rules decided.
+    """
+    role: _builtins.str
+    """The role by which it was accepted or refused: `reader`, `user` or `operator`."""
+    token: _builtins.str
+    """The id of the token, as `bedrock token list` shows it. Empty for the server's own
+    user.
+    """
+    peer: _builtins.str
+    """The address of the other end, without its port, as gRPC writes it:
+    `ipv4:192.0.2.1`, or `unix:` for a program of this machine.
+    """
+    method: _builtins.str
+    """The name of the call, such as `SendMessage`. Empty for what no caller asked for,
+    and for refusals that were too many to be kept one by one: `count` says how many.
+    """
+    conversation: _builtins.str
+    """The conversation. Empty if it was refused before that was found."""
+    request_id: _builtins.str
+    """The request id, if the call had one."""
+    count: _builtins.int
+    """How many calls the entry stands for: refusals for the same reason within a minute
+    are counted.
+    """
+    step: _builtins.int
+    """The step of the log that holds the entry, as ReplayConversation counts them. Zero
+    for an entry of no log.
+    """
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it was."""
+
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEntry.Decision]:
+        """What was decided about tool calls, and by whom or what."""
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        outcome: Global___AuditEntry.Outcome.ValueType = ...,
+        reason: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        role: _builtins.str = ...,
+        token: _builtins.str = ...,
+        peer: _builtins.str = ...,
+        method: _builtins.str = ...,
+        conversation: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        count: _builtins.int = ...,
+        decisions: _abc.Iterable[Global___AuditEntry.Decision] | None = ...,
+        step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation", b"conversation", "count", b"count", "decisions", b"decisions", "method", b"method", "outcome", b"outcome", "peer", b"peer", "principal", b"principal", "reason", b"reason", "request_id", b"request_id", "role", b"role", "step", b"step", "time", b"time", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditEntry: _TypeAlias = AuditEntry  # noqa: Y015

@@ -264,6 +264,11 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ExportConversationRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ExportConversationResponse.FromString,
                 _registered_method=True)
+        self.ListAuditEntries = channel.unary_unary(
+                '/bedrock.v1.ConversationService/ListAuditEntries',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListAuditEntriesRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListAuditEntriesResponse.FromString,
+                _registered_method=True)
         self.ListMessages = channel.unary_unary(
                 '/bedrock.v1.ConversationService/ListMessages',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListMessagesRequest.SerializeToString,
@@ -830,6 +835,20 @@ class ConversationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAuditEntries(self, request, context):
+        """Reads the audit trail: who sent which command, what decided about tool calls, and
+        which calls were refused; of all principals, without contents, the oldest first.
+
+        Accepted commands are in the logs of their conversations and their hash chains,
+        and leave the trail with them, when a log is pruned or a conversation deleted;
+        the deletion itself stays. A command that changed nothing has no entry. Refused
+        calls are kept for a time. New entries are added at the end, so the pages can be
+        followed; a refusal is shown within seconds. Needs the role of an operator.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListMessages(self, request, context):
         """Reads messages in the order of their sequence.
 
@@ -1145,6 +1164,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.ExportConversation,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ExportConversationRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ExportConversationResponse.SerializeToString,
+            ),
+            'ListAuditEntries': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditEntries,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListAuditEntriesRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListAuditEntriesResponse.SerializeToString,
             ),
             'ListMessages': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMessages,
@@ -2060,6 +2084,33 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/ExportConversation',
             bedrock_dot_v1_dot_conversation__service__pb2.ExportConversationRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.ExportConversationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditEntries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/ListAuditEntries',
+            bedrock_dot_v1_dot_conversation__service__pb2.ListAuditEntriesRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.ListAuditEntriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -431,6 +431,16 @@ class ConversationServiceStub:
     The export shows the conversation at one revision, also if it goes on
     meanwhile. Events that have been pruned are left out.
     """
+    ListAuditEntries: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListAuditEntriesRequest, _conversation_service_pb2.ListAuditEntriesResponse]
+    """Reads the audit trail: who sent which command, what decided about tool calls, and
+    which calls were refused; of all principals, without contents, the oldest first.
+
+    Accepted commands are in the logs of their conversations and their hash chains,
+    and leave the trail with them, when a log is pruned or a conversation deleted;
+    the deletion itself stays. A command that changed nothing has no entry. Refused
+    calls are kept for a time. New entries are added at the end, so the pages can be
+    followed; a refusal is shown within seconds. Needs the role of an operator.
+    """
     ListMessages: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListMessagesRequest, _conversation_service_pb2.ListMessagesResponse]
     """Reads messages in the order of their sequence.
 
@@ -963,6 +973,16 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
 
     The export shows the conversation at one revision, also if it goes on
     meanwhile. Events that have been pruned are left out.
+    """
+    ListAuditEntries: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListAuditEntriesRequest, _conversation_service_pb2.ListAuditEntriesResponse]  # type: ignore[assignment]
+    """Reads the audit trail: who sent which command, what decided about tool calls, and
+    which calls were refused; of all principals, without contents, the oldest first.
+
+    Accepted commands are in the logs of their conversations and their hash chains,
+    and leave the trail with them, when a log is pruned or a conversation deleted;
+    the deletion itself stays. A command that changed nothing has no entry. Refused
+    calls are kept for a time. New entries are added at the end, so the pages can be
+    followed; a refusal is shown within seconds. Needs the role of an operator.
     """
     ListMessages: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListMessagesRequest, _conversation_service_pb2.ListMessagesResponse]  # type: ignore[assignment]
     """Reads messages in the order of their sequence.
@@ -1667,6 +1687,22 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         The export shows the conversation at one revision, also if it goes on
         meanwhile. Events that have been pruned are left out.
+        """
+
+    @_abc_1.abstractmethod
+    def ListAuditEntries(
+        self,
+        request: _conversation_service_pb2.ListAuditEntriesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.ListAuditEntriesResponse, _abc.Awaitable[_conversation_service_pb2.ListAuditEntriesResponse]]:
+        """Reads the audit trail: who sent which command, what decided about tool calls, and
+        which calls were refused; of all principals, without contents, the oldest first.
+
+        Accepted commands are in the logs of their conversations and their hash chains,
+        and leave the trail with them, when a log is pruned or a conversation deleted;
+        the deletion itself stays. A command that changed nothing has no entry. Refused
+        calls are kept for a time. New entries are added at the end, so the pages can be
+        followed; a refusal is shown within seconds. Needs the role of an operator.
         """
 
     @_abc_1.abstractmethod

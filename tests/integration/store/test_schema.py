@@ -63,7 +63,7 @@ CREATE TABLE messages (
 """The second seed's "Database Schema", verbatim."""
 PER_PRINCIPAL: dict[tuple[str, ...], tuple[str, ...]] = {("slug",): ("principal", "slug")}
 """What is unique for each principal of a server; the seed has one."""
-OURS = ("conversations", "messages", "log", "commands", "attachments", "prompts", "deletions", "profiles")
+OURS = ("conversations", "messages", "log", "commands", "attachments", "prompts", "deletions", "profiles", "audit")
 
 
 @pytest.fixture
@@ -283,6 +283,7 @@ FROZEN = {
     "0006_approval_rules": "e80a62e5561651a7ded08a35466fb2f58f8c3ecb4618fb590db8a96eff18ee47",
     "0007_slugs_of_principals": "c5cd6c99e97219fee8509465b24b63d1147ddb60e55dd42df85c2cbd5c5712c2",
     "0008_spendings": "0528a449360b84798a425cb5dae7cec1154d801fa840dc34ae5abdfd77ba4dac",
+    "0009_audit": "982ac7c37d7083944630b83d342b1f5154bc922cdb358e8bf48109195ff18356",
 }
 """SHA-256 of every migration that has been released. A new file needs a new line; no line ever changes."""
 

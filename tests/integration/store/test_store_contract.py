@@ -74,6 +74,7 @@ from actors.ports import (
     StoreError,
     StoreUnavailableError,
 )
+from actors.ports.store.audit import AuditEntry, AuditFilter, CallDecision, CommandOrigin, LogAudit, Outcome
 from actors.ports.store.conditions import UNARCHIVED, Every, IsArchived, IsWithin, Selection, TextEquals, TextField
 from tests.integration.store.commit_builder import CHANGED, CommitBuilder, message_of, record_of
 from tests.integration.store.conftest import SECONDS, Gate
@@ -1100,3 +1101,74 @@ def test_empty_commits_and_records_of_nothing_are_fine(store: Store) -> None:
     store.commit(Commit(record_of("bare"), 0, create=True))
     assert loaded(store, "bare") == record_of("bare")
     assert store.verify("bare") == ()
+
+
+# --- the audit trail ------------------------------------------------------------------------------------------
+
+ANN = CommandOrigin("ann", "user", "t1", "ipv4:192.0.2.1", "SendMessage", "r1")
+BOB = CommandOrigin("bob", "reader", "t2", "ipv4:192.0.2.2", "SetMode")
+
+
+def audited(commit: Commit, audit: LogAudit) -> Commit:
+    """The commit, whose first row tells who sent its command."""
+    first, *others = commit.log
+    return replace(commit, log=(replace(first, audit=audit), *others))
+
+
+def test_the_audit_trail_is_what_logs_and_refusals_tell_in_the_order_of_time(store: Store) -> None:
+    ran = CallDecision("call-1", "bash", "run", "rules", ("approvalRules/make",))
+    draft = CommitBuilder("c1")
+    store.commit(audited(draft.create(), LogAudit(ANN)))  # at 5001
+    store.commit(draft.next())
+    store.commit(audited(draft.next(), LogAudit(None, (ran,))))  # at 5003
+    store.put_audit(
+        (
+            AuditEntry(5_002, Outcome.REFUSED, BOB, "PERMISSION_DENIED", "c1"),
+            AuditEntry(5_003, Outcome.REFUSED, CommandOrigin(""), "UNAUTHENTICATED", count=7),
+        )
+    )
+    everything = store.audit(AuditFilter(), limit=9)
+    assert [(entry.at, entry.outcome, entry.origin.principal, entry.reason, entry.count) for entry in everything] == [
+        (5_001, "accepted", "ann", "", 1),
+        (5_002, "refused", "bob", "PERMISSION_DENIED", 1),
+        (5_003, "accepted", "", "", 1),
+        (5_003, "refused", "", "UNAUTHENTICATED", 7),
+    ]
+    assert (everything[0].origin, everything[0].conversation, everything[0].step) == (ANN, "c1", 1)
+    assert everything[1].origin == BOB
+    assert everything[2].decisions == (ran,)
+    place = None
+    for expected in everything:
+        (found,) = store.audit(AuditFilter(), after=place, limit=1)
+        assert found == expected
+        place = found.place
+    assert store.audit(AuditFilter(), after=place, limit=1) == ()
+    for wanted, chosen in (
+        (AuditFilter(principal="ann"), everything[:1]),
+        (AuditFilter(principal=""), everything[2:]),
+        (AuditFilter(conversation="c1"), everything[:3]),
+        (AuditFilter(outcome=Outcome.REFUSED), everything[1::2]),
+        (AuditFilter(outcome=Outcome.ACCEPTED), everything[::2]),
+        (AuditFilter(since=5_002, until=5_003), everything[1:2]),
+    ):
+        assert store.audit(wanted, limit=9) == chosen
+        assert store.audit(wanted, after=everything[1].place, limit=9) == tuple(
+            e for e in chosen if e in everything[2:]
+        )
+    assert store.verify("c1") == ()
+
+
+def test_a_deletion_outlives_the_log_in_the_audit_trail(store: Store, grown: CommitBuilder) -> None:
+    deleted = AuditEntry(9_000, Outcome.ACCEPTED, ANN, conversation=grown.id)
+    store.delete(grown.id, deleted)
+    store.delete(grown.id, deleted)
+    (entry,) = store.audit(AuditFilter(), limit=9)
+    assert replace(entry, number=0) == deleted
+
+
+def test_the_oldest_refusals_are_deleted(store: Store) -> None:
+    store.put_audit([AuditEntry(at, Outcome.REFUSED, BOB, "ARCHIVED") for at in range(1, 7)])
+    assert store.prune_audit(before=3, keep=100) == 2
+    assert store.prune_audit(before=0, keep=3) == 1
+    assert store.prune_audit(before=0, keep=3) == 0
+    assert [entry.at for entry in store.audit(AuditFilter(), limit=9)] == [4, 5, 6]

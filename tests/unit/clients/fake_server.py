@@ -755,6 +755,14 @@ class FakeBedrock:
         open_ = self.conversation.state.awaiting_approval.pending
         return v1.ListApprovalsResponse(approvals=open_, unreadable=self.unreadable)
 
+    def ListAuditEntries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
+        """Answer two pages of one entry that tells what was asked for."""
+        entry = v1.AuditEntry(
+            principal=request.principal or "ann", conversation=request.conversation, outcome=request.outcome
+        )
+        entry.time.CopyFrom(request.start_time)
+        return v1.ListAuditEntriesResponse(entries=[entry], next_page_token="" if request.page_token else "1")
+
     def GetApproval(self, request: v1.GetApprovalRequest) -> v1.GetApprovalResponse:
         return v1.GetApprovalResponse(approval=v1.PendingApproval(name=request.name))
 

@@ -406,3 +406,32 @@ def test_approvals_are_listed_with_their_conversations(program: Program, fake: F
     assert program("approvals").stderr == said
     shown = json.loads(program("approvals", "--output", "json").stdout)
     assert [each["name"] for each in shown] == [f"{NAME}/approvals/t1"]
+
+
+def test_the_audit_trail_is_printed_as_lines_of_json(program: Program, fake: FakeBedrock) -> None:
+    printed = program("audit", "--since", "2026-11-23T10:00:00Z", "--principal", "bob", "--refused").stdout
+    entry = {"time": "2026-11-23T10:00:00Z", "outcome": "OUTCOME_REFUSED", "principal": "bob"}
+    assert [json.loads(line) for line in printed.splitlines()] == [entry] * 2
+    assert program("audit", "--since", "12h", "--conversation", SLUG).exit_code == exits.OK
+    (asked, *_) = [each for each in fake.asked(v1.ListAuditEntriesRequest) if each.conversation]
+    assert asked.conversation == f"conversations/{SLUG}"
+    assert asked.start_time.seconds == pytest.approx(time.time() - 12 * 3600, abs=600)
+    refused = program("audit", "--since", "soon")
+    assert refused.exit_code == exits.USAGE
+    assert "must be a time" in refused.stderr
+
+
+def test_audit_goes_on_with_new_entries_and_repeats_none(
+    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter(range(2))
+
+    def pause(_seconds: float) -> None:
+        if next(looks, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("bedrock.cli.commands.audit.time.sleep", pause)
+    printed = program("audit", "--follow", "--since", "2026-11-23T10:00:00Z").stdout
+    assert len(printed.splitlines()) == 3
+    starts = [each.start_time.seconds for each in fake.asked(v1.ListAuditEntriesRequest)]
+    assert starts[0] - starts[2] == 30

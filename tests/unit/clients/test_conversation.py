@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -688,3 +689,13 @@ def test_a_fork_is_made_at_a_cycle_or_so_many_back(client: Client, fake: FakeBed
     assert names == [f"conversations/{SLUG}/requestCycles/c1:{number}" for number in (3, 2, 2, 1)]
     with pytest.raises(NotForkable, match="only 3 request cycles"):
         conversation.rewind(3)
+
+
+def test_the_audit_trail_is_read_page_by_page(client: Client) -> None:
+    since = datetime(2026, 11, 23, tzinfo=UTC)
+    entries = list(client.audit(since=since, principal="bob", conversation="c1", outcome="refused"))
+    assert [(each.time, each.principal, each.conversation, each.outcome) for each in entries] == [
+        (since, "bob", "conversations/c1", "refused")
+    ] * 2
+    with pytest.raises(ValueError, match="time zone"):
+        next(iter(client.audit(until=datetime(2026, 11, 23))))

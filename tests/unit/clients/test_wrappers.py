@@ -73,6 +73,7 @@ ENVELOPES = {
     *"SendMessageResponse SpawnSubAgentsResponse ResolveApprovalResponse WithdrawMessageResponse".split(),
     "SubmitToolResultResponse",
     *"TriggerContinuationResponse SubscribeResponse ExportConversationResponse DownloadAttachmentResponse".split(),
+    "ListAuditEntriesResponse",
 }
 """Answers of which the methods return the content."""
 

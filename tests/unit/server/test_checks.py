@@ -13,6 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.contract import limits
 from server.contract.errors import MalformedRequestError
@@ -59,6 +60,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.GetRequestCycleRequest: {"name": f"{NAME}/requestCycles/c:1"},
     v1.GetMessageRequest: {"name": f"{NAME}/messages/m1"},
     v1.ListApprovalsRequest: {"parent": "conversations/-"},
+    v1.ListAuditEntriesRequest: {},
     v1.GetApprovalRequest: {"name": f"{NAME}/approvals/call-1"},
     v1.GetQuestionRequest: {"name": f"{NAME}/questions/1"},
     v1.GetAttachmentRequest: {"name": f"{NAME}/attachments/sha256-1"},
@@ -224,6 +226,15 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.GetRequestCycleRequest: {"name": BAD_CYCLES, "view": (9,)},
     v1.GetMessageRequest: {"name": ("", NAME, f"{NAME}/messages/", f"{NAME}/attachments/x")},
     v1.ListApprovalsRequest: {"parent": BAD_NAMES, "page_size": (-1,), "page_token": BAD_TOKENS},
+    v1.ListAuditEntriesRequest: {
+        "page_size": (-1,),
+        "page_token": BAD_TOKENS,
+        "start_time": (Timestamp(seconds=-1),),
+        "end_time": (Timestamp(seconds=-1),),
+        "principal": ("x" * 257, "a\0"),
+        "conversation": tuple(name for name in BAD_NAMES if name),
+        "outcome": (9,),
+    },
     v1.GetApprovalRequest: {"name": ("", NAME, f"{NAME}/approvals/", f"{NAME}/messages/m")},
     v1.GetQuestionRequest: {"name": ("", NAME, f"{NAME}/questions/", f"{NAME}/messages/m")},
     v1.GetAttachmentRequest: {"name": ("", NAME, f"{NAME}/attachments/", f"{NAME}/messages/m")},

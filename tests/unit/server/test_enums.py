@@ -14,7 +14,8 @@ from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import Decision, Fate, StopReason
 from actors.core.states import Phase, State
-from server.wire import approval_rules, enums
+from actors.ports.store.audit import Outcome
+from server.wire import approval_rules, audit_entries, enums
 
 if TYPE_CHECKING:
     from enum import EnumMeta
@@ -34,6 +35,7 @@ TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
     (enums.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
     (enums.DECISION, v1.ApprovalDecision, Decision, {"APPROVAL_DECISION_UNSPECIFIED"}),
     (approval_rules.ACTION, v1.ApprovalRule.Action, Action, {"ACTION_UNSPECIFIED"}),
+    (audit_entries.OUTCOME, v1.AuditEntry.Outcome, Outcome, {"OUTCOME_UNSPECIFIED"}),
     (approval_rules.ORIGIN, v1.ApprovalRule.Origin, Origin, {"ORIGIN_UNSPECIFIED"}),
 ]
 

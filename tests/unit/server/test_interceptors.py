@@ -16,10 +16,12 @@ from actors.ports.telemetry import Rpc, Telemetry
 from actors.runtime.quotas.quota_book import unlimited
 from server.auth.authentication import OWN_USER, Authentication, caller
 from server.auth.live_calls import LiveCalls
-from server.services.interceptors import _guard
+from server.services.interceptors import _guard, address_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from actors.ports.store.audit import CommandOrigin
 
 
 class Ended(Exception):
@@ -33,6 +35,24 @@ def reading(request: bytes) -> Callable[[], Awaitable[bytes]]:
         return request
 
     return read
+
+
+def not_noted(origin: CommandOrigin, conversation: str, reason: str) -> None:
+    """A call that fails is no refusal: it is in no audit trail."""
+    raise AssertionError(f"{origin} was noted as refused: {conversation}, {reason}")
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.1:50000", "ipv4:192.0.2.1"),
+        ("ipv6:%5B::1%5D:50000", "ipv6:%5B::1%5D"),
+        ("unix:", "unix:"),
+        ("unix:/run/bedrock/socket", "unix:"),
+    ],
+)
+def test_an_address_has_no_port(peer: str, address: str) -> None:
+    assert address_of(peer) == address
 
 
 def ended_with(error: Exception) -> grpc.StatusCode:
@@ -49,7 +69,9 @@ def ended_with(error: Exception) -> grpc.StatusCode:
     caller.set(OWN_USER)
     handler = grpc.unary_stream_rpc_method_handler(subscribe, v1.SubscribeRequest.FromString, bytes)
     live = LiveCalls(Authentication("t" * 43))
-    guarded: Any = _guard("/bedrock.v1.ConversationService/Subscribe", handler, live, Telemetry(), unlimited())
+    guarded: Any = _guard(
+        "/bedrock.v1.ConversationService/Subscribe", handler, live, Telemetry(), unlimited(), note=not_noted
+    )
     request = v1.SubscribeRequest(name="conversations/c").SerializeToString()
     context = SimpleNamespace(abort_with_status=abort_with_status, read=reading(request))
     with pytest.raises(Ended):
@@ -96,7 +118,12 @@ def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> 
     ends = Ends()
     handler = grpc.unary_unary_rpc_method_handler(answer, v1.GetRequestCycleRequest.FromString, bytes)
     guarded: Any = _guard(
-        f"/bedrock.v1.ConversationService/{method}", handler, LiveCalls(Authentication("t" * 43)), ends, unlimited()
+        f"/bedrock.v1.ConversationService/{method}",
+        handler,
+        LiveCalls(Authentication("t" * 43)),
+        ends,
+        unlimited(),
+        note=not_noted,
     )
     asyncio.run(call())
     assert ends.calls == [(method, lasts)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from actors.adapters.store import rows
+from actors.adapters.store.audit_rows import audit_values
 from actors.adapters.store.log_rows import check_shape, next_revision, seal
 from actors.adapters.store.run_outcomes import fate_values, run_values, settled_inputs, stopped_runs
 from actors.adapters.store.sqlite import removal, statements
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from actors.adapters.store.pruning import Place
+    from actors.ports.store.audit import AuditEntry
+
+PRUNED_ENTRIES = 500
+"""Maximum entries of the audit trail that are deleted in one transaction."""
 
 
 class Change(Protocol):
@@ -213,14 +218,17 @@ class Deletion:
     Create commands are kept, for idempotency.
     """
 
-    def __init__(self, conversation_id: str) -> None:
+    def __init__(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         self._id = conversation_id
+        self._audit = None if audit is None else audit_values(audit)
         self.hidden: tuple[str, ...] = ()
         """The ids that were hidden, once applied."""
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Hide the conversations; do nothing if they do not exist."""
         self.hidden = removal.hide(connection, self._id)
+        if self.hidden and self._audit is not None:
+            connection.execute(statements.INSERT_AUDIT, self._audit)
 
 
 class Pruning:
@@ -233,6 +241,30 @@ class Pruning:
         """Prune; do nothing if the conversation is deleted or its log does not begin where expected."""
         if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
             connection.execute(statements.PRUNE_LOG, self._values)
+
+
+class AuditEntries:
+    """Add entries to the audit trail that are in no log."""
+
+    def __init__(self, entries: Iterable[AuditEntry]) -> None:
+        self._rows = list(map(audit_values, entries))
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Insert the rows."""
+        connection.executemany(statements.INSERT_AUDIT, self._rows)
+
+
+class AuditPruning:
+    """Delete the oldest entries of the audit trail that are in no log."""
+
+    def __init__(self, before: int, keep: int) -> None:
+        self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
+        self.deleted = 0
+        """How many were deleted, once applied."""
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Delete at most PRUNED_ENTRIES of them."""
+        self.deleted = connection.execute(statements.PRUNE_AUDIT, self._values).rowcount
 
 
 class Compaction:

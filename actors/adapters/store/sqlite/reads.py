@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from peewee import SQL
 
-from actors.adapters.store import rows
+from actors.adapters.store import audit_rows, rows
 from actors.adapters.store.log_rows import LogRow, events_after, refuse_before, stored_transition
 from actors.adapters.store.run_outcomes import fate_of, run_of
 from actors.adapters.store.sqlite import listing
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.store.sqlite.removal import Removal
     from actors.core.content import Message
+    from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace
     from actors.ports.store.conditions import Selection
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ _ARCHIVED = f"""
 SELECT id FROM conversations WHERE id > :after AND archived_at < :before AND parent_conversation_id IS NULL
 AND {schema.NOT_DELETED} ORDER BY id LIMIT :limit
 """  # noqa: S608
+
+_LOG_NOT_DELETED = "conversation_id NOT IN (SELECT conversation_id FROM deletions)"
 
 
 class StoreReads:
@@ -308,6 +311,20 @@ class StoreReads:
         query = "SELECT principal, day, tokens, cost_micros FROM spendings WHERE day >= ?"
         with self._reading() as connection:
             return tuple(Spending(*row) for row in connection.execute(query, (since,)))
+
+    @read_again
+    def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
+        """Return the next entries of the audit trail; see ports.Store."""
+        logged = audit_rows.logged_query(wanted, after, _LOG_NOT_DELETED)
+        unlogged, values = audit_rows.unlogged_query(wanted, after)
+        entries: list[AuditEntry] = []
+        with self._reading(at_one_moment=True) as connection:
+            if logged is not None:
+                rows_of_logs = connection.execute(logged[0], {**logged[1], "limit": limit})
+                entries += (audit_rows.logged_entry(*row) for row in rows_of_logs)
+            others = connection.execute(unlogged, {**values, "limit": limit})
+            entries += (audit_rows.entry_of(number, tuple(row)) for number, *row in others)
+        return tuple(sorted(entries, key=lambda entry: entry.place)[:limit])
 
     def _visible(self, conversation_id: str) -> str:
         """Return the id; "" for a deleted conversation, so that queries find nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from actors.adapters.store.audit_rows import AUDIT
 from actors.adapters.store.log_rows import LOG
 from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROFILE, PROMPT, SPENDING
 from actors.adapters.store.run_outcomes import FATE, RUN
@@ -12,7 +13,7 @@ from actors.adapters.store.run_outcomes import FATE, RUN
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
-NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context"})
+NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context", "audit"})
 """Columns whose NULL is bound as an empty text: binding None takes ten times as long as binding a text."""
 
 
@@ -60,6 +61,11 @@ SELECT id, :step, :revision, :hash FROM conversations WHERE id = :id
 ON CONFLICT DO UPDATE SET step = :step, revision = :revision, hash = :hash WHERE step = :from_step
 """
 PRUNE_LOG = "DELETE FROM log WHERE conversation_id = :id AND first_revision <= :revision + 1 AND step <= :step"
+INSERT_AUDIT = _insert("audit", AUDIT)
+PRUNE_AUDIT = """
+DELETE FROM audit WHERE id IN (
+    SELECT id FROM audit WHERE at < :before OR id <= (SELECT max(id) FROM audit) - :keep ORDER BY id LIMIT :limit)
+"""
 HEADS = """
 SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations
 WHERE id IN (SELECT value FROM json_each(?))

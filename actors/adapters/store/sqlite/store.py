@@ -33,10 +33,12 @@ from actors.ports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from peewee import SqliteDatabase
+
+    from actors.ports.store.audit import AuditEntry
 
 
 class PeeweeStore(StoreReads):
@@ -82,9 +84,9 @@ class PeeweeStore(StoreReads):
             if each is not None
         ]
 
-    def delete(self, conversation_id: str) -> None:
+    def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""
-        deletion = changes.Deletion(conversation_id)
+        deletion = changes.Deletion(conversation_id, audit)
         self._writer.write(deletion)
         self._removal.add(deletion.hidden)
         self._writer.tidy()
@@ -102,6 +104,16 @@ class PeeweeStore(StoreReads):
         if going:
             self._writer.write(changes.Pruning(conversation_id, place_after(going[-1]), was=begins))
         return len(going)
+
+    def put_audit(self, entries: Sequence[AuditEntry]) -> None:
+        """Store entries of the audit trail that are in no log; see ports.Store."""
+        self._writer.write(changes.AuditEntries(entries))
+
+    def prune_audit(self, *, before: int, keep: int) -> int:
+        """Delete the oldest entries that are in no log, and return how many; see ports.Store."""
+        oldest = changes.AuditPruning(before, keep)
+        self._writer.write(oldest)
+        return oldest.deleted
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
         """Return free space to the file system; see ports.Store."""

@@ -1,7 +1,11 @@
-"""Commands that check or export stored data: verify, replay, export."""
+"""Commands that check, export or trace what is stored: verify, replay, export, audit."""
 
 from __future__ import annotations
 
+import json
+import re
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +20,18 @@ from bedrock.cli.text.output import print_json_line, print_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from bedrock.types import AuditOutcome
+
+    TimeType = click.ParamType[datetime]
+else:
+    TimeType = click.ParamType  # which is generic from click 8.2 on
+
+UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+#: Seconds between two looks at the audit trail with --follow.
+FOLLOW_SECONDS = 1.0
+#: How far --follow looks back: an entry may be written so much later than it says.
+LATE = timedelta(seconds=30)
 
 
 @click.command()
@@ -100,3 +116,64 @@ def export(ctx: click.Context, name: str, path: Path | None, force: bool) -> Non
             print_json_line(line)
         return
     write_file(path, (f"{line}\n".encode() for line in lines), force=force)
+
+
+class _Time(TimeType):
+    """A time in RFC 3339, or how long ago: 30m, 12h, 7d."""
+
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if ago := re.fullmatch(r"([0-9]{1,6})([mhd])", value):
+            return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: int(ago[1])})  # noqa: TID251 -- the reader's clock
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} must be a time, such as 2026-11-23T10:00:00Z, or how long ago, such as 12h", param, ctx
+            )
+        return found if found.tzinfo else found.astimezone()
+
+
+@click.command()
+@click.option("--since", type=_Time(), metavar="TIME", help="Only entries of this time and later: 12h, 7d, or a date.")
+@click.option("--until", type=_Time(), metavar="TIME", help="Only entries before this time.")
+@click.option("--principal", default="", help="Only entries of this principal.")
+@click.option("--conversation", type=CONVERSATION, help="Only entries about this conversation, by its id.")
+@click.option("--refused", "outcome", flag_value="refused", help="Only refused calls.")
+@click.option("--accepted", "outcome", flag_value="accepted", help="Only what was accepted.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with new entries, until Ctrl-C.")
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    *,
+    since: datetime | None,
+    until: datetime | None,
+    principal: str,
+    conversation: str | None,
+    outcome: AuditOutcome | None,
+    follow: bool,
+) -> None:
+    """Print who did what, as lines of JSON: accepted commands, decisions about tool calls, refused calls.
+
+    The oldest comes first. What conversations say is in no entry. Needs the token of an operator.
+    """
+    client = connect(ctx)
+    seen: dict[str, datetime] = {}
+    while True:
+        latest = since
+        entries = client.audit(
+            since=since, until=until, principal=principal, conversation=conversation or "", outcome=outcome
+        )
+        for entry in entries:
+            line = json.dumps(entry.to_dict(), ensure_ascii=False)
+            if line not in seen:
+                print_json_line(line)
+            if follow:
+                seen[line] = latest = entry.time
+        if not follow:
+            return
+        if latest is not None:
+            since = latest - LATE
+            seen = {line: at for line, at in seen.items() if at >= since}
+        time.sleep(FOLLOW_SECONDS)

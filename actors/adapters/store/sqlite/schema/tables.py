@@ -6,7 +6,18 @@ derived, or part of the JSON in `state_data`, `content`, `usage_data` and `displ
 
 from __future__ import annotations
 
-from peewee import SQL, BigIntegerField, BlobField, BooleanField, Check, CompositeKey, Field, ForeignKeyField, Model
+from peewee import (
+    SQL,
+    AutoField,
+    BigIntegerField,
+    BlobField,
+    BooleanField,
+    Check,
+    CompositeKey,
+    Field,
+    ForeignKeyField,
+    Model,
+)
 from peewee import TextField as Text
 
 UNSETTLED = (
@@ -173,6 +184,7 @@ class Log(Model):
     notifications = Text()
     event = Text()
     context = Text(null=True)
+    audit = Text(null=True)
 
     class Meta:
         """Options of peewee."""
@@ -326,6 +338,27 @@ class Deletion(Model):
         table_name = "deletions"
 
 
-TABLES = (Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning, Command, Attachment, Spent, Deletion)
+class Audit(Model):
+    """A refused call, or a command whose log is deleted with it; kept apart from conversations."""
+
+    id = AutoField()
+    at = Timestamp()
+    outcome = Text()
+    reason = Text()
+    principal = Text()
+    conversation_id = Text()
+    count = BigIntegerField(constraints=[SQL("DEFAULT 1")])
+    origin = Text()
+
+    class Meta:
+        """Options of peewee."""
+
+        table_name = "audit"
+
+
+Log.add_index(Log.index(Log.at, Log.conversation, Log.step, where=SQL("audit IS NOT NULL"), name="log_audited"))
+Audit.add_index(Audit.index(Audit.at, Audit.id, name="audit_at"))
+
+TABLES = (Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning, Command, Attachment, Spent, Deletion, Audit)
 NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
 """A condition that excludes conversations that are deleted and not yet removed."""

@@ -1,0 +1,97 @@
+"""Rows of the audit trail: entries of the log, and those of the table `audit`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import DecodeError, json
+
+from actors.ports.store.audit import AuditEntry, AuditPlace, CommandOrigin, LogAudit, Outcome
+
+if TYPE_CHECKING:
+    from actors.adapters.store.rows import Row
+    from actors.ports.store.audit import AuditFilter
+
+AUDIT = ("at", "outcome", "reason", "principal", "conversation_id", "count", "origin")
+"""Columns of the table `audit`, but for the number of a row."""
+
+_encode = json.Encoder().encode
+_LOG_AUDIT = json.Decoder(LogAudit)
+_ORIGIN = json.Decoder(CommandOrigin)
+NOBODY = CommandOrigin("")
+
+
+def audit_values(entry: AuditEntry) -> Row:
+    """Return the values of the columns AUDIT."""
+    origin = _encode(entry.origin).decode()
+    return (
+        entry.at, entry.outcome.value, entry.reason, entry.origin.principal, entry.conversation, entry.count, origin,
+    )  # fmt: skip
+
+
+def entry_of(number: int, row: Row) -> AuditEntry:
+    """Return the entry of a row with the columns AUDIT. Raises msgspec.DecodeError or ValueError."""
+    at, outcome, reason, _, conversation, count, origin = row
+    return AuditEntry(at, Outcome(outcome), _ORIGIN.decode(origin), reason, conversation, count, number=number)
+
+
+def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditEntry:
+    """Return the entry of a row of the log; one that cannot be read has no origin, and says so as its reason."""
+    try:
+        found = _LOG_AUDIT.decode(audit)
+    except DecodeError:
+        return AuditEntry(at, Outcome.ACCEPTED, NOBODY, "UNREADABLE", conversation_id, step=step)
+    origin = found.origin or NOBODY
+    return AuditEntry(at, Outcome.ACCEPTED, origin, "", conversation_id, decisions=found.decisions, step=step)
+
+
+def logged_query(
+    wanted: AuditFilter, after: AuditPlace | None, visible: str
+) -> tuple[str, dict[str, str | int]] | None:
+    """Return the query for wanted rows of the log, in order, and its parameters but `limit`; None if none is wanted.
+
+    Its columns are those of `logged_entry`; `visible` is a condition on the conversation.
+    """
+    if wanted.outcome is Outcome.REFUSED:
+        return None
+    where, values = _bounds(wanted)
+    if wanted.principal is not None:
+        where.append("json_extract(audit, '$.origin.principal') IS nullif(:principal, '')")
+    if after is not None:
+        place = "at > :place_at" if after.source else "(at, conversation_id, step) > (:place_at, :place_id, :place)"
+        where.append(place)
+        values |= {"place_at": after.at, "place_id": after.id, "place": after.number}
+    conditions = " AND ".join(("audit IS NOT NULL", visible, *where))
+    columns = "SELECT at, conversation_id, step, audit FROM log"
+    return f"{columns} WHERE {conditions} ORDER BY at, conversation_id, step LIMIT :limit", values
+
+
+def unlogged_query(wanted: AuditFilter, after: AuditPlace | None) -> tuple[str, dict[str, str | int]]:
+    """Return the query for wanted rows of the table `audit`, in order, and its parameters but `limit`.
+
+    Its columns are the number and AUDIT.
+    """
+    where, values = _bounds(wanted)
+    if wanted.principal is not None:
+        where.append("principal = :principal")
+    if wanted.outcome is not None:
+        where.append("outcome = :outcome")
+        values["outcome"] = wanted.outcome.value
+    if after is not None:
+        where.append("(at, id) > (:place_at, :place)")
+        values |= {"place_at": after.at, "place": after.number if after.source else -1}
+    columns = f"SELECT id, {', '.join(AUDIT)} FROM audit"  # noqa: S608 -- names of ours
+    return f"{columns} WHERE {' AND '.join(where)} ORDER BY at, id LIMIT :limit", values
+
+
+def _bounds(wanted: AuditFilter) -> tuple[list[str], dict[str, str | int]]:
+    where, values = ["at >= :since"], dict[str, str | int](since=wanted.since)
+    if wanted.until is not None:
+        where.append("at < :until")
+        values["until"] = wanted.until
+    if wanted.conversation is not None:
+        where.append("conversation_id = :conversation")
+        values["conversation"] = wanted.conversation
+    if wanted.principal is not None:
+        values["principal"] = wanted.principal
+    return where, values

@@ -1,0 +1,77 @@
+"""What decided about tool calls, for the audit trail: rules, the policy, or a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
+from actors.core.approval.rule_matching import Match, match
+from actors.core.content import distinct_calls, tool_uses
+from actors.core.context import ApprovalPolicy, ConvContext
+from actors.core.events import ApprovalResponse, LlmResponse
+from actors.core.states import (
+    AwaitingLlm,
+    AwaitingSubAgents,
+    AwaitingToolApproval,
+    LlmReason,
+    State,
+    ToolExecuting,
+)
+from actors.core.steps.approvals import Judgement, Verdict, judge
+from actors.ports.store.audit import CallDecision
+
+if TYPE_CHECKING:
+    from actors.core.approval.approval_rules import CallSubject
+    from actors.core.content import ToolUse
+    from actors.core.events import Event
+
+
+def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:
+    """Return what a step decided about tool calls; () if there was nothing to decide.
+
+    `state` is the one after the step. Without rules and under the policy that never asks, all calls simply run.
+    """
+    match event:
+        case ApprovalResponse(tool_use_id=call, approve=approve):
+            return (CallDecision(call, verdict="approved" if approve else "denied", decided_by="person"),)
+        case LlmResponse() if context.approval_rules or context.approval_policy is not ApprovalPolicy.AUTO:
+            return _judgements(context, event, state, conversation_id)
+        case _:
+            return ()
+
+
+def _judgements(
+    context: ConvContext, event: LlmResponse, state: State, conversation_id: str
+) -> tuple[CallDecision, ...]:
+    denied = isinstance(state, AwaitingLlm) and state.reason is LlmReason.DENIED
+    if not denied and not isinstance(state, ToolExecuting | AwaitingSubAgents | AwaitingToolApproval):
+        return ()  # the calls were not judged: the context was full, the answer cut off, …
+    calls = tool_uses(distinct_calls(event.content, event.request_id))
+    read = len(event.subjects) == len(calls)
+    subjects = dict(zip((call.id for call in calls), event.subjects, strict=True)) if read else {}
+    found: list[CallDecision] = []
+    for call in calls:
+        judgement = judge(context, call, subjects.get(call.id))
+        if denied and judgement.verdict is not Verdict.DENY:
+            continue  # it does not run either, for no reason of its own
+        rules = deciding_rules(context, call, subjects.get(call.id), judgement)
+        names = tuple(_name(rule, conversation_id) for rule in rules)
+        found.append(CallDecision(call.id, call.name, judgement.verdict, "rules" if rules else "policy", names))
+    return tuple(found)
+
+
+def deciding_rules(
+    context: ConvContext, call: ToolUse, subject: CallSubject | None, judgement: Judgement
+) -> tuple[ApprovalRule, ...]:
+    """Return the rules that led to a judgement; () if none did."""
+    if judgement.verdict is not Verdict.RUN:
+        return (judgement.rule,) if judgement.rule else ()
+    if context.approval_policy is ApprovalPolicy.AUTO:
+        return ()
+    allowing = (rule for rule in context.approval_rules if rule.action is Action.ALLOW)
+    return tuple(rule for rule in allowing if match(rule, call, subject) is Match.YES)
+
+
+def _name(rule: ApprovalRule, conversation_id: str) -> str:
+    own = f"approvalRules/{rule.id}"
+    return own if rule.origin is Origin.OPERATOR else f"conversations/{conversation_id}/{own}"

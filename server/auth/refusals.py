@@ -1,0 +1,132 @@
+"""Keeps refused calls in the audit trail, off their way: they are written together, and counted when there are many.
+
+The first refusal of a caller for a reason is written within a second, its repetitions of the same minute in one entry
+at the end of that. A flood is cut off: the refusals of a principal that are too many for a minute are only counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from actors.ports import StoreError
+from actors.ports.store.audit import AuditEntry, CommandOrigin, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 1.0
+"""How long a refusal waits for others, to be written with them."""
+WINDOW_SECONDS = 60.0
+"""The time within which equal refusals are counted."""
+MOST, MOST_OF_ONE = 600, 100
+"""Maximum different refusals in that time: of all callers, and of one principal (or of all without a token)."""
+RETRY_SECONDS = 5.0
+
+Key = tuple[CommandOrigin, str, str]
+
+
+class Refusals:
+    """Refused calls that are not written yet. Event loop only.
+
+    Args:
+        put: Writes entries, on another thread. May raise StoreError.
+        now_ms: The time in milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[Sequence[AuditEntry]], Awaitable[None]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._put, self._now_ms = put, now_ms
+        self._seen: Counter[Key] = Counter()
+        """How often each refusal of this window was repeated."""
+        self._different: Counter[str] = Counter()
+        """How many different ones each principal has."""
+        self._left_out: Counter[str] = Counter()
+        """How many were too many, by principal."""
+        self._waiting: list[AuditEntry] = []
+        self._window: asyncio.TimerHandle | None = None
+        self._flush: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def note(self, origin: CommandOrigin, conversation: str, reason: str) -> None:
+        """Note a refused call. `conversation` is the id of one that exists, or ""."""
+        if self._closed:
+            return
+        if self._window is None:
+            self._window = asyncio.get_running_loop().call_later(WINDOW_SECONDS, self._end_window)
+        key = (replace(origin, request_id=""), conversation, reason)
+        if key in self._seen:
+            self._seen[key] += 1
+        elif len(self._seen) >= MOST or self._different[origin.principal] >= MOST_OF_ONE:
+            self._left_out[origin.principal] += 1
+        else:
+            self._seen[key] = 0
+            self._different[origin.principal] += 1
+            self._waiting.append(AuditEntry(self._now_ms(), Outcome.REFUSED, origin, reason, conversation))
+            self._flush_later(FLUSH_SECONDS)
+
+    async def close(self) -> None:
+        """Write what waits; later refusals are not kept."""
+        self._closed = True
+        for timer in (self._window, self._flush):
+            if timer is not None:
+                timer.cancel()
+        self._collect()
+        if self._writing is not None:
+            await self._writing
+        await self._write()
+
+    def _end_window(self) -> None:
+        self._window = None
+        self._collect()
+        if self._waiting:
+            self._flush_later(0)
+
+    def _collect(self) -> None:
+        """Turn what was counted into entries."""
+        at = self._now_ms()
+        repeated = [(key, count) for key, count in self._seen.items() if count]
+        for (origin, conversation, reason), count in repeated:
+            self._waiting.append(AuditEntry(at, Outcome.REFUSED, origin, reason, conversation, count))
+        for principal, count in self._left_out.items():
+            self._waiting.append(AuditEntry(at, Outcome.REFUSED, CommandOrigin(principal), count=count))
+        for counter in (self._seen, self._different, self._left_out):
+            counter.clear()
+
+    def _flush_later(self, seconds: float) -> None:
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().call_later(seconds, self._begin_write)
+
+    def _begin_write(self) -> None:
+        self._flush = None
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+            self._writing.add_done_callback(self._written)
+
+    def _written(self, _task: asyncio.Task[None]) -> None:
+        self._writing = None
+        if self._waiting and not self._closed:
+            self._flush_later(RETRY_SECONDS)
+
+    async def _write(self) -> None:
+        """Write what waits; it is kept if the store cannot take it, the latest of it if that is too much."""
+        entries, self._waiting = self._waiting, []
+        if not entries:
+            return
+        try:
+            await self._put(entries)
+        except StoreError as error:
+            kept = (entries + self._waiting)[-2 * MOST :]
+            lost = len(entries) + len(self._waiting) - len(kept)
+            self._waiting = kept
+            log.warning("refused calls are not in the audit trail yet (%d are lost): %s", lost, error)

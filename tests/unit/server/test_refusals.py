@@ -1,0 +1,108 @@
+"""Refused calls on their way into the audit trail: together, counted, and cut off in a flood."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from actors.adapters.store.memory import MemoryStore
+from actors.ports import StoreUnavailableError
+from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin
+from server.auth import refusals
+from server.auth.refusals import Refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+ANN = CommandOrigin("ann", "reader", "t1", "unix:", "SendMessage", "first")
+NOBODY = CommandOrigin("", peer="ipv4:192.0.2.1", method="SendMessage")
+
+
+class Store(MemoryStore):
+    """Counts the writes, and refuses as many as the test wants."""
+
+    def __init__(self, failing: int = 0) -> None:
+        super().__init__()
+        self.writes = 0
+        self.failing = failing
+
+    def put_audit(self, entries: Sequence[AuditEntry]) -> None:
+        self.writes += 1
+        if self.writes <= self.failing:
+            raise StoreUnavailableError("full")
+        super().put_audit(entries)
+
+
+def noting_in(store: Store) -> Refusals:
+    async def put(entries: Sequence[AuditEntry]) -> None:
+        store.put_audit(entries)
+
+    return Refusals(put, lambda: 5)
+
+
+def kept(store: Store) -> list[tuple[str, str, str, int]]:
+    found = store.audit(AuditFilter(), limit=9_999)
+    return [(entry.origin.principal, entry.origin.method, entry.reason, entry.count) for entry in found]
+
+
+def test_repetitions_are_counted_and_the_first_is_kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "FLUSH_SECONDS", 0)
+    store = Store()
+
+    async def refuse() -> None:
+        noting = noting_in(store)
+        noting.note(ANN, "c1", "PERMISSION_DENIED")
+        noting.note(NOBODY, "", "UNAUTHENTICATED")
+        while store.writes == 0:
+            await asyncio.sleep(0)
+        assert kept(store) == [
+            ("ann", "SendMessage", "PERMISSION_DENIED", 1), ("", "SendMessage", "UNAUTHENTICATED", 1),
+        ]  # fmt: skip
+        for _ in range(3):
+            noting.note(
+                CommandOrigin(*["ann", "reader", "t1", "unix:", "SendMessage", "later"]), "c1", "PERMISSION_DENIED"
+            )
+        await noting.close()
+        noting.note(ANN, "c1", "ARCHIVED")
+
+    asyncio.run(refuse())
+    assert kept(store)[2:] == [("ann", "SendMessage", "PERMISSION_DENIED", 3)]
+    assert [entry.origin.request_id for entry in store.audit(AuditFilter(), limit=9)] == ["first", "", ""]
+
+
+def test_a_flood_fills_no_disk_and_pushes_nobody_out() -> None:
+    store = Store()
+
+    async def refuse() -> None:
+        noting = noting_in(store)
+        for number in range(10_000):
+            noting.note(CommandOrigin("", peer=f"ipv4:{number}", method="SetMode"), "", "UNAUTHENTICATED")
+        noting.note(ANN, "c1", "PERMISSION_DENIED")
+        await noting.close()
+
+    asyncio.run(refuse())
+    found = kept(store)
+    assert len(found) == refusals.MOST_OF_ONE + 2
+    assert ("ann", "SendMessage", "PERMISSION_DENIED", 1) in found
+    assert ("", "", "", 10_000 - refusals.MOST_OF_ONE) in found
+    assert store.writes == 1
+
+
+def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLUSH_SECONDS", "RETRY_SECONDS"):
+        monkeypatch.setattr(refusals, name, 0)
+    monkeypatch.setattr(refusals, "WINDOW_SECONDS", 0.01)
+    store = Store(failing=2)
+
+    async def refuse() -> None:
+        noting = noting_in(store)
+        for _ in range(3):
+            noting.note(ANN, "c1", "PERMISSION_DENIED")
+        while len(kept(store)) < 2:
+            await asyncio.sleep(0.001)
+        await noting.close()
+
+    asyncio.run(refuse())
+    assert [count for *_, count in kept(store)] == [1, 2]
