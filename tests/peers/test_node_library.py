@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -472,6 +473,28 @@ def test_a_conversation_is_what_its_creator_makes_it(node: Node, server: ServerP
         "refused": ["conversation.generation.reasoningEffort"],
         "effort": "REASONING_EFFORT_MAX",
     }
+
+
+def test_the_types_name_all_that_there_is_and_nothing_else(node: Node, server: ServerProcess, tmp_path: Path) -> None:
+    body = f"""
+        const bedrock = new Bedrock();
+        const made = await bedrock.create({{ workingDirectory: {json.dumps(str(tmp_path))} }});
+        const run = await made.send('think');
+        const members = (object) =>
+          [...Object.keys(object), ...Object.getOwnPropertyNames(Object.getPrototypeOf(object))].sort();
+        const error = await bedrock.call('nothing', {{}}).catch((refusal) => refusal);
+        console.log(JSON.stringify({{
+          Bedrock: members(bedrock), Conversation: members(made), Run: members(run), BedrockError: members(error),
+        }}));
+        process.exit();
+    """
+    told = run_script(node, tmp_path, body, BEDROCK_DATA_DIR=str(server.data))
+    declared = (installed.NODE_CLIENT / "bedrock.d.ts").read_text(encoding="utf-8")
+    for name, members in told.items():
+        _, _, declaration = declared.partition(f" {name} ")
+        found = re.findall(r"^  (?:readonly )?(\w+)[(:]", declaration.partition("\n}")[0], re.MULTILINE)
+        # Of an error, its name is Error's; whoever holds a type can not call a constructor that is not exported.
+        assert {*members} - {"constructor", "name"} == {*found} - {"constructor", "name"}, name
 
 
 @pytest.mark.parametrize(

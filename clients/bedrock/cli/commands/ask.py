@@ -25,7 +25,7 @@ from bedrock.cli.display.progress import Progress
 from bedrock.cli.text.line_wrap import flow_of
 from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
-from bedrock.errors import InvalidArgument, RunEnded
+from bedrock.errors import BedrockError, InvalidArgument, RunEnded
 
 if TYPE_CHECKING:
     from bedrock import Client, Conversation, Run, v1
@@ -118,7 +118,8 @@ def ask(
         outcome = Outcome(exits.CANCELLED, error="cancelled")
     except InvalidArgument:
         if run is None and not (opening["latest"] or opening["resume"]):
-            conversation.delete()  # it was created for this message alone, which is not in it
+            with suppress(BedrockError):
+                conversation.delete()  # it was created for this message alone, which is not in it
         raise
     if schema and output == "text" and outcome.exit_code == exits.OK:
         print_json(outcome.value)
