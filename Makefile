@@ -80,7 +80,7 @@ check: $(STAMP)  ## Lint, spelling, types, import contracts, contract lint, drif
 	mypy
 	pyright
 	lint-imports
-	cd protos && buf lint && buf format --exit-code --diff
+	cd protos && buf lint && buf format --exit-code --diff && buf breaking --against released.binpb
 	@$(MAKE) --no-print-directory protos-drift
 	@PYTHONPATH=.:clients python -m tests.generate.client_sync --check
 	@$(MAKE) --no-print-directory lock-drift
@@ -236,6 +236,11 @@ STUBS = PYTHONPATH=.:clients python -m tests.generate.stubs
 .PHONY: protos
 protos: $(STAMP)  ## Generate the Python stubs from protos/
 	$(STUBS) clients
+
+.PHONY: released
+released: $(STAMP)  ## Write protos/released.binpb, which the contract is held to, from protos/; with a release only
+	cd protos && buf build --exclude-source-info -o released.binpb
+	@echo "Write this into CHANGELOG.md, and why: SHA-256 begins with \`$$(sha256sum protos/released.binpb | cut -c1-16)\`"
 
 .PHONY: protos-drift
 protos-drift: $(STAMP)

@@ -35,6 +35,7 @@ ADDED = {
     "0006_approval_rules",
     "0007_slugs_of_principals",
     "0008_spendings",
+    "0009_audit",
 }
 """The migrations since. Those that come are added here."""
 
