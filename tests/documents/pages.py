@@ -69,12 +69,6 @@ def code(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-def with_fenced(page: str, marker: str, content: str) -> str:
-    """The page with other content in that block."""
-    start, end = _place(page, marker)
-    return page[:start] + content + page[end:]
-
-
 def _place(page: str, marker: str) -> tuple[int, int]:
     comment = f"<!-- {marker} -->"
     assert page.count(comment) == 1, f"not once: {comment}"

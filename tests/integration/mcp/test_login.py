@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.mcp.login.browser_login import log_in
 from actors.adapters.mcp.login.redirect_listener import LoginError
 from actors.adapters.mcp.server_settings import Login, McpServer
 from actors.ports.mcp import McpLogin, McpState
@@ -40,6 +39,13 @@ def stored(tmp_path: Path) -> McpLoginFile:
     return McpLoginFile(tmp_path / FILE)
 
 
+def log_in(*arguments: Any, **options: Any) -> Any:
+    """Call what this is named after, which imports the MCP library."""
+    from actors.adapters.mcp.login import browser_login
+
+    return browser_login.log_in(*arguments, **options)
+
+
 def server_at(fake: LoginServer, **settings: Any) -> McpServer:
     return McpServer(name="t", url=fake.url, read_only=True, login=Login(**settings))
 
@@ -55,7 +61,8 @@ def logged_in(
         browsers[0].start()
 
     try:
-        return asyncio.run(log_in(server_at(fake, **login), show, seconds=seconds))
+        made: McpLogin = asyncio.run(log_in(server_at(fake, **login), show, seconds=seconds))
+        return made
     finally:
         for browser in browsers:
             browser.join(30)
