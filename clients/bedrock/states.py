@@ -157,7 +157,10 @@ class Question(Wrapper[v1.Question]):
     message: str
     """What it asks."""
     requested_schema: dict[str, Any] | None = field(hash=False)
-    """For a form: a JSON Schema of an object whose `properties` are the fields, without anything nested; else None."""
+    """For a form: a JSON Schema of an object whose `properties` are the fields, without anything nested; else None.
+
+    `propertyOrder` lists their names in the order of the form.
+    """
     url: str
     """Instead of a form: the address that the person is asked to visit; else empty."""
     create_time: datetime
@@ -166,6 +169,11 @@ class Question(Wrapper[v1.Question]):
     """Until when an answer is waited for."""
     status: QuestionStatus
     """"pending", "answered", "declined", "timed_out" or "withdrawn"."""
+
+    @property
+    def conversation(self) -> str:
+        """The resource name of the conversation that waits for the answer."""
+        return self.name.partition("/questions/")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -20,6 +21,7 @@ from tests.e2e.fake_provider import calls, says
 from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import ROOT, ServerProcess, Servers, provider
 from tests.integration.mcp.authorization import LoginServer, opened
+from tests.unit.clients.terminals import Terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,6 +160,31 @@ def test_what_it_asks_is_answered_by_a_person_and_a_late_answer_says_why_it_is_t
         chat.assert_valid()
         part.then(calls(("mcp__t__echo", {"text": "on"})), says("On."))
         assert chat.ask("Go on.") == "On.", "the server goes on"
+
+
+def test_a_person_answers_it_in_a_chat_at_the_terminal(
+    start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    server = start(start_server, tmp_path, fake_provider)
+    with server.client() as client:
+        tools_known(client)
+        part = fake_provider.part(calls(("mcp__t__ask", {})), says("It is done."))
+        chat = Chat(client, part, tmp_path, mode="unrestricted")
+        slug = chat.conversation.get().slug
+        environ = {"BEDROCK_ADDRESS": server.address, "BEDROCK_TOKEN": server.token}
+        with Terminal("chat", "-r", slug, environ=environ) as terminal:
+            terminal.shows("/help says")
+            chat.send("Ask me.")
+            terminal.shows("? the MCP server t asks you, for mcp__t__ask")
+            terminal.until(lambda screen: "branch (a text, at least 1 characters)  /decline" in screen)
+            terminal.keys("main\r")
+            terminal.until(lambda screen: "force (y or n, Enter: n)  /decline" in screen)
+            terminal.keys("y\r")
+            terminal.until(lambda screen: "It is done." in "\n".join(screen))
+            terminal.keys("\x04")
+            assert terminal.ends() == 0
+        (result,) = [result for message in chat.conversation.messages() for result in message.tool_results]
+        assert json.loads(result.output) == {"action": "accept", "content": {"branch": "main", "force": True}}
 
 
 def test_a_cancel_ends_the_call_with_one_result_and_the_server_goes_on(

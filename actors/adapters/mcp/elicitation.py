@@ -149,6 +149,7 @@ def form_of(given: Mapping[str, Any]) -> str:
         "properties": {name: _field(name, field) for name, field in properties.items()},
         "required": list(dict.fromkeys(required)),
         "additionalProperties": False,
+        "propertyOrder": list(properties),
     }
     try:
         text = json.dumps(schema, ensure_ascii=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -11,12 +13,19 @@ import anyio.lowlevel
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from actors.adapters.mcp.bounded_messages import error_of
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 CHUNK = 1 << 16
+
+ID_WITHIN = 256
+"""How far from the beginning or the end of a line the id of an unreadable answer is looked for, in bytes."""
+
+_ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15}|"[^"\\\x00-\x1f]{1,64}")')
 
 LINE_BYTES = 32 << 20
 """Maximum size of a message; a server that sends a larger one is disconnected."""
@@ -96,7 +105,20 @@ def _message(line: bytes) -> SessionMessage | None:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except (ValueError, RecursionError):
+        return _unreadable(line)
+
+
+def _unreadable(line: bytes) -> SessionMessage | None:
+    """Return an error in place of an answer that cannot be read, so that its call need not wait; None for other lines.
+
+    An answer is known by its id, near the beginning or the end of the line.
+    """
+    ends = line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:]
+    found = _ID.search(ends)
+    if found is None or b'"method"' in ends or not (b'"result"' in ends or b'"error"' in ends):
         return None
+    unreadable: SessionMessage = error_of(json.loads(found[1]), "its answer is no valid JSON-RPC")
+    return unreadable
 
 
 async def _write(stdin: int, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.mcp import tool_listing
+from actors.adapters.mcp.bounded_messages import bounded_transport
 from actors.adapters.mcp.elicitation import Call, put_to_person
 from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxUnavailableError, ServiceStreams
 from actors.ports.mcp import McpState
@@ -46,6 +47,9 @@ ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
 
 MAX_QUESTIONS = 100
 """More than a call can ask a person: the library's own time limit must not come before that of the call."""
+
+REASON_CHARACTERS = 500
+"""Maximum characters of why a call or a server failed."""
 
 LIMITS = ProcessLimits()
 """Those of a tool call, without a wall clock."""
@@ -186,7 +190,7 @@ class Session:
         relist = asyncio.Event()
         transport = await self._http(stack) if self.server.url else await self._program(stack)
         client = Client(
-            transport,
+            bounded_transport(transport),
             client_info=Implementation(name="bedrock", version="1"),
             read_timeout_seconds=self.server.connect_seconds,
             message_handler=on_message,
@@ -306,7 +310,7 @@ class Session:
         if self._needs_login:
             why = needs_login(self.server.name)
         elif words:
-            why = f"{why} ({words})" if self.server.url else f"{why}; the last it wrote: {words[-500:]}"
+            why = f"{why} ({words})" if self.server.url else f"{why}; the last it wrote: {last_words(words)}"
         for secret in self.server.secrets:
             why = why.replace(secret, "***")
         self.error, self.failed_at = why, time.monotonic()
@@ -370,4 +374,20 @@ def reason_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(str(error).split())
-    return text[:500] or type(error).__name__
+    return first_words(text) or type(error).__name__
+
+
+def first_words(text: str) -> str:
+    """Return the beginning of a text in one line, of bounded length, to the end of a word if there is one."""
+    if len(text) <= REASON_CHARACTERS:
+        return text
+    begin = text[:REASON_CHARACTERS]
+    return (begin.rpartition(" ")[0] or begin) + " […]"
+
+
+def last_words(text: str) -> str:
+    """Return the end of a text in one line, of bounded length, from the beginning of a word on if there is one."""
+    if len(text) <= REASON_CHARACTERS:
+        return text
+    end = text[-REASON_CHARACTERS:]
+    return "[…] " + (end.partition(" ")[2] or end)

@@ -32,6 +32,7 @@ OURS = {
     "tools": "bedrock.cli.commands.inspect:tools",
     "mcp": "bedrock.cli.commands.mcp_servers:mcp",
     "approvals": "bedrock.cli.commands.inspect:approvals",
+    "answer": "bedrock.cli.commands.answer:answer",
     "approve": "bedrock.cli.commands.manage:approve",
     "deny": "bedrock.cli.commands.manage:deny",
     "rules": "bedrock.cli.commands.rules:rules",

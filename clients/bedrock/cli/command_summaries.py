@@ -18,6 +18,7 @@ SUMMARIES = {
     "approvals": "List the tool calls that wait for approval: of all conversations, or of one.",
     "approve": "Approve a tool call that waits for approval.",
     "deny": "Deny a tool call that waits for approval.",
+    "answer": "Answer or decline what an MCP server asks in the middle of a call.",
     "rules": "List, make and revoke the approval rules of a conversation.",
     "cancel": "Cancel the run of a conversation.",
     "queue": "List the queued messages of a conversation.",

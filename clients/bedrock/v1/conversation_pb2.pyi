@@ -854,6 +854,8 @@ class Question(_message.Message):
     def requested_schema(self) -> _struct_pb2.Struct:
         """A form is to be filled in. A JSON Schema of an object, each of whose
         `properties` is a text, a number, true or false, or a choice: nothing is nested.
+        `propertyOrder` lists their names in the order of the form, which a Struct does
+        not keep.
         """
 
     @_builtins.property

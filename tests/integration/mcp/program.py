@@ -116,6 +116,16 @@ def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
         case "nonsense":
             sys.stdout.write("no message\n" * 3 + '{"jsonrpc": "2.0"}\n' + "[" * 100_000 + "\n")
             return {"content": "not a list"}
+        case "garbled":
+            with SENDING:
+                sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {call}, "result": {{"content": "\\x"}}}}\n')
+                sys.stdout.flush()
+            time.sleep(1_000)
+            return text("never")
+        case "parts":
+            return {"content": [{"type": "text", "text": "x"}] * int(arguments["count"])}
+        case "wordy-failure":
+            raise KeyError("words " * 1_000)
         case "more":
             WAYS.add("more")
             send({"method": "notifications/tools/list_changed"})
@@ -147,6 +157,7 @@ def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
 TOOLS = (
     "echo", "count", "fail", "picture", "bad-picture", "structured", "huge", "write", "environment", "where", "spawn",
     "wait", "sleep", "die", "nonsense", "more", "ask", "ask-and-leave", "ask-and-drop", "ask-often",
+    "garbled", "parts", "wordy-failure",
 )  # fmt: skip
 
 

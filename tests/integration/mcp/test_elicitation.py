@@ -162,6 +162,7 @@ def test_a_form_has_all_that_the_protocol_has_for_it_and_nothing_else() -> None:
     form = json.loads(form_of({"type": "object", "properties": FIELDS | told, "required": ["text"], "$defs": {}}))
     assert form == {
         "type": "object", "properties": FIELDS, "required": ["text"], "additionalProperties": False,
+        "propertyOrder": list(FIELDS),
     }  # fmt: skip
     assert json.loads(form_of({"type": "object", "properties": {}}))["properties"] == {}
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from actors.adapters.mcp import results, tool_listing
 from actors.adapters.mcp.server_settings import McpServer
 from actors.adapters.mcp.servers import RESTARTED
+from actors.adapters.mcp.session import last_words
 from actors.core.context import Mode
 from actors.ports import CancelToken
 from actors.ports.confined_sandbox import ConfinedSandbox
@@ -193,6 +194,32 @@ def test_nonsense_between_messages_is_skipped_and_a_broken_result_is_an_error(hu
     broken = made.call("nonsense")
     assert broken.is_error
     assert made.call("echo", {"text": "on"}).text == "echo on"
+
+
+def test_an_answer_that_cannot_be_read_ends_its_call_at_once(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    garbled = made.call("garbled")
+    assert garbled.is_error
+    assert "no valid JSON-RPC" in garbled.text
+    assert made.call("echo", {"text": "on"}).text == "echo on"
+
+
+def test_a_result_of_very_many_parts_is_refused_before_it_is_read(hub: Callable[..., Hub]) -> None:
+    made = hub(server())
+    assert made.call("parts", {"count": 2_000}).text.count("x") == 2_000
+    many = made.call("parts", {"count": 200_000})
+    assert many.is_error
+    assert "200,000 parts" in many.text
+    assert made.call("echo", {"text": "on"}).text == "echo on"
+
+
+def test_why_a_call_failed_is_not_cut_within_a_word(hub: Callable[..., Hub]) -> None:
+    failed = hub(server()).call("wordy-failure")
+    assert failed.is_error
+    assert failed.text.endswith("words […]")
+    assert len(failed.text) < 600
+    assert last_words("begin " + "word " * 200).startswith("[…] word word")
+    assert last_words("x" * 1_000) == "[…] " + "x" * 500
 
 
 def test_a_server_that_floods_its_stdout_holds_up_no_other_one(hub: Callable[..., Hub]) -> None:

@@ -59,7 +59,7 @@ class Attention:
         """Set the title for a conversation, and ring if the user is needed now."""
         if not view.slug:  # nothing is known yet
             return
-        asked = {approval.name for approval in view.approvals}
+        asked = {approval.name for approval in view.approvals} | {each.name for each in view.state.questions}
         opened = self._asked is not None and bool(asked - self._asked)
         over = not view.busy and self._since is not None and self._clock() - self._since >= LONG_RUN_SECONDS
         self._asked = asked

@@ -56,6 +56,9 @@ class ChatActions(Protocol):
     async def cancel(self, *, kill_jobs: bool = False) -> None:
         """Cancel the run, and discard the queue."""
 
+    async def decline(self) -> None:
+        """Refuse to answer what a tool asks."""
+
     async def compact(self) -> None:
         """Request a summary of the conversation, and continue in its successor."""
 

@@ -16,7 +16,8 @@ from prompt_toolkit.styles import Style
 
 from bedrock.cli.chat.input_history import ChatCompleter
 from bedrock.cli.chat.prompt_renderer import PromptRenderer
-from bedrock.cli.display.approval_prompt import Asked, Offer, parse_reply, question_title, replies
+from bedrock.cli.display.approval_prompt import Asked, parse_reply, question_title, replies
+from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.output import print_line
 
@@ -120,7 +121,8 @@ class ChatPrompt:
     def enter(self, text: str) -> None:
         """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
         self._stop_answering()
-        self.typed.reset(append_to_history=not (self._shown and parse_reply(text, self._shown)))
+        answers = isinstance(self._shown, QuestionForm) or (self._shown and parse_reply(text, self._shown))
+        self.typed.reset(append_to_history=not answers)
         self.session.enter(text, self._shown)
 
     def answer_soon(self, letter: str) -> None:
@@ -184,8 +186,7 @@ def prompt_text(session: ChatSession, paint: Paint, room: int) -> SafeText:
     lines = [*session.agent_lines(), *session.transcript.unfinished(room)]
     asked, count = session.question, session.open_questions
     if asked is not None and count > 1:
-        about = asked.text if isinstance(asked, Offer) else question_title(asked)
-        lines.append(paint.careful(f"{count} questions are open; this answers: {about}"))
+        lines.append(paint.careful(f"{count} questions are open; this answers: {question_title(asked)}"))
     above = paint.text(*(part for line in lines for part in (line, "\n")))
     if asked is None:
         return above + paint.bold(USER_MARK)

@@ -9,6 +9,7 @@ from bedrock.cli.chat.conversation_follower import ConversationFollower
 from bedrock.cli.chat.slash_commands import message_of, run_command
 from bedrock.cli.display.approval_prompt import Asked, Offer, made_rule, parse_reply, rule_line
 from bedrock.cli.display.labels import UNRECORDED
+from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.error_hints import what_happened, what_to_do
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.style import Paint, Width, one_line
@@ -75,6 +76,8 @@ class ChatSession:
         """Records that the event stream was cut; the client's `on_disconnect`."""
         self.recount_jobs = self._follower.recount_jobs
         """Requests an update of the number of background jobs."""
+        self._filling: QuestionForm | None = None
+        """What the tool asks first, with what has been filled in so far."""
         self._armed = False
         self._was_busy = False
         self.move_to(name)
@@ -97,12 +100,23 @@ class ChatSession:
     @property
     def question(self) -> Asked | None:
         """The current question."""
-        return self._offer or (self.view.approvals[0] if self.view.approvals else None)
+        if self._offer is not None or self.view.approvals:
+            return self._offer or self.view.approvals[0]
+        return self._form()
 
     @property
     def open_questions(self) -> int:
         """The number of open questions."""
-        return len(self.view.approvals) + (self._offer is not None)
+        return len(self.view.approvals) + len(self.view.state.questions) + (self._offer is not None)
+
+    def _form(self) -> QuestionForm | None:
+        """Return what the tool asks first, with what has been filled in so far."""
+        asked = next(iter(self.view.state.questions), None)
+        if asked is None:
+            self._filling = None
+        elif self._filling is None or self._filling.question.name != asked.name:
+            self._filling = QuestionForm(asked)
+        return self._filling
 
     def agent_lines(self) -> list[SafeText]:
         """Return the tree of sub-agents; empty unless the run waits for them."""
@@ -116,6 +130,7 @@ class ChatSession:
         """Continue in another conversation."""
         self._follower.move_to(name)
         self._offer: Offer | None = None
+        self._filling = None
         self._compacting = False
 
     async def follow(self) -> None:
@@ -156,7 +171,7 @@ class ChatSession:
             text: The message, command or reply.
             asked: The question that the person saw when typing; another one may be open when the reply is processed.
         """
-        if text.strip():
+        if text.strip() or isinstance(asked, QuestionForm):
             self._armed = False
             self._entered.put_nowait((text, asked))
 
@@ -258,6 +273,8 @@ class ChatSession:
         message, reply = message_of(text), parse_reply(text, asked)
         if message is None:
             await run_command(self, text)
+        elif isinstance(asked, QuestionForm):
+            await self._fill_in(asked, message)
         elif isinstance(asked, Offer) and reply:
             await self._answer_offer(asked, reply)
         elif isinstance(asked, Approval) and reply:
@@ -282,6 +299,29 @@ class ChatSession:
         made = made_rule(now.approval_rules, reply.rule) if now and reply.rule else None
         if made is not None:
             self.say(self.paint.dim("· " + rule_line(made, "/approvals {}")))
+
+    async def decline(self) -> None:
+        """Refuse to answer what a tool asks."""
+        if (form := self._form()) is None:
+            self.say(self.paint.dim("· no tool asks anything"))
+        else:
+            await self.attempt(self.conversation.decline_question(form.question))
+            self.refresh()
+
+    async def _fill_in(self, form: QuestionForm, text: str) -> None:
+        """Fill in the next field of the form that the user saw; send it when all are."""
+        if form is not self._form():
+            late = f"“{one_line(text.strip(), 20)}” " if text.strip() else "that "
+            self.say(self.paint.careful(f"· {late}comes too late: the question is not open any more"))
+            return
+        if problem := form.enter(text):
+            self.say(self.paint.careful(f"· {problem}"))
+        elif (
+            form.complete
+            and await self.attempt(self.conversation.answer_question(form.question, form.content or None)) is None
+        ):
+            form.begin_again()
+        self.refresh()
 
     async def _answer_offer(self, asked: Offer, reply: Reply) -> None:
         """Perform the offered action if the answer is yes."""

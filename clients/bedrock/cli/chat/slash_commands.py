@@ -106,6 +106,10 @@ async def _cancel(chat: ChatActions, _: str) -> None:
     await chat.cancel()
 
 
+async def _decline(chat: ChatActions, _: str) -> None:
+    await chat.decline()
+
+
 async def _kill(chat: ChatActions, _: str) -> None:
     await chat.cancel(kill_jobs=True)
 
@@ -293,6 +297,7 @@ COMMANDS = (
     ),
     Command("model", "MODEL", "use another model from the next request on", _model),
     Command("effort", "[EFFORT]", "how much the model is to think; without one, show it", _effort),
+    Command("decline", "", "refuse to answer what an MCP server asks in the middle of a call", _decline),
     Command("cancel", "", "the same as Esc", _cancel),
     Command("kill", "", "cancel the run, and stop the background jobs too", _kill),
     Command("compact", "", "summarize the conversation, and continue in a new one with the summary", _compact),

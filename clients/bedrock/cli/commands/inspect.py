@@ -149,6 +149,9 @@ def show(ctx: click.Context, name: str, *, limit: int, timeline: bool, plain: bo
         transcript.ask(pending, now.working_directory)
     if now.state.kind == "awaiting_tool_approval":
         print_text(f"Answer with `bedrock approve {now.slug}` or `bedrock deny {now.slug}`.")
+    for question in now.state.questions:
+        transcript.ask_person(question)
+        print_text(f"Answer with `bedrock answer {now.slug}`, or add --decline.")
 
 
 def _timeline(conversation: Conversation, now: ConversationInfo, limit: int, output: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.display.tool_calls import headline, telling
 from bedrock.cli.text.diff import changed_line
 from bedrock.cli.text.safe_text import SafeText, literal
@@ -22,7 +23,7 @@ class Offer:
     accept: Callable[[], Awaitable[None]]
 
 
-Asked: TypeAlias = Approval | Offer
+Asked: TypeAlias = Approval | Offer | QuestionForm
 """A question to the user."""
 
 
@@ -120,9 +121,11 @@ def _age(rule: ApprovalRule) -> float:
     return 0 if rule.create_time is None else rule.create_time.timestamp()
 
 
-def question_title(approval: Approval) -> SafeText:
-    """Return a short title of a question: the tool and its action."""
-    return call_title(approval.tool, approval.input)
+def question_title(asked: Asked) -> SafeText:
+    """Return a short title of a question: the tool and its action, or what is asked."""
+    if isinstance(asked, Approval):
+        return call_title(asked.tool, asked.input)
+    return one_line(literal(asked.question.message if isinstance(asked, QuestionForm) else asked.text), TITLE_COLUMNS)
 
 
 def offers_workspace(asked: Asked | None) -> bool:
@@ -136,7 +139,9 @@ def call_title(tool: str, given: dict[str, Any]) -> SafeText:
 
 
 def parse_reply(text: str, asked: Asked | None) -> Reply | None:
-    """Parse the reply to a question from typed text; None if the text is an ordinary message."""
+    """Parse the reply to a question from typed text; None if it is an ordinary message, or fills in a form."""
+    if isinstance(asked, QuestionForm):
+        return None
     text, rules = text.strip(), rules_by_key(asked)
     if _APPROVE.fullmatch(text):
         return Reply(approve=True)
@@ -163,6 +168,8 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
 
 def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
     """Return the keys that answer a question, as a line; `mode` is that of the conversation."""
+    if isinstance(asked, QuestionForm):
+        return paint.text(paint.careful(asked.prompt()), paint.dim("  /decline"), "\n")
     rules = rules_by_key(asked)
     always = ", ".join(
         _ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules.values()

@@ -111,7 +111,7 @@ class ConversationView:
         if tools := state.tool_executing:
             count = tools.completed_count + 1 + tools.remaining_count
             seconds = max(0.0, now - self._since)
-            waiting = " waits for a client" if tools.deadline else ""
+            waiting = " waits for you" if tools.questions else " waits for a client" if tools.deadline else ""
             return f"{tools.current.tool} {tools.completed_count + 1}/{count}{waiting} {seconds:.0f} s"
         if state.awaiting_sub_agents:
             return _agents(state.awaiting_sub_agents)

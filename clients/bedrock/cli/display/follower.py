@@ -99,6 +99,10 @@ class Onlooker:
             if approval.name not in self._asked:
                 self._asked.add(approval.name)
                 self.transcript.ask(approval, self.view.working_directory)
+        for question in self.view.state.questions:
+            if question.name not in self._asked:
+                self._asked.add(question.name)
+                self.transcript.ask_person(question)
         self.refresh()
 
     def _follow_agents(self) -> None:

@@ -67,11 +67,14 @@ def counted(count: int, noun: str) -> str:
 
 
 def waits_for(state: ConversationState) -> str:
-    """Return for whom a run waits: `APPROVAL`, "waits for a client (TOOL)", or "" if it works or has ended."""
+    """Return for whom a run waits: `APPROVAL`, "waits for an answer (TOOL)", or for a client, or "" if it works."""
     if state.kind == "awaiting_tool_approval":
         return APPROVAL
     running = state.tool_executing
-    return f"waits for a client ({one_line(running.current.tool, 64)})" if running and running.deadline else ""
+    if running is None or not (running.deadline or running.questions):
+        return ""
+    whom = "an answer" if running.questions else "a client"
+    return f"waits for {whom} ({one_line(running.current.tool, 64)})"
 
 
 def ending(cycle: RequestCycle) -> str:

@@ -72,6 +72,9 @@ class Progress:
             self._view.observe(event, time.monotonic())
             if not _is_last_word(event):
                 self._transcript.show(event)
+            if event.question is not None:
+                self._transcript.ask_person(event.question)
+                self._say(f"answer with `bedrock answer {event.question.conversation}`")
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
         """Record that the connection is lost; the next event shows that it is back."""

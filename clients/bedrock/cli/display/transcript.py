@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bedrock.cli.display.approval_prompt import call_title, question_lines, question_title
 from bedrock.cli.display.images import described
 from bedrock.cli.display.labels import MODES, counted, interruption
+from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.display.sub_agent_tree import AgentTree
 from bedrock.cli.display.tool_calls import headline, telling
 from bedrock.cli.display.tool_output import OUTPUT_LINES, ToolOutput
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from bedrock import Event
     from bedrock.cli.text.output import Write
-    from bedrock.states import Approval
+    from bedrock.states import Approval, Question
 
 #: The prefix of a user's message.
 USER_MARK = "> "
@@ -30,6 +31,7 @@ USER_MARK = "> "
 SUMMED_UP = "the conversation, summed up"
 GO_ON = "it ends here; `bedrock continue` (/continue in a chat) goes on in a new one"
 
+_QUESTION_ENDS = {"timed_out": "nobody answered in time", "withdrawn": "the question was withdrawn"}
 _SUMMARIES = ("summary", "summary_fallback")
 
 
@@ -118,6 +120,8 @@ class Transcript:
                 self._show_stream_discarded(event)
             case "approval_changed":
                 self._show_approval_changed(event)
+            case "question_changed":
+                self._show_question_changed(event)
             case "queue_changed":
                 self._show_queue_changed(event)
             case "retrying":
@@ -157,6 +161,11 @@ class Transcript:
     def ask(self, approval: Approval, working_directory: str) -> None:
         """Print an approval request."""
         for line in question_lines(approval, working_directory, self._paint):
+            self._write(line)
+
+    def ask_person(self, question: Question) -> None:
+        """Print what a tool asks a person."""
+        for line in QuestionForm(question).lines(self._paint):
             self._write(line)
 
     def _agent(self, message: Message) -> None:
@@ -256,6 +265,14 @@ class Transcript:
         note = f": {changed.note}" if changed.note else ""
         about = "" if asked is None else question_title(asked) if several else asked.tool
         self._write(paint(f"  {decision} {about}".rstrip() + note))
+
+    def _show_question_changed(self, event: Event) -> None:
+        """Print how a question of a tool ended."""
+        if event.question_changed is None or event.question is not None:
+            return
+        status = event.question_changed.question.status
+        paint = self._paint.good if status == "answered" else self._paint.careful
+        self._write(paint(f"  {_QUESTION_ENDS.get(status, status)}"))
 
     def _show_queue_changed(self, event: Event) -> None:
         if event.queue_changed and event.fate not in (

@@ -1,0 +1,68 @@
+"""The messages of an MCP server, before the protocol's library makes objects of them: what is too large is an error."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+MAX_PARTS = 5_000
+"""Maximum length of each list of a result, such as the parts of its content. More would hold up all other servers."""
+
+
+@asynccontextmanager
+async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
+    """Yield the streams of a transport; an answer with too many parts arrives as the error of its call."""
+    async with transport as (received, sent):
+        yield _Bounded(received), sent
+
+
+class _Bounded:
+    """A stream of messages that are read (mcp.shared ReadStream). Loop's thread only."""
+
+    def __init__(self, received: Any) -> None:
+        self._received = received
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _bounded(await self._received.__anext__())
+
+    async def receive(self) -> Any:
+        return _bounded(await self._received.receive())
+
+    async def aclose(self) -> None:
+        await self._received.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._received.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        closed: bool | None = await self._received.__aexit__(*error)
+        return closed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._received, name)
+
+
+def _bounded(item: Any) -> Any:
+    result = getattr(getattr(item, "message", None), "result", None)
+    if not isinstance(result, dict):
+        return item
+    most = max((len(each) for each in result.values() if isinstance(each, list)), default=0)
+    if most <= MAX_PARTS:
+        return item
+    return error_of(item.message.id, f"its answer has {most:,} parts; {MAX_PARTS:,} are the most")
+
+
+def error_of(request_id: Any, text: str) -> Any:
+    """Return the error of a request, in place of its answer."""
+    from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- loaded by the connection already
+    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # noqa: PLC0415 -- loaded by the connection already
+
+    error = ErrorData(code=INTERNAL_ERROR, message=text)
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))

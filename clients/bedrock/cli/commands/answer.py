@@ -1,0 +1,98 @@
+"""`bedrock answer`: a person's answer to what a running tool asks."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.arguments import NAME
+from bedrock.cli.connect import connect
+from bedrock.cli.display.question_form import QuestionForm, value_of
+from bedrock.cli.text.output import print_line, print_text
+from bedrock.cli.text.safe_text import literal
+from bedrock.cli.text.style import Paint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bedrock import Conversation
+    from bedrock.states import Question
+
+
+@click.command()
+@NAME
+@click.argument("question", required=False)
+@click.option("--set", "values", multiple=True, metavar="FIELD=VALUE", help="Fill in a field; can be repeated.")
+@click.option("--visited", is_flag=True, help="Say that you have opened the address that is asked for.")
+@click.option("--decline", is_flag=True, help="Refuse to answer.")
+@click.pass_context
+def answer(
+    ctx: click.Context, name: str, question: str | None, *, values: tuple[str, ...], visited: bool, decline: bool
+) -> None:
+    """Answer or decline what an MCP server asks in the middle of a call. QUESTION is needed if it asks several.
+
+    At a terminal, the fields of its form are asked for one after the other; --set fills them in without asking. The
+    answer goes to the MCP server: give it no passwords or keys.
+    """
+    if decline and (values or visited):
+        raise click.UsageError("--decline excludes --set and --visited")
+    conversation = connect(ctx).conversation(name)
+    asked = _waiting(conversation, question)
+    if decline:
+        conversation.decline_question(asked)
+        print_text("declined")
+        return
+    if asked.url and values:
+        raise exits.CommandError("this question has an address and no form", "Open it; then --visited.", exits.USAGE)
+    content = _content(asked, values) if values or visited else _filled_in(asked)
+    conversation.answer_question(asked, None if asked.url else content)
+    print_text("answered")
+
+
+def _waiting(conversation: Conversation, question: str | None) -> Question:
+    """Return the question that the command line names. Raises CommandError."""
+    now = conversation.get()
+    open_ = {asked.name.rpartition("/")[2]: asked for asked in now.state.questions}
+    if not open_:
+        raise exits.CommandError(f"{now.slug} asks nothing")
+    if question is None and len(open_) == 1:
+        return next(iter(open_.values()))
+    if (found := open_.get((question or "").rpartition("/")[2])) is None:
+        what = f"there is no question {question}" if question else f"{now.slug} asks {len(open_)} questions"
+        raise exits.CommandError(what, f"Open are: {', '.join(open_)}.", exits.USAGE)
+    return found
+
+
+def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
+    """Return the fields that the command line fills in. Raises CommandError."""
+    fields = (asked.requested_schema or {}).get("properties", {})
+    content: dict[str, Any] = {}
+    for given in values:
+        name, separator, text = given.partition("=")
+        if not separator or name not in fields:
+            raise exits.CommandError(
+                f"--set {given}: not FIELD=VALUE", f"Fields: {', '.join(sorted(fields))}.", exits.USAGE
+            )
+        try:
+            content[name] = value_of(fields[name], text)
+        except ValueError as error:
+            raise exits.CommandError(f"--set {given}: {error}", exit_code=exits.USAGE) from None
+    return content
+
+
+def _filled_in(asked: Question) -> dict[str, Any]:
+    """Ask for the fields at the terminal. Raises CommandError without one."""
+    if not sys.stdin.isatty():
+        hint = "Fill in the form with --set FIELD=VALUE, or say --visited or --decline."
+        raise exits.CommandError("there is no terminal to ask at", hint, exits.USAGE)
+    paint, form = Paint.for_stream(sys.stdout), QuestionForm(asked)
+    for line in form.lines(paint):
+        print_line(line)
+    while not form.complete:
+        typed = click.prompt(literal(form.prompt()), default="", show_default=False)
+        if problem := form.enter(typed):
+            print_line(paint.careful(problem))
+    return form.content

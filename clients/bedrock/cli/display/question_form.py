@@ -1,0 +1,164 @@
+"""What a running tool asks a person, filled in at a terminal: one field of its form after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bedrock.cli.text.safe_text import SafeText, literal
+from bedrock.cli.text.style import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bedrock.cli.text.style import Paint
+    from bedrock.states import Question
+
+#: The prefix of each line of the server's own words.
+INDENT = SafeText("    ")
+#: Maximum columns of a title or a description of a field.
+WORDS_COLUMNS = 100
+NO_SECRETS = "these are the server's own words; give it no passwords or keys"
+_YES = frozenset({"y", "yes", "true"})
+_NO = frozenset({"n", "no", "false"})
+
+
+class QuestionForm:
+    """A question, and what has been filled in so far."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        schema = question.requested_schema or {}
+        fields: dict[str, dict[str, Any]] = schema.get("properties", {})
+        order = [name for name in schema.get("propertyOrder", ()) if name in fields]
+        self._fields = {name: fields[name] for name in dict.fromkeys((*order, *sorted(fields)))}
+        self._required = frozenset(schema.get("required", ()))
+        self.content: dict[str, Any] = {}
+        """The values of the fields that are filled in."""
+        self._place = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to fill in. An address, and a form without fields, still take an Enter."""
+        return self._place >= max(1, len(self._fields))
+
+    @property
+    def name(self) -> str:
+        """The name of the field that is filled in next; "" for an address, and for a form without fields."""
+        return list(self._fields)[self._place] if self._place < len(self._fields) else ""
+
+    def begin_again(self) -> None:
+        """Forget what has been filled in."""
+        self.content.clear()
+        self._place = 0
+
+    def lines(self, paint: Paint) -> list[SafeText]:
+        """Return the question in full; control characters are made visible."""
+        asked = self.question
+        tool = literal(asked.tool.removeprefix("tools/"))
+        head = paint.text("? the MCP server ", literal(asked.mcp_server), " asks you, for ", tool)
+        lines = [paint.careful(head), *(INDENT + line for line in literal(asked.message).lines())]
+        if asked.url:
+            lines.append(paint.text(INDENT, "open ", literal(asked.url)))
+        return [*lines, paint.dim(INDENT + f"({NO_SECRETS})")]
+
+    def prompt(self) -> SafeText:
+        """Return what the next Enter answers, as a line."""
+        if self.question.url:
+            return SafeText("Enter: I have opened it")
+        if not self.name:
+            return SafeText("Enter: yes")
+        field, parts = self._fields[self.name], [one_line(literal(self.name), WORDS_COLUMNS)]
+        about = field.get("title") or field.get("description")
+        if about:
+            parts.append(SafeText("\N{EN DASH} ") + one_line(literal(str(about)), WORDS_COLUMNS))
+        parts.append(SafeText("(") + SafeText(", ").join(self._expected(field)) + SafeText(")"))
+        return SafeText(" ".join(parts))
+
+    def enter(self, text: str) -> str:
+        """Fill in the next field with what was typed; "" leaves it out, or takes its default. Return what is wrong."""
+        if name := self.name:
+            field, text = self._fields[name], text.strip()
+            if text:
+                try:
+                    self.content[name] = value_of(field, text)
+                except ValueError as error:
+                    return str(error)
+            elif "default" in field:
+                self.content[name] = field["default"]
+            elif name in self._required:
+                return "this one has to be filled in"
+        self._place += 1
+        return ""
+
+    def _expected(self, field: Mapping[str, Any]) -> list[SafeText]:
+        """Return what can be typed for a field, in a few words."""
+        found = [SafeText(_KINDS.get(str(field.get("type")), "a text"))]
+        if choices := choices_of(field):
+            listed = (f"{number} {label}" for number, (_, label) in enumerate(choices, 1))
+            several = "some of " if field.get("type") == "array" else ""
+            found = [SafeText(several) + one_line(literal(" · ".join(listed)), 2 * WORDS_COLUMNS)]
+        for key, word in (
+            ("minimum", "at least"),
+            ("maximum", "at most"),
+            ("minLength", "at least"),
+            ("maxLength", "at most"),
+        ):
+            if key in field:
+                unit = " characters" if key.endswith("Length") else ""
+                found.append(literal(f"{word} {field[key]}{unit}"))
+        if field.get("format"):
+            found.append(literal(str(field["format"])))
+        if "default" in field:
+            found.append(SafeText("Enter: ") + one_line(literal(_shown(field["default"])), WORDS_COLUMNS))
+        elif self.name not in self._required:
+            found.append(SafeText("Enter leaves it out"))
+        return found
+
+
+_KINDS = {"boolean": "y or n", "integer": "a whole number", "number": "a number", "string": "a text"}
+
+
+def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the values that a field offers, each with the name that people see; [] if it offers none."""
+    given = field.get("items", {}) if field.get("type") == "array" else field
+    if "enum" in given:
+        names = given.get("enumNames", [])
+        return [(value, names[place] if place < len(names) else value) for place, value in enumerate(given["enum"])]
+    titled = given.get("oneOf") or given.get("anyOf") or []
+    return [(each["const"], each.get("title", each["const"])) for each in titled]
+
+
+def value_of(field: Mapping[str, Any], text: str) -> Any:
+    """Return the value of a field for what was typed. Raises ValueError that says what can be typed."""
+    choices = choices_of(field)
+    match field.get("type"):
+        case "array":
+            return [_choice(choices, each.strip()) for each in text.split(",") if each.strip()]
+        case "boolean":
+            if text.lower() in _YES | _NO:
+                return text.lower() in _YES
+            raise ValueError("type y or n")
+        case "integer":
+            try:
+                return int(text)
+            except ValueError:
+                raise ValueError("type a whole number") from None
+        case "number":
+            try:
+                return float(text)
+            except ValueError:
+                raise ValueError("type a number") from None
+        case _:
+            return _choice(choices, text) if choices else text
+
+
+def _choice(choices: list[tuple[str, str]], text: str) -> str:
+    """Return the value that was chosen: by its number, its name or itself."""
+    for number, (value, label) in enumerate(choices, 1):
+        if text in (value, label, str(number)):
+            return value
+    raise ValueError(f"type one of the numbers 1 to {len(choices)}, or a name")
+
+
+def _shown(default: Any) -> str:
+    return {True: "y", False: "n"}[default] if isinstance(default, bool) else str(default)

@@ -1,0 +1,214 @@
+"""What an MCP server asks, at the terminal: one field after the other, in a chat and by `bedrock answer`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bedrock import v1
+from bedrock.cli.app import bedrock
+from bedrock.cli.display.question_form import NO_SECRETS, QuestionForm
+from bedrock.cli.text.style import Paint
+from bedrock.states import Question
+from click.testing import CliRunner
+from google.protobuf.struct_pb2 import Struct
+
+from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, Step, call, result, state, stopped, stored, text
+from tests.unit.clients.test_session import NOON, Chat, play
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+FIELDS: dict[str, Any] = {
+    "branch": {"type": "string", "title": "Which branch", "minLength": 1},
+    "times": {"type": "integer", "minimum": 1},
+    "share": {"type": "number"},
+    "sure": {"type": "boolean", "default": False},
+    "size": {"type": "string", "enum": ["s", "l"], "enumNames": ["Small", "Large"]},
+    "parts": {"type": "array", "items": {"anyOf": [{"const": "a", "title": "First"}, {"const": "b"}]}},
+}
+
+
+def asked(fields: dict[str, Any] | None = None, *required: str, url: str = "", number: int = 1) -> v1.Question:
+    question = v1.Question(
+        name=f"{NAME}/questions/{number}",
+        tool_use_id="t1",
+        tool="tools/mcp__files__move",
+        mcp_server="files",
+        message="Which\x1b[2J one?",
+        status=v1.Question.STATUS_PENDING,
+    )
+    if url:
+        question.url = url
+    else:
+        schema = Struct()
+        names = {"required": list(required), "propertyOrder": list(fields or {})}
+        schema.update({"type": "object", "properties": fields or {}, **names})
+        question.requested_schema.CopyFrom(schema)
+    return question
+
+
+def form(fields: dict[str, Any] | None = None, *required: str, url: str = "") -> QuestionForm:
+    return QuestionForm(Question.from_proto(asked(fields, *required, url=url)))
+
+
+def fill(filled: QuestionForm, *typed: str) -> list[str]:
+    """Type these texts; return what is wrong with each."""
+    return [filled.enter(each) for each in typed]
+
+
+def test_fields_are_filled_in_one_after_the_other() -> None:
+    filled = form(FIELDS, "branch")
+    assert fill(filled, "", "main", "x", "3", "much", "0.5", "maybe", "y", "9", "Large", "1, b") == [
+        "this one has to be filled in", "", "type a whole number", "", "type a number", "", "type y or n", "",
+        "type one of the numbers 1 to 2, or a name", "", "",
+    ]  # fmt: skip
+    assert filled.complete
+    assert filled.content == {
+        "branch": "main", "times": 3, "share": 0.5, "sure": True, "size": "l", "parts": ["a", "b"],
+    }  # fmt: skip
+
+
+def test_an_empty_line_takes_the_default_or_leaves_a_field_out() -> None:
+    filled = form(FIELDS, "branch")
+    fill(filled, "main", "", "", "", "", "")
+    assert (filled.complete, filled.content) == (True, {"branch": "main", "sure": False})
+    filled.begin_again()
+    assert (filled.complete, filled.content) == (False, {})
+
+
+def test_what_can_be_typed_is_said() -> None:
+    filled, prompts = form(FIELDS, "branch"), []
+    while not filled.complete:
+        prompts.append(str(filled.prompt()))
+        filled.enter("main" if filled.name == "branch" else "")
+    assert prompts == [
+        "branch \N{EN DASH} Which branch (a text, at least 1 characters)",
+        "times (a whole number, at least 1, Enter leaves it out)",
+        "share (a number, Enter leaves it out)",
+        "sure (y or n, Enter: n)",
+        "size (1 Small · 2 Large, Enter leaves it out)",
+        "parts (some of 1 First · 2 b, Enter leaves it out)",
+    ]
+
+
+def test_the_words_of_the_server_are_shown_as_its_own_and_cannot_act() -> None:
+    shown = "\n".join(form(FIELDS).lines(Paint(False)))
+    assert "? the MCP server files asks you, for mcp__files__move" in shown
+    assert "\x1b" not in shown
+    assert NO_SECRETS in shown
+    visit = form(url="https://example.com/login")
+    assert "open https://example.com/login" in "\n".join(visit.lines(Paint(False)))
+    assert (visit.prompt(), visit.enter(""), visit.complete) == ("Enter: I have opened it", "", True)
+    assert form().prompt() == "Enter: yes"
+
+
+# --- in a chat ------------------------------------------------------------------------------------------------------
+
+
+def asks(*questions: v1.Question) -> Callable[[str], list[Step]]:
+    """A run whose tool asks; it goes on only when the test lets it."""
+
+    def steps(run: str) -> list[Step]:
+        executing = v1.ConversationState.ToolExecuting(
+            current=v1.ToolCall(tool_use_id="t1", tool="mcp__files__move"), questions=questions
+        )
+        told = [v1.Event(question_changed=v1.Event.QuestionChanged(question=each)) for each in questions]
+        over = [v1.Question(name=each.name, status=v1.Question.STATUS_ANSWERED) for each in questions]
+        ended = [v1.Event(question_changed=v1.Event.QuestionChanged(question=each)) for each in over]
+        return [
+            stored("agent", call("mcp__files__move", {})),
+            state("tool_executing", run, tool_executing=executing),
+            *told,
+            *([] if questions else ended),
+            *([] if questions else [stored("tool", result("moved")), *text("Done."), state("idle"), stopped(run)]),
+        ]
+
+    return steps
+
+
+def test_a_chat_asks_for_the_fields_and_sends_them_together(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(asks(asked({"branch": {"type": "string"}, "sure": {"type": "boolean"}}, "branch")))
+
+    async def story(chat: Chat) -> None:
+        session = chat.session
+        session.enter("Move it")
+        await chat.shows("the MCP server files asks you")
+        await chat.until(lambda: isinstance(session.question, QuestionForm))
+        assert "waits for you" in session.view.activity(0, NOON)
+        session.enter("", session.question)
+        await chat.shows("this one has to be filled in")
+        session.enter("main", session.question)
+        await chat.until(lambda: isinstance(session.question, QuestionForm) and session.question.name == "sure")
+        session.enter("y", session.question)
+        await chat.until(lambda: bool(fake.asked(v1.AnswerQuestionRequest)))
+
+    play(address, story)
+    (request,) = fake.asked(v1.AnswerQuestionRequest)
+    assert isinstance(request, v1.AnswerQuestionRequest)
+    assert (request.name, dict(request.content)) == (f"{NAME}/questions/1", {"branch": "main", "sure": True})
+
+
+def test_a_chat_declines_and_says_what_comes_too_late(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(asks(asked({"branch": {"type": "string"}})))
+
+    async def story(chat: Chat) -> None:
+        session = chat.session
+        session.enter("/decline")
+        await chat.shows("no tool asks anything")
+        session.enter("Move it")
+        await chat.until(lambda: isinstance(session.question, QuestionForm))
+        session.enter("main", form({"branch": {"type": "string"}}))
+        await chat.shows("“main” comes too late")
+        session.enter("/decline", session.question)
+        await chat.until(lambda: bool(fake.asked(v1.AnswerQuestionRequest)))
+
+    play(address, story)
+    (request,) = fake.asked(v1.AnswerQuestionRequest)
+    assert isinstance(request, v1.AnswerQuestionRequest)
+    assert (request.decline, request.HasField("content")) == (True, False)
+
+
+# --- by command -----------------------------------------------------------------------------------------------------
+
+
+def program(address: str, *arguments: str) -> Result:
+    return CliRunner(env={"BEDROCK_ADDRESS": address, "BEDROCK_TOKEN": "secret"}).invoke(bedrock, arguments)
+
+
+def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> None:
+    assert "asks nothing" in program(address, "answer", SLUG).stderr
+    fake.conversation.state.tool_executing.questions.append(asked(FIELDS, "branch"))
+    shown = program(address, "show", SLUG).stdout
+    assert "the MCP server files asks you" in shown
+    assert f"bedrock answer {SLUG}" in shown
+    assert "no terminal" in program(address, "answer", SLUG).stderr
+    assert "Fields: branch, parts" in program(address, "answer", SLUG, "--set", "tag=1").stderr
+    assert "type a whole number" in program(address, "answer", SLUG, "--set", "times=x").stderr
+    assert program(address, "answer", SLUG, "--set", "branch=a=b", "--set", "times=2").stdout == "answered\n"
+    assert program(address, "answer", SLUG, "1", "--decline").stdout == "declined\n"
+    first, second = fake.asked(v1.AnswerQuestionRequest)
+    assert isinstance(first, v1.AnswerQuestionRequest)
+    assert isinstance(second, v1.AnswerQuestionRequest)
+    assert (dict(first.content), second.decline) == ({"branch": "a=b", "times": 2}, True)
+
+
+def test_of_several_questions_one_is_named_and_an_address_is_said_to_be_visited(
+    address: str, fake: FakeBedrock
+) -> None:
+    pending = [asked(FIELDS), asked(url="https://example.com/", number=2)]
+    fake.conversation.state.tool_executing.questions.extend(pending)
+    assert "Open are: 1, 2." in program(address, "answer", SLUG, "--decline").stderr
+    assert "an address and no form" in program(address, "answer", SLUG, "2", "--set", "a=b").stderr
+    assert program(address, "answer", SLUG, "2", "--visited").stdout == "answered\n"
+    (request,) = fake.asked(v1.AnswerQuestionRequest)
+    assert isinstance(request, v1.AnswerQuestionRequest)
+    assert (request.name.endswith("/questions/2"), request.HasField("content")) == (True, False)
+
+
+@pytest.mark.parametrize("wrong", [("--decline", "--visited"), ("--decline", "--set", "a=b")])
+def test_an_answer_is_one_thing(address: str, fake: FakeBedrock, wrong: tuple[str, ...]) -> None:
+    assert program(address, "answer", SLUG, *wrong).exit_code == 2
+    assert not fake.requests
