@@ -466,6 +466,7 @@ async def _serve(
         watching=WatchSettings(max_streams=config.max_streams),
         engine_version=wired.engine_version,
         reflection=config.reflection,
+        behind_proxy=config.insecure_behind_proxy,
     )
     looking = [
         asyncio.create_task(_measure_loop(wired.services.telemetry)),
@@ -476,10 +477,10 @@ async def _serve(
         await endpoint.start()
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path)):
-            if config.insecure_behind_proxy:
+            if exposed := [each.target for each in where if config.insecure_behind_proxy and not each.local]:
                 log.warning(
                     "insecure_behind_proxy: %s takes calls without TLS; whoever can reach it can read the token",
-                    " and ".join(each.target for each in where if not each.local),
+                    " and ".join(exposed),
                 )
             announce(_ready(config, where))
             service_manager.notify(service_manager.READY)

@@ -92,7 +92,7 @@ class Config:
     """The PEM file with the certificate and its chain."""
     tls_key: Path | None = None
     insecure_behind_proxy: bool = False
-    """Whether to listen beyond this machine without TLS, because a proxy or a mesh in front encrypts and restricts."""
+    """Whether a proxy or a mesh in front encrypts and restricts, so that TLS is not needed, and says who calls."""
     metrics_listen: Listen | None = None
     """Where Prometheus gets metrics, by HTTP; None: nowhere."""
     otlp_endpoint: str = ""
@@ -431,8 +431,8 @@ def _checked(config: Config) -> Config:
     if (config.tls_certificate is None) != (config.tls_key is None):
         raise ConfigError("tls_certificate and tls_key are needed together")
     open_to_others = config.listen is not None and not config.listen.local
-    if config.insecure_behind_proxy and (config.tls or not open_to_others):
-        raise config.refusal("insecure_behind_proxy: only for an address that others can reach, without TLS")
+    if config.insecure_behind_proxy and (config.tls or config.listen is None or config.listen.path):
+        raise config.refusal("insecure_behind_proxy: only for host:port without TLS")
     if config.listen is not None and open_to_others and not (config.tls or config.insecure_behind_proxy):
         raise ConfigError(
             f"refusing to listen on {config.listen.target} without TLS: everybody on the network could read the token. "

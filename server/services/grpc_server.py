@@ -92,7 +92,9 @@ class GrpcServer:
         watching: WatchSettings | None = None,
         engine_version: str = "",
         reflection: bool = False,
+        behind_proxy: bool = False,
     ) -> None:
+        """`behind_proxy`: a proxy says in `x-forwarded-for` who calls."""
         watching = watching or WatchSettings()
         conversion = conversion_context(services)
         self._reads = ReadPool()
@@ -112,7 +114,9 @@ class GrpcServer:
         self._health = Health(("", *SERVICES))
         reads, store = self._reads, services.store
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
-        interceptor = RequestInterceptor(authentication, services.telemetry, services.quotas, self._refusals)
+        interceptor = RequestInterceptor(
+            authentication, services.telemetry, services.quotas, self._refusals, behind_proxy=behind_proxy
+        )
         connections = ("grpc.max_allowed_incoming_connections", max_connections())
         self._server = grpc.aio.server(interceptors=[interceptor], options=(*OPTIONS, connections))
         service = ConversationService(

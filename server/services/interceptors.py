@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import re
@@ -25,6 +26,7 @@ from server.auth.live_calls import CallRevokedError, LiveCalls
 from server.contract import limits
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
+from server.services.client_address import forwarded_peer_of, peer_of
 from server.services.request_reading import read_request, reading_handler
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a
 FAILURES = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 """The statuses of calls that failed; calls with any other were refused, which is kept in the audit trail."""
 MAX_REQUEST_ID = 36
+ADDRESS = re.compile(r"ipv4:[0-9.]+|ipv6:(?:%5B[^%]*(?:%25[^%]*)?%5D|\[[^]]*\]|[0-9a-f:.]+)")
+"""Of peers that gRPC names (`ipv6:%5B::1%5D:5000`), and of those that a proxy names (`ipv6:2001:db8::1`)."""
 ABORT_SECONDS = 5.0
 """How long the end of a stream may wait for a client that does not read."""
 
@@ -61,8 +65,15 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Wraps each method of the services once; runs on the event loop."""
 
     def __init__(
-        self, authentication: Authentication, telemetry: Telemetry, quotas: QuotaBook, refusals: Refusals
+        self,
+        authentication: Authentication,
+        telemetry: Telemetry,
+        quotas: QuotaBook,
+        refusals: Refusals,
+        *,
+        behind_proxy: bool = False,
     ) -> None:
+        self._client_of = forwarded_peer_of if behind_proxy else peer_of
         self._authentication = authentication
         self._quotas = quotas
         self._live = LiveCalls(authentication)
@@ -92,8 +103,15 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             return handler
         guarded = self._guarded.get(method)
         if guarded is None:
-            guarded = _guard(method, handler, self._live, self._telemetry, self._quotas, note=self._refusals.note)
-            self._guarded[method] = guarded
+            guarded = self._guarded[method] = _guard(
+                method,
+                handler,
+                self._live,
+                self._telemetry,
+                self._quotas,
+                note=self._refusals.note,
+                client_of=self._client_of,
+            )
         return guarded
 
     def _refusing(self, method: str) -> Handler:
@@ -101,7 +119,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
             status = status_of(UnauthenticatedError())
-            origin = CommandOrigin("", peer=address_of(context.peer()), method=_name_of(method))
+            origin = CommandOrigin("", peer=address_of(self._client_of(context)), method=_name_of(method))
             self._refusals.note(origin, "", _reason_in(status))
             await abort(context, status)
 
@@ -109,8 +127,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
 
 def address_of(peer: str) -> str:
-    """Return the address of a gRPC peer without its port: `ipv4:192.0.2.1` of `ipv4:192.0.2.1:5000`."""
-    return peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer.partition(":")[0] + ":"
+    """Return the address of a peer without its port: `ipv4:192.0.2.1` of `ipv4:192.0.2.1:5000`, and of itself."""
+    if found := ADDRESS.match(peer):
+        return found[0]
+    return peer.partition(":")[0] + ":"
 
 
 def _name_of(method: str) -> str:
@@ -149,6 +169,7 @@ def _guard(
     quotas: QuotaBook,
     *,
     note: Callable[[CommandOrigin, str, str], None],
+    client_of: Callable[[Context], str] = peer_of,
 ) -> Handler:
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
     decode: Any = handler.request_deserializer
@@ -156,12 +177,12 @@ def _guard(
     lasts = handler.response_streaming or name.startswith(WAITS)
 
     async def serve(_requests: Any, context: Context) -> Any:
-        call = _Observed(name, lasts)
+        call = _Observed(name, lasts, functools.partial(client_of, context))
         try:
             return await answer(context, call)
         finally:
             if telemetry.on:
-                telemetry.rpc_ended(call.ended(context.peer()))
+                telemetry.rpc_ended(call.ended())
 
     async def answer(context: Context, call: _Observed) -> Any:
         try:
@@ -187,7 +208,7 @@ def _guard(
             return response
         call.outcome = _CODES.get(status.code, "UNKNOWN")
         if call.outcome not in FAILURES:
-            note(call.origin(context.peer()), subject.get(), _reason_in(status))
+            note(call.origin(), subject.get(), _reason_in(status))
         try:
             async with asyncio.timeout(ABORT_SECONDS):
                 await abort(context, status)
@@ -200,9 +221,10 @@ def _guard(
 class _Observed:
     """What is told of a call once it has ended."""
 
-    def __init__(self, method: str, stream: bool) -> None:
+    def __init__(self, method: str, stream: bool, peer: Callable[[], str]) -> None:
         self._method = method
         self._stream = stream
+        self._peer = peer
         self._began = time.monotonic()
         self._conversation = ""
         self._request_id = ""
@@ -220,11 +242,11 @@ class _Observed:
     def asked(self, request: Any) -> None:
         self._request_id = getattr(request, "request_id", "")
 
-    def origin(self, peer: str) -> CommandOrigin:
+    def origin(self) -> CommandOrigin:
         """Return who calls, and how."""
-        who = caller.get()
+        who, address = caller.get(), address_of(self._peer())
         return CommandOrigin(
-            who.principal, who.role.value, who.token, address_of(peer), self._method, self._request_id[:MAX_REQUEST_ID]
+            who.principal, who.role.value, who.token, address, self._method, self._request_id[:MAX_REQUEST_ID]
         )
 
     def answered(self, response: Any) -> None:
@@ -232,12 +254,12 @@ class _Observed:
         made = getattr(getattr(response, "conversation", None), "name", "")
         self._conversation = made.removeprefix("conversations/")
 
-    def ended(self, peer: str) -> Rpc:
+    def ended(self) -> Rpc:
         return Rpc(
             method=self._method,
             conversation=subject.get() or self._conversation,
             principal=caller.get().principal,
-            peer=peer,
+            peer=self._peer(),
             request_id=self._request_id,
             outcome=self.outcome,
             seconds=time.monotonic() - self._began,
@@ -261,7 +283,7 @@ async def _call(
     call.asked(request)
     check(request)
     if call.command:
-        command_origin.set(call.origin(context.peer()))
+        command_origin.set(call.origin())
     try:
         answer = behaviour(request, context)
         return await answer if inspect.isawaitable(answer) else answer

@@ -49,6 +49,17 @@ def _aborts(field: str) -> Callable[[Reported], float]:
     return worst
 
 
+def _storms(field: str) -> Callable[[Reported], float]:
+    def worst(reported: Reported) -> float:
+        rows = [row for name, row in reported.items() if name.startswith("way in: ") and name.endswith("behind Envoy")]
+        values = [float(row[field]) for row in rows if field in row]
+        if not values:
+            raise KeyError(field)
+        return max(values)
+
+    return worst
+
+
 GOALS = (
     Goal("turns a second of 50 conversations, of bare threads", of("turns: 50 conversations", "of_floor"), least=0.6),
     Goal("the same, times LangGraph with SQLite", _against_langgraph, least=3),
@@ -94,6 +105,8 @@ GOALS = (
     Goal("memory with 100 conversations", of("resident memory, 100 conversations"), most=90, unit=" MiB"),
     Goal("memory at rest", of("resident memory, idle", "p50"), most=60, unit=" MiB"),
     Goal("start to ready", of("start to ready", "p50"), most=0.4, unit=" s"),
+    Goal("calls during storms, behind Envoy, p99 of the worst", _storms("p99"), most=250, unit=" ms"),
+    Goal("memory that is left 5 s after a storm, behind Envoy", _storms("memory_left_mib"), most=16, unit=" MiB"),
 )
 
 

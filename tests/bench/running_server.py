@@ -52,11 +52,12 @@ def provider(pause: float = 0.0, flood: int = 0, *, plain: bool = False) -> Iter
 
 @contextlib.contextmanager
 def running_server(
-    base_url: str = "", data: Path | None = None, module: str = "server", **settings: str
+    base_url: str = "", data: Path | None = None, module: str = "server", *, open_files: int = 0, **settings: str
 ) -> Iterator[RunningServer]:
     """A server over `data`, or over a fresh data directory; asked to stop at the end.
 
-    `module`: the program that serves; `settings`: variables for it.
+    `module`: the program that serves; `open_files`: how many it may have open, 0: as many as this process; `settings`:
+    variables for it.
     """
     with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder:
         data = data or Path(folder) / "data"
@@ -64,7 +65,7 @@ def running_server(
         environment = {**clean_environment(), **models, **settings, "BEDROCK_DATA_DIR": str(data)}
         began = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", module, "--listen", "127.0.0.1:0"],
+            [*_limited(open_files), sys.executable, "-m", module, "--listen", "127.0.0.1:0"],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,
@@ -83,6 +84,10 @@ def running_server(
             process.wait(30)
             assert process.stdout is not None
             process.stdout.close()
+
+
+def _limited(open_files: int) -> list[str]:
+    return ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh"] if open_files else []
 
 
 def clean_environment() -> dict[str, str]:

@@ -159,6 +159,24 @@ def _memory(reported: Reported) -> str:
     return f"{row['at_first']:.0f} MiB at first, {row['value']:.0f} MiB after {name.split()[2]}"
 
 
+def _storm(name: str) -> Callable[[Reported], str]:
+    """Return what says how callers fare during a storm, and how much memory the server takes."""
+
+    def say(reported: Reported) -> str:
+        ways = ("without a front", "behind Envoy")
+        return "; ".join(f"{way}: {_fared(reported[f'way in: {name}, {way}'])}" for way in ways)
+
+    return say
+
+
+def _fared(row: Mapping[str, Any]) -> str:
+    return (
+        f"p50 {row['p50']:.1f} ms, p99 {row['p99']:,.0f} ms, new connections without an answer for at most "
+        f"{row['outage_s']:.1f} s, {max(0, row['memory_mib']):.0f} MiB more memory, "
+        f"{max(0, row['memory_left_mib']):.0f} MiB after 5 s"
+    )
+
+
 FIGURES = (
     Figure(
         "the pure core",
@@ -241,4 +259,12 @@ FIGURES = (
         "start-up of the program",
         _program,
     ),
+    Figure("calls of clients while strangers reset calls at once", _storm("rapid reset")),
+    Figure(
+        "the same while they hold 1,100 connections that say nothing, at 1,024 open files", _storm("silent connections")
+    ),
+    Figure("the same with 300 connections that call nothing", _storm("idle connections")),
+    Figure("the same with 20 requests of 32 MiB that stop before their end", _storm("stalled uploads")),
+    Figure("the same with 5,000 calls whose request never ends", _storm("unfinished streams")),
+    Figure("the same with 5,000 watches of the health service", _storm("health watches")),
 )

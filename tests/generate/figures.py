@@ -23,7 +23,7 @@ HEADING = "## Figures"
 HEAD = """\
 # Figures
 
-`make bench` measures all of this on your machine in about twelve minutes, clients and a model provider on the same
+`make bench` measures all of this on your machine in about sixteen minutes, clients and a model provider on the same
 cores, prints a line each with its percentiles, and writes `reports/bench.json`; `make bench-peers` writes
 `reports/peers.json`. `make figures` writes `figures.json` from these, and from that this page and the figures of the
 [README](../README.md). A row says which machine and commit it is of. What is compared is measured in three interleaved

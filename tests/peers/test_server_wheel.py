@@ -45,7 +45,8 @@ def test_the_two_wheels_have_no_file_in_common(wheels: tuple[zipfile.ZipFile, zi
     server, client = ({name for name in wheel.namelist() if ".dist-info/" not in name} for wheel in wheels)
     assert {name.partition("/")[0] for name in server} == {"actors", "server"}
     assert {name.partition("/")[0] for name in client} == {"bedrock"}
-    assert {"server/deploy/bedrock.service", "server/deploy/bedrock.rules.yml"} <= set(server)
+    shipped = ("bedrock.service", "bedrock.rules.yml", "envoy.yaml", "envoy-certificate.yaml")
+    assert {f"server/deploy/{name}" for name in shipped} <= set(server)
 
 
 def test_the_servers_wheel_says_what_it_is_made_of(wheels: tuple[zipfile.ZipFile, zipfile.ZipFile]) -> None:

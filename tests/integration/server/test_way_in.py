@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -14,7 +15,7 @@ from bedrock import v1
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.contract import limits
-from server.services import grpc_server, health
+from server.services import client_address, grpc_server, health
 from tests.attacks.http2 import GOAWAY, Raw
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, Refusal
 
@@ -178,3 +179,19 @@ def test_a_page_in_a_browser_gets_nothing(harness: GrpcHarness, method: str) -> 
             got += part
     assert b"HTTP/1" not in got
     assert b"access-control" not in got.lower()
+
+
+@pytest.mark.parametrize(
+    ("told", "peer"),
+    [
+        ((("x-forwarded-for", "203.0.113.7, 192.0.2.1"),), "ipv4:192.0.2.1"),
+        ((("x-forwarded-for", "203.0.113.7"), ("x-forwarded-for", "2001:db8::1")), "ipv6:2001:db8::1"),
+        ((("x-forwarded-for", "203.0.113.7, somebody"),), "ipv4:127.0.0.1:1"),
+        ((("x-forwarded-for", ""),), "ipv4:127.0.0.1:1"),
+        ((), "ipv4:127.0.0.1:1"),
+    ],
+)
+def test_the_address_that_the_proxy_itself_sees_is_the_last_one(told: tuple[tuple[str, str], ...], peer: str) -> None:
+    context: Any = SimpleNamespace(invocation_metadata=lambda: told, peer=lambda: "ipv4:127.0.0.1:1")
+    assert client_address.forwarded_peer_of(context) == peer
+    assert client_address.peer_of(context) == "ipv4:127.0.0.1:1", "nobody else is believed"

@@ -86,9 +86,10 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
 
 def test_a_network_that_encrypts_may_be_listened_on_without_tls() -> None:
     assert config(listen="0.0.0.0:1", insecure_behind_proxy="yes").insecure_behind_proxy
+    assert config(listen="127.0.0.1:1", insecure_behind_proxy="yes").insecure_behind_proxy
     with_tls = {"listen": "0.0.0.0:1", "tls_certificate": "/c.pem", "tls_key": "/k.pem"}
-    for useless in ({}, with_tls):
-        with pytest.raises(ConfigError, match="--insecure-behind-proxy: only for an address that others can reach"):
+    for useless in ({"listen": "none"}, {"listen": "unix:/s"}, with_tls):
+        with pytest.raises(ConfigError, match="--insecure-behind-proxy: only for host:port without TLS"):
             load({"insecure_behind_proxy": "yes", **useless}, {"HOME": "/home/ada"})
 
 

@@ -47,6 +47,9 @@ def not_noted(origin: CommandOrigin, conversation: str, reason: str) -> None:
     [
         ("ipv4:192.0.2.1:50000", "ipv4:192.0.2.1"),
         ("ipv6:%5B::1%5D:50000", "ipv6:%5B::1%5D"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:50000", "ipv6:%5Bfe80::1%25eth0%5D"),
+        ("ipv4:192.0.2.1", "ipv4:192.0.2.1"),
+        ("ipv6:2001:db8::1", "ipv6:2001:db8::1"),
         ("unix:", "unix:"),
         ("unix:/run/bedrock/socket", "unix:"),
     ],

@@ -1,0 +1,29 @@
+"""Where a call comes from, for the log."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.services.request_reading import Context
+
+
+def peer_of(context: Context) -> str:
+    """Return who connects, such as `ipv4:192.0.2.1:50000` or `unix:`."""
+    return context.peer()
+
+
+def forwarded_peer_of(context: Context) -> str:
+    """Return the client that the proxy in front names, such as `ipv4:192.0.2.1`; if it names none, the proxy.
+
+    A proxy appends the address that it sees to `x-forwarded-for`; what stands before it may be the client's own
+    words.
+    """
+    found = [value for key, value in context.invocation_metadata() or () if key == "x-forwarded-for"]
+    last = str(found[-1]).rpartition(",")[2].strip() if found else ""
+    try:
+        address = ipaddress.ip_address(last)
+    except ValueError:
+        return context.peer()
+    return f"ipv{address.version}:{address}"
