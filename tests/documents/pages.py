@@ -21,6 +21,7 @@ API_GUIDE = tuple(
 PAGES = (
     README,
     ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "tests" / "README.md",
     ROOT / "clients" / "README.md",

@@ -170,3 +170,23 @@ def test_every_dependency_has_its_reason() -> None:
     rows = table(section(decisions, "## Dependencies and why"))
     assert [name.strip("`") for name, _ in rows] == names
     assert all(why for _, why in rows)
+
+
+def test_messages_that_operators_look_up_are_those_of_the_code() -> None:
+    found = [row[0].strip("`") for row in table(section(OPERATIONS, "## When it goes wrong"))]
+    code = "".join(
+        re.sub(r'"\s*\n\s*f?"', "", file.read_text(encoding="utf-8"))
+        for folder in ("actors", "server")
+        for file in (ROOT / folder).rglob("*.py")
+    )
+    assert len(found) > 10
+    assert not [
+        message for message in found if message.replace("process", "{holder}") not in code and message not in code
+    ]
+
+
+def test_every_promise_of_the_threat_model_names_its_test() -> None:
+    page = ROOT / "docs" / "threat-model.md"
+    rows = table(section(page.read_text(encoding="utf-8"), "## Boundaries, and what holds them"))
+    assert len(rows) > 10
+    assert not [row for row in rows if "](../tests/" not in row[-1] or not row[-1].startswith("[test_")]
