@@ -64,12 +64,15 @@ from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 from server.auth.authentication import Authentication, Issued
+from server.auth.authorizer.authorizer_calls import AuthorizerCalls
+from server.auth.authorizer.authorizer_tables import authorizer_class, made_authorizer
+from server.auth.issuers.client_certificates import ClientCertificates
 from server.auth.local_token import TokenUnusableError, read_or_create_token
 from server.auth.mcp_login_file import FILE as MCP_LOGINS
 from server.auth.mcp_login_file import McpLoginFile
 from server.auth.token_file import FILE as PRINCIPALS_TOKENS
 from server.auth.token_file import TokenFile
-from server.config import Config, Listen
+from server.config import Config, Listen, Listener
 from server.local_access import check_closable, claim_directory, socket_path
 from server.local_endpoint import published
 from server.process import malloc_trim, service_manager
@@ -148,7 +151,7 @@ def wire(config: Config) -> Generator[Wiring]:
             claim_directory(config.data_dir)
             store = open_store(config.data_dir, clock=clock, written=telemetry.written if exported else None)
             opened.callback(store.close)
-            authentication = _authentication(config)
+            authentication = _authentication(config, opened)
             socket = socket_path(config.data_dir, config.environ)
         except (DataDirectoryBusyError, StoreUnusableError, TokenUnusableError, NotPrivateError) as error:
             raise CannotStartError(str(error)) from None
@@ -328,7 +331,7 @@ def _pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
 
 def _sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads: ThreadPool) -> ToolHostSandbox:
     """Return the sandbox of the tools, which hides the server's own files and socket. Raises CannotStartError."""
-    own = (config.data_dir, socket.parent, config.tls_key, config.file)
+    own = (config.data_dir, socket.parent, *(each.key for each in config.listeners), config.file)
     try:
         groups = ControlGroups()
         report = with_limits(_probed(config), groups.controllers)
@@ -359,17 +362,42 @@ def _probed(config: Config) -> SandboxReport:
     return with_separation(report) if config.several else report
 
 
-def _authentication(config: Config) -> Authentication:
+def _authentication(config: Config, opened: ExitStack) -> Authentication:
     """Return how callers are known: by the token of the data directory, and those of principals.
 
-    Raises TokenUnusableError.
+    Raises TokenUnusableError or ConfigError.
     """
     file = TokenFile(config.data_dir / PRINCIPALS_TOKENS) if config.principals else None
     if file is not None:
         file.read()
     issuers = config.issuers
     own = read_or_create_token(config.data_dir / TOKEN_FILE)
-    return Authentication(own, file, config.principals, issuers, _issued_tokens(config) if issuers else None)
+    asked = any(each.client_ca for each in config.listeners)
+    certificates = ClientCertificates(config.client_certificates) if asked else None
+    issued = _issued_tokens(config) if issuers else None
+    return Authentication(
+        own,
+        file,
+        config.principals,
+        issuers=issuers,
+        issued=issued,
+        certificates=certificates,
+        authorizer=_authorizer(config, opened),
+    )
+
+
+def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
+    """Make the authorizer of the settings. Raises ConfigError."""
+    if config.authorizer is None:
+        return None
+    try:
+        authorizer = made_authorizer(config.authorizer)
+    except ValueError as error:
+        log.error("%s", error, exc_info=error.__cause__)
+        raise config.refusal(str(error)) from None
+    threads = ThreadPool()
+    opened.callback(threads.close)
+    return AuthorizerCalls(authorizer, threads, config.authorizer.seconds)
 
 
 def _issued_tokens(config: Config) -> Issued:
@@ -466,7 +494,7 @@ async def _serve(
         watching=WatchSettings(max_streams=config.max_streams),
         engine_version=wired.engine_version,
         reflection=config.reflection,
-        behind_proxy=config.insecure_behind_proxy,
+        behind_proxy=config.behind_proxy,
     )
     looking = [
         asyncio.create_task(_measure_loop(wired.services.telemetry)),
@@ -477,12 +505,12 @@ async def _serve(
         await endpoint.start()
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path)):
-            if exposed := [each.target for each in where if config.insecure_behind_proxy and not each.local]:
+            if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:
                 log.warning(
                     "insecure_behind_proxy: %s takes calls without TLS; whoever can reach it can read the token",
                     " and ".join(exposed),
                 )
-            announce(_ready(config, where))
+            announce(f"bedrock ready on {' and '.join(each.target for each in where)} (data {config.data_dir})")
             service_manager.notify(service_manager.READY)
             await asyncio.to_thread(_load_later, wired)
             spare_what_stays()
@@ -515,8 +543,7 @@ def checked(config: Config) -> Iterator[str]:
     """
     with ExitStack() as opened:
         _pinned(config, opened)
-        if _credentials(config) is not None:
-            yield f"certificate: {config.tls_certificate} and its key can be used"
+        yield from _checked_listeners(config)
         if config.data_dir.exists():
             try:
                 check_closable(config.data_dir)
@@ -539,15 +566,7 @@ def checked(config: Config) -> Iterator[str]:
             report = _probed(config)
         except SandboxUnavailableError as error:
             raise CannotStartError(str(error)) from None
-        for principal in config.principals.values():
-            roots = ", ".join(principal.permissions.roots or ()) or "no directories"
-            yield f"principal {principal.name}: {principal.role}, reads {roots}"
-        if config.issuers:
-            _issued_tokens(config)
-        for issuer in config.issuers.values():
-            others = "a principal for each" if issuer.template else f"{len(issuer.principals)} principals"
-            where = issuer.jwks_url or issuer.jwks_file
-            yield f"issuer {issuer.name}: {issuer.url}, keys from {where}, {others} by {issuer.principal_claim}"
+        yield from _checked_principals(config)
         if report.separation_reason:
             yield f"no tool of a principal would run: {report.separation_reason}"
         yield _sandbox_line(report)
@@ -572,6 +591,35 @@ def _note_of(rule: ApprovalRule) -> str:
     return "" if known else ", which the server does not have: only a client's tool can be meant"
 
 
+def _checked_listeners(config: Config) -> Iterator[str]:
+    """Yield a line for each certificate. Raises CannotStartError."""
+    for listener in config.listeners:
+        if _credentials(listener) is not None:
+            clients = f"; clients need one by {listener.client_ca}" if listener.client_ca else ""
+            yield f"certificate: {listener.certificate} and its key can be used{clients}"
+
+
+def _checked_principals(config: Config) -> Iterator[str]:
+    """Yield a line for each principal, and for each way to know them beside the server's tokens. Raises ConfigError."""
+    for principal in config.principals.values():
+        roots = ", ".join(principal.permissions.roots or ()) or "no directories"
+        yield f"principal {principal.name}: {principal.role}, reads {roots}"
+    for name, principal in config.client_certificates.items():
+        yield f"client certificate {name}: {principal.name}"
+    if config.authorizer is not None:
+        try:
+            authorizer_class(config.authorizer)
+        except ValueError as error:
+            raise config.refusal(str(error)) from None
+        yield f"authorizer: {config.authorizer.name}, within {config.authorizer.seconds:g} s"
+    if config.issuers:
+        _issued_tokens(config)
+    for issuer in config.issuers.values():
+        others = "a principal for each" if issuer.template else f"{len(issuer.principals)} principals"
+        where = issuer.jwks_url or issuer.jwks_file
+        yield f"issuer {issuer.name}: {issuer.url}, keys from {where}, {others} by {issuer.principal_claim}"
+
+
 def _load_later(wired: Wiring) -> None:
     """Import the modules that the start did not need. If that fails, it is tried again at their first use."""
     try:
@@ -580,16 +628,18 @@ def _load_later(wired: Wiring) -> None:
         log.warning("modules could not be loaded in advance: %s", error)
 
 
-def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listen]:
-    """Listen on the configured address and on the socket for this machine, and return both.
+def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
+    """Listen on the configured addresses and on the socket for this machine, and return all, with that socket first.
 
-    The address comes first, so that no socket file remains if the address is in use. Raises CannotListenError or
+    Addresses come before it, so that no socket file remains if one is in use. Raises CannotListenError or
     CannotStartError.
     """
-    if config.listen in (None, local):
-        return [endpoint.listen(local)]
-    configured = endpoint.listen(config.listen, _credentials(config))
-    return [endpoint.listen(local), configured]
+    configured = [
+        dataclasses.replace(each, where=endpoint.listen(each.where, _credentials(each)))
+        for each in config.listeners
+        if each.where != local
+    ]
+    return [Listener(where=endpoint.listen(local)), *configured]
 
 
 async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
@@ -660,17 +710,11 @@ def _give_up(seconds: float) -> None:
     os._exit(1)
 
 
-def _ready(config: Config, where: Sequence[Listen]) -> str:
-    """Return the line that announces that the server is ready, with its addresses."""
-    targets = [f"https://{each.target}" if config.tls and not each.path else each.target for each in where]
-    return f"bedrock ready on {' and '.join(targets)} (data {config.data_dir})"
-
-
-def _credentials(config: Config) -> grpc.ServerCredentials | None:
-    """Return the TLS credentials; None if TLS is not configured. Raises CannotStartError."""
-    if config.tls_certificate is None or config.tls_key is None:
+def _credentials(listener: Listener) -> grpc.ServerCredentials | None:
+    """Return the TLS credentials of an address; None if it has no TLS. Raises CannotStartError."""
+    if listener.certificate is None or listener.key is None:
         return None
     try:
-        return CertificateFiles(config.tls_certificate, config.tls_key).credentials()
+        return CertificateFiles(listener.certificate, listener.key, listener.client_ca).credentials()
     except CertificateUnusableError as error:
         raise CannotStartError(str(error)) from None

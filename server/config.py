@@ -17,6 +17,8 @@ from bedrock.local_server import absolute_path, data_directory, xdg_directory
 from actors.ports.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.telemetry import CONTENTS
 from actors.runtime.quotas.quota_limits import QuotaSettings
+from server.auth.authorizer.authorizer_tables import AuthorizerSettings, authorizer_settings
+from server.auth.issuers.client_certificates import client_certificates
 from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
 from server.auth.principals import Principal, principals_from_tables
 from server.auth.quota_tables import quota_settings
@@ -59,12 +61,33 @@ class Listen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Listener:
+    """An address to listen on, and who can connect there."""
+
+    where: Listen
+    certificate: Path | None = None
+    """The PEM file with its certificate and the chain of that; None: no TLS."""
+    key: Path | None = None
+    client_ca: Path | None = None
+    """The PEM file with the authorities that sign certificates of clients; None: clients need none."""
+    insecure_behind_proxy: bool = False
+    """Whether a proxy or a mesh in front encrypts and restricts, so that TLS is not needed."""
+
+    @property
+    def target(self) -> str:
+        """The address as clients take it."""
+        return f"https://{self.where.target}" if self.certificate else self.where.target
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """All settings of an operator, with defaults filled in and values checked."""
 
     data_dir: Path
     listen: Listen | None = Listen("127.0.0.1", 7421)
     """The address to listen on in addition to the Unix socket in the data directory; None for no other address."""
+    listen_tables: tuple[Listener, ...] = ()
+    """The addresses of the tables [[listen]] of the file, in place of `listen`."""
     log_level: str = "info"
     default_model: str = ""
     """The default model of conversations; empty for that of the first provider."""
@@ -124,6 +147,10 @@ class Config:
     """The principals from the file, beside the server's own user."""
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     """The quotas from the file: of each principal, and of all together."""
+    client_certificates: Mapping[str, Principal] = field(default_factory=dict)
+    """The principals that names in certificates of clients stand for, from the file."""
+    authorizer: AuthorizerSettings | None = None
+    """The operator's own rules, from the file; None: there are none."""
     issuers: Mapping[str, Issuer] = field(default_factory=dict)
     """Who else issues tokens for principals, from the file."""
     mcp_from_clients: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -137,7 +164,17 @@ class Config:
         """Return the error for a setting that turns out to be wrong when it is used; `text` is "name: why"."""
         setting, _, why = text.partition(": ")
         provider = setting.removeprefix("providers.").rpartition(".")[0]
-        tables = ("models.", "mcp_servers", "mcp_from_clients", "approval_rules[", "principals.", "issuers.", "quotas")
+        tables = (
+            "models.",
+            "mcp_servers",
+            "mcp_from_clients",
+            "approval_rules[",
+            "principals.",
+            "issuers.",
+            "quotas",
+            "listen[",
+            "authorizer.",
+        )
         in_file = setting.startswith(tables) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
 
@@ -147,8 +184,26 @@ class Config:
         return bool(self.principals or self.issuers)
 
     @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The addresses to listen on in addition to the Unix socket in the data directory."""
+        if self.listen is None:
+            return self.listen_tables
+        proxied = self.insecure_behind_proxy
+        return (
+            Listener(
+                where=self.listen, certificate=self.tls_certificate, key=self.tls_key, insecure_behind_proxy=proxied
+            ),
+        )
+
+    @property
+    def behind_proxy(self) -> bool:
+        """Whether a proxy is in front of every address but Unix sockets, and says who calls."""
+        reached = [each for each in self.listeners if not each.where.path]
+        return bool(reached) and all(each.insecure_behind_proxy for each in reached)
+
+    @property
     def tls(self) -> bool:
-        """Whether the TCP listener uses TLS."""
+        """Whether the address of `listen` uses TLS."""
         return self.tls_certificate is not None
 
 
@@ -345,7 +400,7 @@ SETTINGS: dict[str, Parser] = {
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
 `providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`, `principal_defaults`,
-`issuers` and `quotas`."""
+`issuers`, `client_certificates`, `authorizer` and `quotas`; instead of `listen` there may be tables of that name."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -367,10 +422,14 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     lists = {name: _tables(table, name, origin) for name in ("mcp_servers", "approval_rules")}
     principals = _named_tables(table, "principals", origin, principals_from_tables)
     issuers = _named_tables(table, "issuers", origin, partial(issuers_from_tables, principals=principals))
+    listen_tables = _listen_tables(table, origin)
+    certificates = _client_certificates(table, principals, listen_tables, origin)
     quotas = _quotas(table, principals, origin)
+    own_rules = table.pop("authorizer", None)
+    authorizer = None if own_rules is None else _made(authorizer_settings, own_rules, "authorizer", origin)
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        of_people = ("principals", "principal_defaults", "issuers", "quotas")
+        of_people = ("principals", "principal_defaults", "issuers", "client_certificates", "authorizer", "quotas")
         known = ", ".join((*SETTINGS, "providers", "models", "mcp_from_clients", *lists, *of_people))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
@@ -389,7 +448,15 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     if "data_dir" not in values:
         values["data_dir"] = data_directory(environ)
     given: dict[str, Any] = {"providers": providers, "models": models, "principals": principals, "quotas": quotas}
-    given |= {"mcp_from_clients": mcp_from_clients, **lists, "issuers": issuers}
+    given |= {
+        "mcp_from_clients": mcp_from_clients,
+        **lists,
+        "issuers": issuers,
+        "client_certificates": certificates,
+        "authorizer": authorizer,
+    }
+    if listen_tables and "listen" not in values:
+        given["listen_tables"], values["listen"], origins["listen"] = listen_tables, None, f"{origin}: [[listen]]"
     return _checked(Config(file=source, environ=environ, origins=origins, **given, **values))
 
 
@@ -406,8 +473,15 @@ def _named_tables(table: dict[str, Any], name: str, origin: str, read: Callable[
     tables = table.pop(name, {})
     if not (isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())):
         raise ConfigError(f"{origin}: {name}: must be tables, [{name}.NAME]")
+    return _made(read, tables, name, origin)
+
+
+def _made(read: Callable[[Any], Made], table: Any, name: str, origin: str) -> Made:
+    """Return what `read` makes of a table of the file. Raises ConfigError."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{origin}: {name}: must be a table, [{name}]")
     try:
-        return read(tables)
+        return read(table)
     except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from None
 
@@ -420,6 +494,68 @@ def _quotas(table: dict[str, Any], principals: Mapping[str, Principal], origin: 
         raise ConfigError(f"{origin}: {error}") from None
 
 
+def _client_certificates(
+    table: dict[str, Any], principals: Mapping[str, Principal], listeners: tuple[Listener, ...], origin: str
+) -> dict[str, Principal]:
+    """Take the table [client_certificates] out of the file's. Raises ConfigError."""
+    names = table.pop("client_certificates", {})
+    if names and not any(each.client_ca for each in listeners):
+        raise ConfigError(f"{origin}: client_certificates: no [[listen]] has a client_ca, so no client shows one")
+    return _made(partial(client_certificates, principals=principals), names, "client_certificates", origin)
+
+
+LISTENER: dict[str, Parser] = {
+    "address": _listen,
+    "certificate": _path,
+    "key": _path,
+    "client_ca": _path,
+    "insecure_behind_proxy": _flag,
+}
+"""Parsers of the keys of a table [[listen]]."""
+
+
+def _listen_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
+    """Return the addresses of the tables [[listen]], which it takes out of the file's. Raises ConfigError."""
+    if not isinstance(table.get("listen"), list):
+        return ()
+    found: list[Listener] = []
+    for number, given in enumerate(_tables(table, "listen", origin)):
+        where = f"{origin}: listen[{number}]"
+        if unknown := given.keys() - LISTENER.keys():
+            raise ConfigError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(LISTENER)}")
+        values = {key: _parsed(LISTENER[key], value, f"{where}.{key}") for key, value in given.items()}
+        address = values.pop("address", None)
+        if address is None:
+            raise ConfigError(f"{where}.address: needed: host:port, or unix:/path")
+        found.append(Listener(where=address, **values))
+        _check_listener(found[-1], where)
+    if len({each.client_ca for each in found} - {None}) > 1:
+        raise ConfigError(
+            f"{origin}: listen: all with a client_ca need the same one, since names in certificates are believed "
+            "whoever of them has signed"
+        )
+    return tuple(found)
+
+
+def _check_listener(listener: Listener, where: str) -> None:
+    """Raise ConfigError unless what a table [[listen]] says fits together."""
+    encrypted, local = listener.certificate is not None, listener.where.local
+    if encrypted != (listener.key is not None):
+        raise ConfigError(f"{where}: certificate and key are needed together")
+    if listener.where.path and encrypted:
+        raise ConfigError(f"{where}.certificate: a Unix socket takes none, since only its owner can connect to it")
+    if listener.client_ca is not None and not encrypted:
+        raise ConfigError(f"{where}.client_ca: needs TLS: certificate and key")
+    if listener.insecure_behind_proxy and (encrypted or listener.where.path):
+        raise ConfigError(f"{where}.insecure_behind_proxy: only for host:port without TLS")
+    if not (local or encrypted or listener.insecure_behind_proxy):
+        raise ConfigError(f"{where}.address: {_refused(listener.where)}Set certificate and key, or listen on 127.0.0.1")
+
+
+def _refused(where: Listen) -> str:
+    return f"refusing to listen on {where.target} without TLS: everybody on the network could read the token. "
+
+
 def _parsed(parse: Parser, value: Any, origin: str) -> Any:
     try:
         return parse(value)
@@ -428,6 +564,11 @@ def _parsed(parse: Parser, value: Any, origin: str) -> Any:
 
 
 def _checked(config: Config) -> Config:
+    if config.listen_tables and (config.tls_certificate or config.tls_key or config.insecure_behind_proxy):
+        raise ConfigError(
+            "tls_certificate, tls_key and insecure_behind_proxy are about the one address of `listen`: each table "
+            "[[listen]] has a certificate, a key or insecure_behind_proxy of its own"
+        )
     if (config.tls_certificate is None) != (config.tls_key is None):
         raise ConfigError("tls_certificate and tls_key are needed together")
     open_to_others = config.listen is not None and not config.listen.local
@@ -435,7 +576,7 @@ def _checked(config: Config) -> Config:
         raise config.refusal("insecure_behind_proxy: only for host:port without TLS")
     if config.listen is not None and open_to_others and not (config.tls or config.insecure_behind_proxy):
         raise ConfigError(
-            f"refusing to listen on {config.listen.target} without TLS: everybody on the network could read the token. "
+            f"{_refused(config.listen)}"
             "Set tls_certificate and tls_key, or listen on 127.0.0.1 and put a TLS proxy or an SSH tunnel in front; "
             "insecure_behind_proxy is for networks in which a mesh encrypts everything"
         )

@@ -42,15 +42,17 @@ export class Bedrock {
   #metadata;
 
   /**
-   * What is not given comes from BEDROCK_ADDRESS, BEDROCK_TOKEN and BEDROCK_CA_FILE, or from the files of a server on
+   * What is not given comes from BEDROCK_ADDRESS, BEDROCK_TOKEN, BEDROCK_CA_FILE, BEDROCK_CERTIFICATE_FILE and
+   * BEDROCK_KEY_FILE, or from the files of a server on
    * this machine, which are read again whenever a connection was lost. An address with https:// means TLS. `timeout`:
    * milliseconds for a call. `reconnectFor`: milliseconds until a stream that stays broken is given up.
    * `onDisconnect(error, milliseconds)` is told before each pause.
    */
   constructor(options = {}) {
-    const { address, token, caFile, timeout = 30_000, reconnectFor = 300_000, onDisconnect = () => {}, ...rest } = options;
+    const { address, token, caFile, certificateFile, keyFile, ...others } = options;
+    const { timeout = 30_000, reconnectFor = 300_000, onDisconnect = () => {}, ...rest } = others;
     for (const key of Object.keys(rest)) throw invalid(key, 'there is no such option');
-    this.#find = () => settings(address, token, caFile);
+    this.#find = () => settings(address, token, { caFile, certificateFile, keyFile });
     Object.assign(this, { timeout, reconnectFor, onDisconnect });
     try {
       this.#connect();
@@ -123,7 +125,7 @@ export class Bedrock {
     this.#lost = false;
     if (found.target === this.#found.target) return;
     this.close();
-    const credentials = found.tls ? grpc.credentials.createSsl(found.ca) : grpc.credentials.createInsecure();
+    const credentials = found.tls ? grpc.credentials.createSsl(found.ca, found.key, found.certificate) : grpc.credentials.createInsecure();
     this.#stubs = [ConversationService, CatalogService].map((Stub) => new Stub(found.target, credentials, CHANNEL));
     this.#found = found;
   }

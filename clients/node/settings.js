@@ -18,7 +18,7 @@ export class NoWay extends Error {
  * The token of this machine goes through a Unix socket only, and only if nobody but this user can listen there; over
  * TCP goes what was given, to an address that was given. Throws NoWay.
  */
-export function settings(address, token, caFile) {
+export function settings(address, token, { caFile, certificateFile, keyFile } = {}) {
   const { env } = process;
   const data = dataDirectory(env);
   address ||= env.BEDROCK_ADDRESS || localServer(data);
@@ -29,7 +29,11 @@ export function settings(address, token, caFile) {
   const clear = `the token would be sent in the clear; write https://${target}, or http:// if the way is protected`;
   if (token && !local && !scheme) throw new NoWay(clear);
   const ca = caFile || env.BEDROCK_CA_FILE;
-  return { target, token, tls: scheme === 'https', ca: ca ? readFileSync(ca) : null };
+  const certificate = certificateFile || env.BEDROCK_CERTIFICATE_FILE;
+  const key = keyFile || env.BEDROCK_KEY_FILE;
+  if (!certificate !== !key) throw new NoWay('a certificate of the client and its key are needed together');
+  const [trusted, own, secret] = [ca, certificate, key].map((file) => (file ? readFileSync(file) : null));
+  return { target, token, tls: scheme === 'https', ca: trusted, certificate: own, key: secret };
 }
 
 /** Where a server on this machine keeps its files. Throws NoWay for a relative path, which means another place there. */

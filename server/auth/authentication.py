@@ -8,17 +8,19 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
-
 from actors.ports.permissions import NOTHING
+from server.auth.authorizer.authorizer_port import Peer
 from server.auth.local_token import TokenUnusableError
-from server.auth.principals import LOCAL, OWNER, Role
+from server.auth.principals import LOCAL, OWNER, Caller, Role
 from server.auth.token_file import matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.ports.permissions import Permissions
+    from server.auth.authorizer.authorizer_calls import AuthorizerCalls
+    from server.auth.authorizer.authorizer_port import Identity
+    from server.auth.issuers.client_certificates import ClientCertificates
     from server.auth.issuers.issuer_tables import Issuer
     from server.auth.principals import Principal
     from server.auth.token_file import Token, TokenFile
@@ -29,24 +31,13 @@ REFRESH_SECONDS = 1.0
 """How often the token file is looked at, at most: a revoked token is refused after this time."""
 
 
-class Caller(Struct, frozen=True):
-    """Who makes a call."""
-
-    principal: str
-    role: Role
-    token: str = ""
-    """The id of the token in the token file, or that of the key of an issuer's; "" for the server's own user."""
-    issuer: str = ""
-    """Who issued the token; "" for the server itself."""
-    expires_at: float = 0.0
-    """When a token of an issuer ends, in seconds since 1970."""
-
-
 caller: ContextVar[Caller] = ContextVar("caller")
 """Who makes the call being served."""
 subject: ContextVar[str] = ContextVar("subject", default="")
 """The id of the conversation that the call being served is about, once it is known."""
 
+BY_AUTHORIZER = "authorizer"
+"""In place of a token's id: the authorizer knows the caller, for some time."""
 OWN_USER = Caller(LOCAL, Role.OPERATOR)
 
 
@@ -78,9 +69,11 @@ class Authentication:
         own_token: str,
         file: TokenFile | None = None,
         principals: Mapping[str, Principal] | None = None,
+        *,
         issuers: Mapping[str, Issuer] | None = None,
         issued: Issued | None = None,
-        *,
+        certificates: ClientCertificates | None = None,
+        authorizer: AuthorizerCalls | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,6 +81,11 @@ class Authentication:
         self._file = file
         self._principals = {LOCAL: OWNER, **(principals or {})}
         self._issuers, self._issued = issuers or {}, issued
+        self._certificates = certificates
+        self.authorizer = authorizer
+        """The operator's own rules; None if there are none."""
+        self.looks_further = certificates is not None or authorizer is not None
+        """Whether more than tokens says who calls: what `caller_on` returns counts."""
         self._now_ms, self._monotonic = now_ms, monotonic
         self._tokens: dict[str, Token] = {}
         self._version: object = None
@@ -121,10 +119,55 @@ class Authentication:
         text = bearer(metadata) if self._issued is not None else None
         return None if text is None or self._issued is None else await self._issued.caller_after_refresh(text)
 
+    async def caller_on(
+        self,
+        by_token: Caller | None,
+        metadata: Iterable[tuple[str, str | bytes]],
+        connection: Mapping[str, Iterable[bytes]],
+        address: str,
+    ) -> Caller | None:
+        """Return who makes a call on a connection, by certificates and the authorizer, too; None if nobody may.
+
+        `by_token`: whom its token stands for, as far as the server itself knows. Raises AuthorizerUnavailableError.
+        """
+        metadata = tuple(metadata)
+        who = by_token
+        if who is None and self.authorizer is not None and not self._by_certificate_alone(metadata, connection):
+            certificate = b"".join(connection.get("x509_pem_cert", ())).decode("ascii", "replace")
+            who = self._identified(await self.authorizer.identity(metadata, Peer(address, certificate)))
+        if self._certificates is None or (who is None and bearer(metadata) is not None):
+            return who  # no certificate can make up for a wrong token
+        return self._certificates.caller_of(who, connection)
+
+    def _by_certificate_alone(
+        self, metadata: tuple[tuple[str, str | bytes], ...], connection: Mapping[str, Iterable[bytes]]
+    ) -> bool:
+        """Whether a call without a token has a certificate that stands for a principal."""
+        certificates = self._certificates
+        return (
+            certificates is not None
+            and bearer(metadata) is None
+            and certificates.caller_of(None, connection) is not None
+        )
+
+    def _identified(self, identity: Identity | None) -> Caller | None:
+        """Return the caller whom the authorizer names; None unless it is a principal of the settings."""
+        if identity is None or identity.principal == LOCAL:
+            return None
+        principal = self._principals.get(identity.principal) or self._of_issuer(identity.principal)
+        if principal is None:
+            log.warning("the authorizer names a principal that the settings do not have: %r", identity.principal)
+            return None
+        role = identity.role if identity.role is not None and principal.role.includes(identity.role) else principal.role
+        ends = identity.expires_at
+        return Caller(principal.name, role, BY_AUTHORIZER if ends else "", expires_at=ends)
+
     def accepts(self, caller: Caller) -> bool:
         """Whether the token of a caller that was known before is still valid, and gives the same rights."""
         if not caller.token:
             return True
+        if caller.token == BY_AUTHORIZER:
+            return self._now_ms() < caller.expires_at * 1000
         if caller.issuer:
             return self._issued is not None and self._issued.accepts(caller)
         self._refresh()

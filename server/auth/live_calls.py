@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from server.auth.authentication import Authentication, Caller
+    from server.auth.authentication import Authentication
+    from server.auth.principals import Caller
 
 CHECK_SECONDS = 1.0
 """How often the tokens of live calls are checked."""

@@ -49,6 +49,19 @@ class Principal(Struct, frozen=True):
     """Its own quotas, as the settings have them."""
 
 
+class Caller(Struct, frozen=True):
+    """Who makes a call."""
+
+    principal: str
+    role: Role
+    token: str = ""
+    """The id of the token in the token file, or of its issuer's key, or BY_AUTHORIZER; "" for the server's own user."""
+    issuer: str = ""
+    """Who issued the token; "" for the server itself."""
+    expires_at: float = 0.0
+    """When a token of an issuer, or what the authorizer said, ends; in seconds since 1970."""
+
+
 OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
 """The server's own user. A tool of the same user could read everything that the server can, so nothing is gained by
 keeping it from anything."""

@@ -148,6 +148,13 @@ class UnauthenticatedError(Exception):
         super().__init__("a valid token is needed: send it as the metadata 'authorization: Bearer <token>'")
 
 
+class AuthorizerUnavailableError(Exception):
+    """The authorizer of the operator's settings could not tell whether a call may be made."""
+
+    def __init__(self) -> None:
+        super().__init__("the authorizer of this server does not answer as it should: try again later")
+
+
 class RequestTimeoutError(Exception):
     """The request did not arrive in time."""
 
@@ -219,6 +226,7 @@ def status_of(error: BaseException) -> Status:
 
 _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     UnauthenticatedError: _Code.UNAUTHENTICATED,
+    AuthorizerUnavailableError: _Code.UNAVAILABLE,
     SlowReaderError: _Code.ABORTED,
     ConnectionLostError: _Code.UNAVAILABLE,
     EtagMismatchError: _Code.ABORTED,

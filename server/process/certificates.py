@@ -1,4 +1,4 @@
-"""The certificate of the TLS listener, read again when its files change, so that a renewal needs no restart."""
+"""The certificate of a TLS listener and the authorities of its clients', read again when their files change."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ class _Version(NamedTuple):
 
 
 class CertificateFiles:
-    """A certificate with its chain and its key, in two PEM files. Any thread."""
+    """A certificate with its chain and its key, in two PEM files. Any thread.
 
-    def __init__(self, certificate: Path, key: Path) -> None:
+    `client_ca`: a PEM file with the authorities one of which must have signed each client's certificate; None: clients
+    need none.
+    """
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         """Read the files. Raises CertificateUnusableError."""
         self._certificate = certificate
         self._key = key
+        self._client_ca = client_ca
         self._lock = threading.Lock()  # guards the field below
         self._versions = self._seen()
         self._first = self._read()
@@ -42,7 +47,9 @@ class CertificateFiles:
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials that follow the files: each new connection gets what they hold then."""
         changed: Any = self._changed  # which may return None, though the type stubs do not know that
-        return grpc.dynamic_ssl_server_credentials(self._first, changed, require_client_authentication=False)
+        return grpc.dynamic_ssl_server_credentials(
+            self._first, changed, require_client_authentication=self._client_ca is not None
+        )
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the new certificate; None if the files are the same (gRPC's thread, for each new connection).
@@ -65,7 +72,7 @@ class CertificateFiles:
 
     def _seen(self) -> tuple[_Version, ...]:
         try:
-            found = [os.stat(path) for path in (self._key, self._certificate)]
+            found = [os.stat(path) for path in (self._key, self._certificate, self._client_ca) if path is not None]
         except OSError as error:
             raise _unreadable(error) from None
         return tuple(_Version(each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
@@ -73,6 +80,7 @@ class CertificateFiles:
     def _read(self) -> grpc.ServerCertificateConfiguration:
         try:
             pair = (self._key.read_bytes(), self._certificate.read_bytes())
+            authorities = None if self._client_ca is None else self._authorities(self._client_ca)
             # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a password
             # prompt: there may be no terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
@@ -82,7 +90,16 @@ class CertificateFiles:
             ) from None
         except OSError as error:
             raise _unreadable(error) from None
-        return grpc.ssl_server_certificate_configuration([pair])
+        return grpc.ssl_server_certificate_configuration([pair], authorities)
+
+    @staticmethod
+    def _authorities(path: Path) -> bytes:
+        content = path.read_bytes()
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii"))
+        except (ssl.SSLError, ValueError):
+            raise CertificateUnusableError(f"{path} holds no certificates") from None
+        return content
 
 
 def _unreadable(error: OSError) -> CertificateUnusableError:

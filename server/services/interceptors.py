@@ -17,12 +17,14 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 
+from actors.core.errors import Reason, Rejected
 from actors.ports import StoreDamagedError, StoreUnusableError
 from actors.ports.store.audit import CommandOrigin, command_origin
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
 from server.auth.authentication import Authentication, caller, subject
 from server.auth.authorization import check_role
 from server.auth.live_calls import CallRevokedError, LiveCalls
+from server.auth.principals import LOCAL, Caller
 from server.contract import limits
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
@@ -94,9 +96,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         who = self._authentication.caller_of(handler_call_details.invocation_metadata)
         if who is None:
             who = await self._authentication.caller_after_refresh(handler_call_details.invocation_metadata)
-        if who is None:
+        if who is not None:
+            caller.set(who)
+        elif not (self._authentication.looks_further and method.startswith(OURS)):
             return self._refusing(method)
-        caller.set(who)
         if self._telemetry.on:
             trace_parent.set(_trace_parent_in(handler_call_details.invocation_metadata))
         if not method.startswith(OURS):
@@ -111,6 +114,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                 self._quotas,
                 note=self._refusals.note,
                 client_of=self._client_of,
+                further=self._authentication if self._authentication.looks_further else None,
             )
         return guarded
 
@@ -170,6 +174,7 @@ def _guard(
     *,
     note: Callable[[CommandOrigin, str, str], None],
     client_of: Callable[[Context], str] = peer_of,
+    further: Authentication | None = None,
 ) -> Handler:
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
     decode: Any = handler.request_deserializer
@@ -186,14 +191,18 @@ def _guard(
 
     async def answer(context: Context, call: _Observed) -> Any:
         try:
-            who = caller.get()
+            who = caller.get() if further is None else await _looked_further(further, context)
             check_role(method, who.role)
             if name not in UNCOUNTED:
                 quotas.take_call(who.principal)
             with live.serving(who), quotas.stream(who.principal) if lasts else nullcontext():
                 raw = await read_request(context, limits.REQUEST_SECONDS)
                 call.arrived()
-                response = await _call(behaviour, decode, raw, context, call)
+                request = _decoded(decode, raw)
+                call.asked(request)
+                if further is not None:
+                    await _authorize(further, who, method, request)
+                response = await _call(behaviour, request, context, call)
         except CallRevokedError:
             status = status_of(UnauthenticatedError())
         except (asyncio.CancelledError, grpc.aio.AbortError):
@@ -216,6 +225,25 @@ def _guard(
             return None
 
     return reading_handler(serve, as_bytes, response_streaming=bool(handler.response_streaming))
+
+
+async def _looked_further(authentication: Authentication, context: Context) -> Caller:
+    """Return who calls, by more than tokens. Raises UnauthenticatedError or AuthorizerUnavailableError."""
+    metadata: Any = context.invocation_metadata()
+    who = await authentication.caller_on(caller.get(None), metadata or (), context.auth_context(), context.peer())
+    if who is None:
+        raise UnauthenticatedError
+    caller.set(who)
+    return who
+
+
+async def _authorize(authentication: Authentication, who: Caller, method: str, request: Any) -> None:
+    """Ask the operator's own rules. Raises Rejected or AuthorizerUnavailableError."""
+    if authentication.authorizer is None or who.principal == LOCAL:
+        return
+    refusal = await authentication.authorizer.refusal(who.principal, who.role, method, _name_in(request))
+    if refusal is not None:
+        raise Rejected(Reason.PERMISSION_DENIED, refusal)
 
 
 class _Observed:
@@ -243,8 +271,10 @@ class _Observed:
         self._request_id = getattr(request, "request_id", "")
 
     def origin(self) -> CommandOrigin:
-        """Return who calls, and how."""
-        who, address = caller.get(), address_of(self._peer())
+        """Return who calls, as far as that is known, and how."""
+        who, address = caller.get(None), address_of(self._peer())
+        if who is None:
+            return CommandOrigin("", peer=address, method=self._method)
         return CommandOrigin(
             who.principal, who.role.value, who.token, address, self._method, self._request_id[:MAX_REQUEST_ID]
         )
@@ -258,7 +288,7 @@ class _Observed:
         return Rpc(
             method=self._method,
             conversation=subject.get() or self._conversation,
-            principal=caller.get().principal,
+            principal=who.principal if (who := caller.get(None)) is not None else "",
             peer=self._peer(),
             request_id=self._request_id,
             outcome=self.outcome,
@@ -268,19 +298,17 @@ class _Observed:
         )
 
 
-async def _call(
-    behaviour: Callable[..., Any],
-    decode: Callable[[bytes], Message],
-    raw: bytes,
-    context: Context,
-    call: _Observed,
-) -> Any:
+def _decoded(decode: Callable[[bytes], Message], raw: bytes) -> Message:
+    """Return the message of a request, whatever is in it. Raises MalformedRequestError."""
     try:
         request = decode(raw)
     except DecodeError:
         text = "the request is no message of the contract; is the client of another version?"
         raise MalformedRequestError(("", text)) from None
-    call.asked(request)
+    return request
+
+
+async def _call(behaviour: Callable[..., Any], request: Message, context: Context, call: _Observed) -> Any:
     check(request)
     if call.command:
         command_origin.set(call.origin())
@@ -294,5 +322,11 @@ async def _call(
 
 def _subject(request: Any) -> str:
     """Return the name of the conversation that a request is about, as the caller wrote it."""
+    return _name_in(request) or "a request about no conversation"
+
+
+def _name_in(request: Any) -> str:
+    """Return the name of what a request is about, as the caller wrote it; "" if it has none."""
     about = getattr(request, "conversation", request)
-    return getattr(about, "name", "") or getattr(about, "parent", "") or "a request about no conversation"
+    name = about if isinstance(about, str) else getattr(about, "name", "") or getattr(about, "parent", "")
+    return str(name)

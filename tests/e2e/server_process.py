@@ -51,7 +51,10 @@ class ServerProcess:
         program: str = "server",
         **env: str,
     ) -> None:
-        """`open_files`: its limit as `ulimit` takes it, e.g. "-n 256". `program`: the module that is run."""
+        """`open_files`: its limit as `ulimit` takes it, e.g. "-n 256". `program`: the module that is run.
+
+        `listen`: "" for what the settings file says.
+        """
         self.folder = folder
         self.data = folder / "data"
         self.marker = f"e2e-{uuid.uuid4().hex}"
@@ -59,7 +62,14 @@ class ServerProcess:
         self._log = folder / f"{self.marker}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*_limited(open_files), sys.executable, "-m", program, "--listen", listen, *arguments],
+                [
+                    *_limited(open_files),
+                    sys.executable,
+                    "-m",
+                    program,
+                    *(["--listen", listen] if listen else []),
+                    *arguments,
+                ],
                 cwd=folder,
                 env=clean_environment(
                     folder,
@@ -72,7 +82,7 @@ class ServerProcess:
                 stderr=log,
             )
         try:
-            self.address = self._await_ready()
+            self.ready = self._await_ready()
         except BaseException:
             self.process.kill()
             self.process.wait()
@@ -80,6 +90,7 @@ class ServerProcess:
         finally:
             assert self.process.stdout is not None
             self.process.stdout.close()
+        self.address = tcp_address(self.ready)
         self.socket = (self.data / "address").read_text().strip()
         self.token = (self.data / "token").read_text().strip()
         self.metadata = (("authorization", f"Bearer {self.token}"),)
@@ -93,7 +104,7 @@ class ServerProcess:
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
         line = self.process.stdout.readline() if ready else b""
         assert b"ready on" in line, f"the server did not start: {self.log_text()}"
-        return tcp_address(line.decode())
+        return line.decode()
 
     def client(self, address: str = "") -> Client:
         """A client of this server; to be closed."""

@@ -72,7 +72,7 @@ def has_no_listener(target: str) -> bool:
 
 def _credentials(settings: Settings) -> grpc.ChannelCredentials | None:
     if settings.tls:
-        return grpc.ssl_channel_credentials(settings.ca)
+        return grpc.ssl_channel_credentials(settings.ca, settings.key, settings.certificate)
     if settings.target.startswith("unix:"):  # local credentials are for Unix sockets only
         return grpc.local_channel_credentials(grpc.LocalConnectionType.UDS)
     return None

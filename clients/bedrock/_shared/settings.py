@@ -37,6 +37,10 @@ class Settings:
     tls: bool
     ca: bytes | None
     """The certificates to trust, as PEM; those of the system if None."""
+    certificate: bytes | None = None
+    """This client's own certificate with its chain, as PEM; None: it has none."""
+    key: bytes | None = field(default=None, repr=False)
+    """The key of that, as PEM."""
     token_source: str = ""
     """The source of the token, for error messages: "BEDROCK_TOKEN", "token=" or the path of its file; empty without a
     token."""
@@ -47,6 +51,9 @@ def resolve(
     token: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] = os.environ,
+    *,
+    certificate_file: str | os.PathLike[str] | None = None,
+    key_file: str | os.PathLike[str] | None = None,
 ) -> Settings:
     """Decide what to connect to, and how.
 
@@ -54,13 +61,14 @@ def resolve(
     this machine names in its data directory. The token comes from the argument or from BEDROCK_TOKEN; without them it
     is the one in the data directory, which goes through a Unix socket only, and only if no other user can
     listen there. An address that begins with `https://` uses TLS. `http://` means no TLS; a token is sent to another
-    machine in the clear only if it is given.
+    machine in the clear only if it is given. The client's own certificate, for servers that ask for one, comes with its
+    key from the arguments or from BEDROCK_CERTIFICATE_FILE and BEDROCK_KEY_FILE.
 
     Raises:
         ServerNotRunning: No address was given and no server is running on this machine.
         Misconfigured: BEDROCK_DATA_DIR is relative, the port of the address is invalid, a token would be sent in the
-            clear to another machine or cannot be sent at all, a file cannot be read, or other users may have written
-            files of the data directory.
+            clear to another machine or cannot be sent at all, a certificate comes without its key, a file cannot be
+            read, or other users may have written files of the data directory.
     """
     data = _data_directory(environ)
     given = address or environ.get("BEDROCK_ADDRESS")
@@ -77,8 +85,20 @@ def resolve(
     if not (token.isascii() and token.isprintable()):
         raise _misconfigured("the token has characters that no token has: line breaks, or letters beyond ASCII")
     ca_file = ca_file or environ.get("BEDROCK_CA_FILE")
-    ca = _read_certificates(ca_file) if ca_file else None
-    return Settings(target, token, tls=scheme == "https", ca=ca, token_source=source if token else "")
+    ca = _read_file("CA", ca_file) if ca_file else None
+    certificate_file = certificate_file or environ.get("BEDROCK_CERTIFICATE_FILE")
+    key_file = key_file or environ.get("BEDROCK_KEY_FILE")
+    if bool(certificate_file) != bool(key_file):
+        raise _misconfigured("a certificate of the client and its key are needed together")
+    return Settings(
+        target,
+        token,
+        tls=scheme == "https",
+        ca=ca,
+        certificate=_read_file("certificate", certificate_file) if certificate_file else None,
+        key=_read_file("key", key_file) if key_file else None,
+        token_source=source if token else "",
+    )
 
 
 def _data_directory(environ: Mapping[str, str]) -> Path:
@@ -203,8 +223,8 @@ def _read(path: Path) -> str:
         return file.read().decode(errors="replace").strip()
 
 
-def _read_certificates(path: str | os.PathLike[str]) -> bytes:
+def _read_file(what: str, path: str | os.PathLike[str]) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise _misconfigured(f"the CA file {path} cannot be read: {error.strerror}") from error
+        raise _misconfigured(f"the {what} file {path} cannot be read: {error.strerror}") from error

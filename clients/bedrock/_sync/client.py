@@ -66,6 +66,8 @@ class Client(Closing):
         *,
         token: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
+        certificate_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
         timeout: float = 30.0,
         reconnect_for: float = 300.0,
         on_disconnect: Callable[[BedrockError, float], None] | None = None,
@@ -78,6 +80,9 @@ class Client(Closing):
             token: The bearer token. If not given, BEDROCK_TOKEN. Without either, the token of a server on this machine
                 is read from its data directory, and sent through its Unix socket only.
             ca_file: Certificates to trust instead of those of the system. If not given, BEDROCK_CA_FILE.
+            certificate_file: The client's own certificate with its chain (PEM), for a server that asks for one. If not
+                given, BEDROCK_CERTIFICATE_FILE.
+            key_file: The key of that (PEM). If not given, BEDROCK_KEY_FILE.
             timeout: Seconds that one call may take. Streams of events have no such limit.
             reconnect_for: Seconds for which a broken stream of events is tried again before its error is raised.
             on_disconnect: Called when a stream of events has broken and will be resumed, with the error and the seconds
@@ -89,7 +94,7 @@ class Client(Closing):
                 raise ServerNotRunning.
         """
         self._transport = Transport(
-            partial(resolve, address, token, ca_file),
+            partial(resolve, address, token, ca_file, certificate_file=certificate_file, key_file=key_file),
             timeout=timeout,
             reconnect_for=reconnect_for,
             on_disconnect=on_disconnect,

@@ -1,1 +1,1 @@
-"""Issuers of JSON Web Tokens: their settings, their keys, and the callers by their tokens."""
+"""Issuers of tokens and certificates: their settings, their keys, and the callers whom they vouch for."""

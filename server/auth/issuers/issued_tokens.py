@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 
-from server.auth.authentication import Caller
 from server.auth.issuers.issuer_keys import IssuerKeys
+from server.auth.principals import Caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

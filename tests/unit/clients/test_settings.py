@@ -228,3 +228,20 @@ def test_certificates_are_read(environ: dict[str, str], tmp_path: Path) -> None:
     assert resolve("https://example.com", ca_file=authority, environ=environ).ca == b"PEM"
     with pytest.raises(Misconfigured, match="missing"):
         resolve("https://example.com", environ=environ | {"BEDROCK_CA_FILE": "/missing"})
+
+
+def test_a_client_shows_a_certificate_with_its_key(environ: dict[str, str], tmp_path: Path) -> None:
+    own, key = tmp_path / "own.pem", tmp_path / "own.key"
+    own.write_bytes(b"OWN")
+    key.write_bytes(b"KEY")
+    named = environ | {"BEDROCK_CERTIFICATE_FILE": str(own), "BEDROCK_KEY_FILE": str(key)}
+    for found in (
+        resolve("https://example.com", environ=environ, certificate_file=own, key_file=key),
+        resolve("https://example.com", environ=named),
+    ):
+        assert (found.certificate, found.key) == (b"OWN", b"KEY")
+        assert "KEY" not in repr(found)
+    with pytest.raises(Misconfigured, match="needed together"):
+        resolve("https://example.com", environ=environ, certificate_file=own)
+    with pytest.raises(Misconfigured, match="the key file /missing cannot be read"):
+        resolve("https://example.com", environ=named | {"BEDROCK_KEY_FILE": "/missing"})

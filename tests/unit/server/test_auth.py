@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server.auth.authentication import OWN_USER, Authentication, Caller
+from server.auth.authentication import OWN_USER, Authentication
 from server.auth.local_token import TokenUnusableError, read_or_create_token, write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from server.auth.principals import Caller
 
 
 def test_the_first_start_makes_a_token_that_only_its_owner_can_read(tmp_path: Path) -> None:

@@ -93,6 +93,73 @@ def test_a_network_that_encrypts_may_be_listened_on_without_tls() -> None:
             load({"insecure_behind_proxy": "yes", **useless}, {"HOME": "/home/ada"})
 
 
+PAIR = 'certificate = "/c.pem"\nkey = "/k.pem"'
+ADA = "[principals.ada]\nroots = []\n"
+
+
+def of_file(folder: Path, text: str, **flags: str) -> Config:
+    file = folder / "bedrock.toml"
+    file.write_text(text)
+    return load(flags, {"HOME": "/home/ada"}, file)
+
+
+def test_a_file_may_name_several_addresses(tmp_path: Path) -> None:
+    tables = (
+        f'[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "0.0.0.0:2"\nclient_ca = "/ca.pem"\n{PAIR}\n'
+        f'[client_certificates]\n"dns:ada.example.org" = "ada"\n{ADA}'
+    )
+    found = of_file(tmp_path, tables)
+    assert [each.target for each in found.listeners] == ["127.0.0.1:1", "https://0.0.0.0:2"]
+    assert (found.listeners[1].client_ca, found.listeners[1].key) == (Path("/ca.pem"), Path("/k.pem"))
+    assert found.client_certificates["dns:ada.example.org"].name == "ada"
+    assert [each.target for each in of_file(tmp_path, tables, listen="127.0.0.1:3").listeners] == ["127.0.0.1:3"]
+    assert of_file(tmp_path, tables, listen="none").listeners == ()
+    assert [each.target for each in config().listeners] == ["127.0.0.1:7421"]
+
+
+def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(tmp_path: Path) -> None:
+    proxied = '[[listen]]\naddress = "0.0.0.0:1"\ninsecure_behind_proxy = true\n'
+    assert of_file(tmp_path, proxied).behind_proxy
+    assert of_file(tmp_path, f'{proxied}[[listen]]\naddress = "unix:/s"\n').behind_proxy
+    assert not of_file(tmp_path, f'{proxied}[[listen]]\naddress = "127.0.0.1:2"\n').behind_proxy
+    assert not config().behind_proxy
+    assert not config(listen="none").behind_proxy
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[listen]]\nport = 1", "listen[0].port: unknown; there are: address"),
+        ("[[listen]]", "listen[0].address: needed"),
+        ('[[listen]]\naddress = "7421"', "listen[0].address: must be host:port"),
+        ('[[listen]]\naddress = "0.0.0.0:1"', "listen[0].address: refusing to listen on 0.0.0.0:1 without TLS"),
+        ('[[listen]]\naddress = "127.0.0.1:1"\nkey = "/k"', "listen[0]: certificate and key are needed together"),
+        ('[[listen]]\naddress = "127.0.0.1:1"\nclient_ca = "/ca"', "listen[0].client_ca: needs TLS"),
+        (f'[[listen]]\naddress = "unix:/s"\n{PAIR}', "listen[0].certificate: a Unix socket takes none"),
+        ('[[listen]]\naddress = "unix:/s"\ninsecure_behind_proxy = true', "only for host:port without TLS"),
+        (
+            f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n'
+            f'[[listen]]\naddress = "[::]:2"\nclient_ca = "/b"\n{PAIR}',
+            "listen: all with a client_ca need the same one",
+        ),
+        (f'tls_certificate = "/c"\ntls_key = "/k"\n[[listen]]\naddress = "[::]:1"\n{PAIR}', "of its own"),
+        (f'[client_certificates]\n"dns:a" = "ada"\n{ADA}', "client_certificates: no [[listen]] has a client_ca"),
+        (
+            f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n[client_certificates]\n"dns:a" = "eve"\n{ADA}',
+            "client_certificates: 'dns:a' stands for 'eve', which is no principal; there are: ada",
+        ),
+        (
+            f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n[client_certificates]\nada = "ada"\n{ADA}',
+            "client_certificates: 'ada' must begin with one of uri:, dns:, email:, cn:",
+        ),
+    ],
+)
+def test_addresses_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        of_file(tmp_path, text)
+    assert said in str(refusal.value)
+
+
 def test_cpus_are_all_or_a_list(tmp_path: Path) -> None:
     assert config().cpus is None
     assert config(cpus="all").cpus is None

@@ -65,6 +65,14 @@ def test_nothing_is_created_and_no_key_is_shown(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
+def test_every_address_is_shown(home: Path) -> None:
+    file = home / "bedrock.toml"
+    file.write_text('[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "unix:/run/b.sock"\n')
+    file.chmod(0o600)
+    lines = check("--config", str(file)).output.splitlines()
+    assert "# listen is in tables [[listen]]: 127.0.0.1:1, unix:/run/b.sock" in lines
+
+
 def test_what_principals_read_is_shown(home: Path) -> None:
     (home / "ada").mkdir()
     file = home / "bedrock.toml"

@@ -19,11 +19,11 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from jwt.api_jws import PyJWS
 
 from actors.ports.permissions import NOTHING
-from server.auth.authentication import Authentication, Caller
+from server.auth.authentication import Authentication
 from server.auth.issuers import issuer_keys
 from server.auth.issuers.issued_tokens import MAX_TOKEN_BYTES, IssuedTokens
 from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
-from server.auth.principals import Role, principals_from_tables
+from server.auth.principals import Caller, Role, principals_from_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ class World:
         self.issuers = issuers_from_tables({"corp": settings}, ADA)
         self.now, self.clock = time.time(), 0.0
         self.tokens = IssuedTokens(self.issuers, now=lambda: self.now, monotonic=lambda: self.clock)
-        self.authentication = Authentication(OWN, None, ADA, self.issuers, self.tokens)
+        self.authentication = Authentication(OWN, None, ADA, issuers=self.issuers, issued=self.tokens)
 
     def publish(self, *keys: Any) -> None:
         self.path.write_text(json.dumps({"keys": keys}))
@@ -314,7 +314,7 @@ class Remote(World):
         self.issuers = issuers_from_tables({"corp": table}, ADA)
         self.now, self.clock = time.time(), 0.0
         self.tokens = IssuedTokens(self.issuers, now=lambda: self.now, monotonic=lambda: self.clock)
-        self.authentication = Authentication(OWN, None, ADA, self.issuers, self.tokens)
+        self.authentication = Authentication(OWN, None, ADA, issuers=self.issuers, issued=self.tokens)
 
 
 def test_keys_are_asked_for_once_and_unknown_ids_cause_no_storm(published: Published) -> None:

@@ -14,10 +14,10 @@ from actors.core.context import Mode
 from actors.core.errors import Rejected
 from actors.ports.permissions import NOTHING, Permissions
 from server.auth import private_file
-from server.auth.authentication import OWN_USER, Authentication, Caller
+from server.auth.authentication import OWN_USER, Authentication
 from server.auth.authorization import check_role
 from server.auth.local_token import TokenUnusableError
-from server.auth.principals import Principal, Role, principals_from_tables
+from server.auth.principals import Caller, Principal, Role, principals_from_tables
 from server.auth.token_file import FILE, TokenFile
 
 if TYPE_CHECKING:

@@ -1,0 +1,96 @@
+"""Asks the authorizer of the settings: off the event loop, within a limit of time, and refusing when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
+from server.contract.errors import AuthorizerUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from actors.runtime.thread_pool import ThreadPool
+    from server.auth.principals import Role
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_CALLS = 16
+"""Calls of the authorizer at the same time; one that never returns keeps its place."""
+MAX_REASON_CHARS = 500
+
+
+class AuthorizerCalls:
+    """Asks the authorizer. Created in any thread, used in one event loop. Methods raise AuthorizerUnavailableError."""
+
+    def __init__(self, authorizer: Authorizer, threads: ThreadPool, seconds: float) -> None:
+        self._authorizer = authorizer
+        self._threads = threads
+        self._seconds = seconds
+        self._free = asyncio.Semaphore(MAX_CALLS)
+
+    async def identity(self, metadata: Iterable[tuple[str, str | bytes]], peer: Peer) -> Identity | None:
+        """Return who calls; None if nobody may."""
+        said: dict[str, str] = {}
+        for name, value in metadata:
+            if isinstance(value, str):
+                said.setdefault(name, value)
+        found: Any = await self._ask(functools.partial(self._authorizer.authenticate, said, peer))
+        if found is None or isinstance(found, Identity):
+            return found
+        raise self._failed(TypeError("authenticate must return an Identity, or None"))
+
+    async def refusal(self, principal: str, role: Role, method: str, resource: str) -> str | None:
+        """Return why a call may not be made, as text for people; None if it may."""
+        found: Any = await self._ask(functools.partial(self._authorizer.authorize, principal, role, method, resource))
+        if not isinstance(found, Decision) or not isinstance(found.reason, str):
+            raise self._failed(TypeError("authorize must return a Decision"))
+        if found.allowed is True:
+            return None
+        shown = "".join(each if each.isprintable() else " " for each in found.reason[:MAX_REASON_CHARS])
+        return shown or "the authorizer of this server does not allow that"
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """Return what `question` returns, asked on a thread of its own. A wait for a free place counts as time."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def done(result: T | None, error: Exception | None) -> None:
+            self._free.release()
+            if answer.done():  # nobody waits any more
+                return
+            if error is None:
+                answer.set_result(result)  # type: ignore[arg-type]
+            else:
+                answer.set_exception(error)
+
+        def ask() -> None:
+            result, failure = None, None
+            try:
+                result = question()
+            except Exception as error:  # noqa: BLE001 -- of code that is not ours
+                failure = error
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(done, result, failure)
+
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._free.acquire()
+                try:
+                    self._threads.run(ask, "bedrock-authorizer")
+                except RuntimeError:
+                    self._free.release()
+                    raise
+                return await answer
+        except Exception as error:  # noqa: BLE001 -- of code that is not ours, or it took too long
+            raise self._failed(error) from None
+
+    def _failed(self, error: Exception) -> AuthorizerUnavailableError:
+        log.error("the authorizer failed: %s", type(error).__name__, exc_info=error)
+        return AuthorizerUnavailableError()

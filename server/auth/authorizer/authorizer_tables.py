@@ -1,0 +1,64 @@
+"""The table [authorizer] of the operator's file, and the class that it names. Imported before gRPC."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from server.auth.authorizer.authorizer_port import Authorizer
+
+KEYS = ("class", "timeout_seconds", "options")
+USUAL_SECONDS, MAX_SECONDS = 2.0, 30.0
+
+
+class AuthorizerSettings(Struct, frozen=True):
+    """The table [authorizer]."""
+
+    name: str
+    """The class: `package.module:Class`."""
+    seconds: float
+    """How long it may take to answer."""
+    options: Mapping[str, Any]
+    """The keyword arguments that the class is made with."""
+
+
+def authorizer_settings(table: Mapping[str, Any]) -> AuthorizerSettings:
+    """Return the settings of the table [authorizer]. Raises ValueError, "authorizer.key: why"."""
+    if unknown := table.keys() - set(KEYS):
+        raise ValueError(f"authorizer.{min(unknown)}: unknown; there are: {', '.join(KEYS)}")
+    name, seconds, options = table.get("class"), table.get("timeout_seconds", USUAL_SECONDS), table.get("options", {})
+    module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not isinstance(name, str) or not (
+        colon and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    ):
+        raise ValueError("authorizer.class: must be package.module:Class")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
+        raise ValueError(f"authorizer.timeout_seconds: must be more than 0, and at most {MAX_SECONDS:.0f}")
+    if not isinstance(options, dict):
+        raise ValueError("authorizer.options: must be a table, [authorizer.options]")
+    return AuthorizerSettings(name, float(seconds), options)
+
+
+def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
+    """Import the class. Raises ValueError, "authorizer.class: why"."""
+    module, _, attribute = settings.name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {type(error).__name__}") from error
+    if not callable(found):
+        raise ValueError(f"authorizer.class: {settings.name} is no class")
+    return cast("Callable[..., Authorizer]", found)
+
+
+def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
+    """Make the authorizer. Raises ValueError, "authorizer.key: why"; what it says is left out, it may hold secrets."""
+    kind = authorizer_class(settings)
+    try:
+        return kind(**settings.options)
+    except Exception as error:
+        raise ValueError(f"authorizer.options: {settings.name} cannot be made: {type(error).__name__}") from error

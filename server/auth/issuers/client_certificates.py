@@ -1,0 +1,62 @@
+"""Callers by the certificates of their connections, which a listener with `client_ca` asks for."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from server.auth.principals import Caller
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from server.auth.principals import Principal
+
+KINDS = {"uri": "peer_uri", "dns": "peer_dns", "email": "peer_email", "cn": "x509_common_name"}
+"""The kinds of names that a certificate can have, each with what gRPC calls it."""
+NAME = re.compile(r"(uri|dns|email|cn):.+")
+CERTIFICATE = "x509_pem_cert"
+
+
+class ClientCertificates:
+    """The principals of the settings by the names in certificates, such as `uri:spiffe://example.org/ada`."""
+
+    def __init__(self, principals: Mapping[str, Principal]) -> None:
+        self._principals = principals
+
+    def caller_of(self, by_token: Caller | None, connection: Mapping[str, Iterable[bytes]]) -> Caller | None:
+        """Return who makes a call on a connection; None if nobody may. `by_token` is whom its token stands for.
+
+        A certificate that stands for a principal goes with that one's tokens only. One that stands for nobody, such as
+        a gateway's, needs a token.
+        """
+        if not any(connection.get(CERTIFICATE, ())):
+            return by_token
+        named = {principal.name: principal for principal in self._named(connection)}
+        if not named:
+            return by_token
+        if len(named) > 1 or (by_token is not None and by_token.principal not in named):
+            return None
+        (principal,) = named.values()
+        return by_token or Caller(principal.name, principal.role)
+
+    def _named(self, connection: Mapping[str, Iterable[bytes]]) -> Iterable[Principal]:
+        for kind, key in KINDS.items():
+            for name in connection.get(key, ()):
+                found = self._principals.get(f"{kind}:{name.decode('utf-8', 'replace')}")
+                if found is not None:
+                    yield found
+
+
+def client_certificates(table: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
+    """Return the principals of the table [client_certificates]. Raises ValueError, "client_certificates: why"."""
+    for name, principal in table.items():
+        if not NAME.fullmatch(name):
+            kinds = ", ".join(f"{kind}:" for kind in KINDS)
+            raise ValueError(f"client_certificates: {name!r} must begin with one of {kinds}, and go on with a name")
+        if principal not in principals:
+            known = ", ".join(sorted(principals)) or "none"
+            raise ValueError(
+                f"client_certificates: {name!r} stands for {principal!r}, which is no principal; there are: {known}"
+            )
+    return {name: principals[principal] for name, principal in table.items()}

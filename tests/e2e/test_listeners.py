@@ -1,0 +1,182 @@
+"""A server with several addresses: what each of them asks for, and whom certificates of clients stand for."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from bedrock import BedrockError, Client, Unauthenticated, Unavailable
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.e2e.patience import PATIENCE
+from tests.e2e.server_process import ServerProcess, Servers
+from tests.e2e.test_principals import token
+from tests.unit.test_contract import all_methods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+NAMES = {
+    "ada": "URI:spiffe://example.org/ada",
+    "bob": "DNS:bob.example.org,DNS:other.example.org",
+    "both": "URI:spiffe://example.org/ada,DNS:bob.example.org",
+    "gateway": "DNS:gateway.example.org",
+    "pretender": "DNS:spiffe://example.org/ada,email:ada",
+}
+"""The names in the certificates of clients."""
+
+
+def openssl(folder: Path, command: str) -> None:
+    subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True, timeout=PATIENCE)
+
+
+def make_authority(folder: Path, name: str) -> None:
+    openssl(folder, f"req -x509 {KEY} -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem")
+
+
+def make_certificate(folder: Path, name: str, names: str, authority: str) -> None:
+    openssl(folder, f"req {KEY} -subj /CN={name} -addext subjectAltName={names} -keyout {name}.key -out {name}.csr")
+    signed = f"-CA {authority}.pem -CAkey {authority}.key -CAcreateserial -copy_extensions copy"
+    openssl(folder, f"x509 -req -in {name}.csr {signed} -days 2 -out {name}.pem")
+
+
+@dataclass
+class Listening:
+    """A server that listens on its socket, in the clear, with TLS, and for clients with certificates."""
+
+    server: ServerProcess
+    folder: Path
+    addresses: list[str]
+    tokens: dict[str, str]
+
+    @property
+    def guarded(self) -> str:
+        return self.addresses[1]
+
+    def client(self, address: str, certificate: str = "", secret: str = "") -> Client:
+        """A client with a certificate; to be closed."""
+        file, key = (self.folder / f"{certificate}.{kind}" if certificate else None for kind in ("pem", "key"))
+        return Client(
+            address, token=secret, ca_file=self.folder / "server.pem", certificate_file=file, key_file=key, timeout=10
+        )
+
+    def channel(self, certificate: str) -> grpc.Channel:
+        files = [
+            (self.folder / f"{name}").read_bytes()
+            for name in ("server.pem", f"{certificate}.key", f"{certificate}.pem")
+        ]
+        return grpc.secure_channel(self.guarded.removeprefix("https://"), grpc.ssl_channel_credentials(*files))
+
+
+@pytest.fixture(scope="module")
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
+    folder = tmp_path_factory.mktemp("listeners")
+    make_authority(folder, "clients")
+    make_authority(folder, "strangers")
+    openssl(
+        folder,
+        f"req -x509 {KEY} -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+        " -keyout server.key -out server.pem",
+    )
+    for name, names in NAMES.items():
+        make_certificate(folder, name, names, "clients")
+    make_certificate(folder, "stranger", NAMES["ada"], "strangers")
+    (folder / "authority.pem").write_bytes((folder / "clients.pem").read_bytes())
+    pair = f'certificate = "{folder}/server.pem"\nkey = "{folder}/server.key"\n'
+    (folder / "config.toml").write_text(
+        f'[[listen]]\naddress = "127.0.0.1:0"\nclient_ca = "{folder}/authority.pem"\n{pair}'
+        f'[[listen]]\naddress = "127.0.0.1:0"\n{pair}'
+        '[[listen]]\naddress = "127.0.0.1:0"\n'
+        "[principals.ada]\nroots = []\n[principals.bob]\nroots = []\n"
+        '[client_certificates]\n"uri:spiffe://example.org/ada" = "ada"\n"dns:bob.example.org" = "bob"\n'
+    )
+    servers = Servers()
+    server = servers(folder, "--config", str(folder / "config.toml"), listen="")
+    with ExitStack() as opened:
+        opened.callback(servers.close)
+        addresses = server.ready.partition("bedrock ready on ")[2].partition(" (data")[0].split(" and ")
+        yield Listening(server, folder, addresses, {name: token(folder, "create", name) for name in ("ada", "bob")})
+
+
+def test_every_address_serves_and_tells_that_it_does(listening: Listening) -> None:
+    assert [address.partition(":")[0] for address in listening.addresses] == ["unix", "https", "https", "127.0.0.1"]
+    for address in listening.addresses:
+        with listening.client(
+            address, "gateway" if address == listening.guarded else "", listening.server.token
+        ) as own:
+            assert own.models()
+    with listening.channel("gateway") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        health = stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    ("certificate", "secret", "who"),
+    [
+        ("ada", "", "ada"),
+        ("bob", "", "bob"),
+        ("ada", "ada", "ada"),
+        ("gateway", "bob", "bob"),
+        ("pretender", "bob", "bob"),
+        ("ada", "bob", ""),
+        ("ada", "own", ""),
+        ("ada", "wrong", ""),
+        ("both", "", ""),
+        ("both", "ada", ""),
+        ("gateway", "", ""),
+        ("pretender", "", ""),
+    ],
+)
+def test_a_certificate_stands_for_its_principal_and_goes_with_no_other_ones_token(
+    listening: Listening, certificate: str, secret: str, who: str
+) -> None:
+    secrets = {**listening.tokens, "": "", "own": listening.server.token, "wrong": "x" * 43}
+    slug = f"made-by-{certificate}-{secret or 'nothing'}"
+    with listening.client(listening.guarded, certificate, secrets[secret]) as client:
+        if not who:
+            with pytest.raises(Unauthenticated):
+                client.create(working_directory="/", slug=slug)
+            return
+        with pytest.raises(BedrockError, match="not within the directories of this principal"):
+            client.create(working_directory="/", slug=slug)
+        assert client.server_info()
+
+
+@pytest.mark.parametrize("certificate", ["", "stranger"])
+def test_without_a_certificate_of_the_authority_nobody_connects(listening: Listening, certificate: str) -> None:
+    own = listening.server.token
+    with listening.client(listening.guarded, certificate, own) as client, pytest.raises(Unavailable):
+        client.models(timeout=3)
+
+
+def test_a_certificate_says_nothing_where_none_is_asked_for(listening: Listening) -> None:
+    with listening.client(listening.addresses[2], "ada") as client, pytest.raises(Unauthenticated):
+        client.models()
+
+
+def test_no_call_is_taken_from_a_certificate_that_stands_for_nobody(listening: Listening) -> None:
+    with listening.channel("gateway") as channel:
+        for method in all_methods():
+            path = f"/{method.containing_service.full_name}/{method.name}"
+            kind: Any = channel.unary_stream if method.server_streaming else channel.unary_unary
+            with pytest.raises(grpc.RpcError) as refusal:
+                list(kind(path)(GetMessageClass(method.input_type)().SerializeToString(), timeout=PATIENCE))
+            assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED, path
+
+
+def test_another_authority_is_believed_without_a_restart(listening: Listening) -> None:
+    renewed = listening.folder / "renewed.pem"
+    renewed.write_bytes((listening.folder / "strangers.pem").read_bytes())
+    renewed.replace(listening.folder / "authority.pem")
+    with listening.client(listening.guarded, "stranger") as client:
+        assert client.models()
+    with listening.client(listening.guarded, "ada") as client, pytest.raises(Unavailable):
+        client.models(timeout=3)

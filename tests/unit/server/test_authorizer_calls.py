@@ -1,0 +1,106 @@
+"""The authorizer of the settings: how it is named and made, and that calls of it are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.runtime.thread_pool import ThreadPool
+from server.auth.authorizer import authorizer_calls
+from server.auth.authorizer.authorizer_calls import AuthorizerCalls
+from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
+from server.auth.authorizer.authorizer_tables import authorizer_settings, made_authorizer
+from server.auth.principals import Role
+from server.contract.errors import AuthorizerUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PEER = Peer("unix:")
+
+
+class Gated:
+    """Answers once it may."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.open = threading.Event()
+        self.threads: set[str] = set()
+        self._reason = reason
+
+    def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
+        assert peer == PEER
+        self.threads.add(threading.current_thread().name)
+        self.open.wait(60)
+        return Identity(metadata["x-user"])
+
+    def authorize(self, principal: str, role: Role, method: str, resource: str) -> Decision:
+        del principal, role, method, resource
+        return Decision(False, self._reason)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPool]:
+    pool = ThreadPool()
+    yield pool
+    pool.close()
+
+
+def test_one_that_hangs_refuses_and_answers_again_when_it_can(
+    threads: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorizer_calls, "MAX_CALLS", 2)
+    rules: Authorizer = (gated := Gated())
+
+    async def story() -> None:
+        calls = AuthorizerCalls(rules, threads, 0.05)
+        asked = [calls.identity([("x-user", "ada"), ("x-bin", b"1")], PEER) for _ in range(5)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(each) for each in answers] == [AuthorizerUnavailableError] * 5
+        gated.open.set()
+        calls._seconds = 60
+        asked = [calls.identity([("x-user", "ada")], PEER) for _ in range(5)]
+        assert await asyncio.gather(*asked) == [Identity("ada")] * 5
+        assert gated.threads == {"bedrock-authorizer"}
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [("", "the authorizer of this server does not allow that"), ("a\x1b[31m\nb", "a [31m b"), ("x" * 900, "x" * 500)],
+)
+def test_a_reason_is_shown_as_plain_text(threads: ThreadPool, reason: str, shown: str) -> None:
+    async def refusal() -> str | None:
+        calls = AuthorizerCalls(Gated(reason), threads, 60)
+        return await calls.refusal("ada", Role.USER, "/m", "conversations/c")
+
+    assert asyncio.run(refusal()) == shown
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({}, "authorizer.class: must be package.module:Class"),
+        ({"class": "os.path"}, "authorizer.class: must be package.module:Class"),
+        ({"class": ".x:Y"}, "authorizer.class: must be package.module:Class"),
+        ({"class": "a:b", "timeout_seconds": 0}, "authorizer.timeout_seconds: must be more than 0, and at most 30"),
+        ({"class": "a:b", "options": 1}, "authorizer.options: must be a table"),
+        ({"class": "a:b", "token": 1}, "authorizer.token: unknown; there are: class, timeout_seconds, options"),
+        (
+            {"class": "no_such_module_here:X"},
+            "authorizer.class: no_such_module_here:X cannot be imported: ModuleNotFound",
+        ),
+        ({"class": "os:sep"}, "authorizer.class: os:sep is no class"),
+        (
+            {"class": "threading:Thread", "options": {"secret": "s"}},
+            "authorizer.options: threading:Thread cannot be made",
+        ),
+    ],
+)
+def test_a_wrong_table_is_refused_with_the_reason(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match="authorizer") as refusal:
+        made_authorizer(authorizer_settings(table))
+    assert said in str(refusal.value)
