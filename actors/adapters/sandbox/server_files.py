@@ -73,9 +73,14 @@ def _apart(folder: str, kept: Iterable[str]) -> bool:
 
 def own_programs() -> tuple[str, ...]:
     """Return the real paths of the interpreter, its libraries and this package, which tools in Python run with."""
-    source = str(Path(__file__).parents[3])  # Python lists the directory that holds the package
-    found = (source, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
+    package = str(Path(__file__).parents[2])  # and nothing beside it: in a checkout that is what is worked on
+    found = (package, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     return tuple(sorted({*map(os.path.realpath, found)}))
+
+
+def listed_by_programs() -> str:
+    """Return the real path of the directory that holds this package: Python must be able to list it."""
+    return os.path.realpath(Path(__file__).parents[3])
 
 
 def _shared() -> tuple[str, ...]:

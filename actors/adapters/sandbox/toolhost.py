@@ -1063,12 +1063,14 @@ def apply_landlock(section: "dict[str, Any]") -> None:
 
 
 def grant_reading(ruleset: int, section: "dict[str, Any]") -> None:
-    """Allow reading everything that is not protected, or in tier B only what is `readable`."""
+    """Allow reading everything that is not protected, or in tier B only what is `readable`, and names in `listable`."""
     tops = [b"/"]
     if section["readable"] is None or section["tier"] == "A":
         grant(ruleset, b"/", READ_DIR)
     else:
         tops = [path for path in section["readable"] if os.path.exists(path) and not os.path.islink(path)]
+        for path in around(section["listable"], section["protected"]):
+            grant(ruleset, path, READ_DIR)
     for top in tops:
         for path in around(top, [b"/dev", *section["protected"]]):
             grant(ruleset, path, READ)

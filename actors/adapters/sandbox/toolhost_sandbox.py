@@ -14,7 +14,7 @@ from actors.adapters.sandbox.broker.workspaces import Workspaces
 from actors.adapters.sandbox.fork_server import ForkServer
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
 from actors.adapters.sandbox.process_tree import ForkUnsupportedError, HostLostError, ProcessTree
-from actors.adapters.sandbox.server_files import ServerFiles, own_programs
+from actors.adapters.sandbox.server_files import ServerFiles, listed_by_programs, own_programs
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.processes import SYSTEM_PATHS, WORKSPACE_PROTECTED
@@ -278,6 +278,7 @@ class ToolHostSandbox:
             "private": os.fsencode(directory),
             "protected": [os.fsencode(path) for path in protected],
             "readable": None if launch.readable is None else self._readable(launch.readable),
+            "listable": os.fsencode(listed_by_programs()),
             "workspace": self._workspace(launch, directory, hidden),
         }
 
