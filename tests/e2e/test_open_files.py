@@ -1,16 +1,18 @@
-"""A server with few file descriptors: it says so, blames nobody else, and can always be told to stop what it does."""
+"""A server with few file descriptors, or in a flood of calls: it says so, blames nobody else, and can always be told to
+stop what it does."""
 
 from __future__ import annotations
 
 import select
 import socket
-from contextlib import ExitStack, suppress
+import struct
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.attacks.http2 import GREETING
+from tests.attacks.http2 import CANCEL, GREETING, RST_STREAM, Raw, fields, frame
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, calls, hangs, says
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 LIMIT = 192
 """File descriptors; a server that rests takes some forty."""
 CHATS = 180
+RESETS = 20_000
+GROWTH_MIB = 100
+"""More memory that so many calls may take; without a bound they take three times that."""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,22 @@ def _closed(connections: list[socket.socket]) -> int:
             continue
         closed += 1
     return closed
+
+
+def test_calls_that_are_reset_at_once_keep_nobody_out_and_take_little_memory(server: ServerProcess) -> None:
+    """The first test, since the most memory that there ever was is what is looked at."""
+    before = processes.resident_mib(server.pid, "VmHWM")
+    block, reset = fields("/bedrock.v1.CatalogService/GetServerInfo"), struct.pack(">I", CANCEL)
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(closing(Raw(server.address))) for _ in range(4)]
+        for _ in range(RESETS // 100 // len(strangers)):
+            for each in strangers:
+                pieces = (each.open(block) + frame(RST_STREAM, 0, each.last, reset) for _ in range(100))
+                each.send(b"".join(pieces))
+                each.read()
+        with server.client() as client:
+            assert within(client.server_info)
+    assert processes.resident_mib(server.pid, "VmHWM") - before < GROWTH_MIB
 
 
 def test_more_requests_than_fit_are_refused_by_name_and_all_can_be_cancelled(
