@@ -44,6 +44,7 @@ from actors.adapters.tools.call_subjects import prepared_rule
 from actors.adapters.tools.environment import tool_environment
 from actors.adapters.tools.registry import StandardToolbox
 from actors.adapters.workspace.local import LocalWorkspace
+from actors.conversation.recovered_work import own_tools
 from actors.conversation.supervisor import Supervisor
 from actors.core.approval.rule_matching import MCP_PREFIX, describe
 from actors.events.hub import EventHub
@@ -220,7 +221,7 @@ def wire(config: Config) -> Generator[Wiring]:
 
 def _observed(services: Services, telemetry: FanOut) -> Services:
     """Return services whose models, tools and events are observed."""
-    bus = ObservedBus(services.bus, telemetry, services.clock)
+    bus = ObservedBus(services.bus, telemetry, services.clock, own_tools(services.toolbox))
     telemetry.add(bus)  # it is told of commands, too
     return dataclasses.replace(
         services,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from actors.conversation.conversation_actor import ConversationActor, SharedRunners
 from actors.conversation.lifecycle import Shutdown
 from actors.conversation.pipeline import LoadedConversation, taken_over
+from actors.conversation.recovered_work import own_tools, tell_of_recovered
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Restart
 from actors.messages.commands import (
@@ -32,6 +33,7 @@ from actors.runtime.admission import Admission
 from actors.runtime.spare_thread import SpareThread
 
 if TYPE_CHECKING:
+    from actors.conversation.unit_of_work import UnitOfWork
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -239,27 +241,32 @@ class Supervisor:
         return self._drain_skipped or all(actor.settled for actor in self._live.values())
 
     def _recover(self, ids: tuple[str, ...]) -> None:
-        parts = [part for conversation_id in ids if (part := self._recovering_commit(conversation_id)) is not None]
-        if not parts:
+        units = [unit for conversation_id in ids if (unit := self._recovering_unit(conversation_id)) is not None]
+        if not units:
             return
         try:
-            self._services.store.commit(*parts)
+            self._services.store.commit(*(unit.commit() for unit in units))
         except StoreUnavailableError:
             raise
         except (StoreError, ValueError):
-            for part in parts:
-                self._recover_one(part)
+            units = [unit for unit in units if self._recover_one(unit.commit())]
+        if self._services.telemetry.on:
+            ours = own_tools(self._services.toolbox)
+            for unit in units:
+                tell_of_recovered(self._services.telemetry, unit, ours)
 
-    def _recover_one(self, part: Commit) -> None:
+    def _recover_one(self, part: Commit) -> bool:
         try:
             self._services.store.commit(part)
         except StoreUnavailableError:
             raise
         except (StoreError, ValueError):
             log.exception("the conversation could not be recovered", extra={"conversation": part.record.id})
+            return False
+        return True
 
-    def _recovering_commit(self, conversation_id: str) -> Commit | None:
-        """Return the commit that recovers a conversation; None if it needs none, or is damaged."""
+    def _recovering_unit(self, conversation_id: str) -> UnitOfWork | None:
+        """Return the unit that recovers a conversation; None if it needs none, or is damaged."""
         try:
             record = self._services.store.load(conversation_id)
             if record is None:
@@ -271,4 +278,4 @@ class Supervisor:
         except Exception:
             log.exception("the conversation could not be recovered", extra={"conversation": conversation_id})
             return None
-        return None if unit.empty else unit.commit()
+        return None if unit.empty else unit

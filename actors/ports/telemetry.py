@@ -15,7 +15,7 @@ from msgspec import Struct
 from actors.core.content import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from actors.ports.models import ModelAnswer, ModelRequest
 
@@ -23,6 +23,8 @@ trace_parent: ContextVar[str] = ContextVar("trace_parent", default="")
 """The W3C `traceparent` that came with the call being served; "": none."""
 
 
+MCP, CLIENT, OTHER = "mcp", "client", "other"
+"""What tools of MCP servers and of clients are counted as, and those that do not exist."""
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
@@ -84,6 +86,15 @@ class ToolCall(Struct, frozen=True, gc=False):
     """What it is counted as: its own name for a tool of ours, "mcp" or "client"."""
 
 
+def counted_as(tool: str, ours: Collection[str], of_clients: Collection[str]) -> str:
+    """Return what the calls of a tool are counted as: models can make up any name."""
+    if tool in ours:
+        return tool
+    if tool in of_clients:
+        return CLIENT
+    return MCP if tool.startswith("mcp__") else OTHER
+
+
 class ToolEnd(Struct, frozen=True, gc=False):
     """How a tool call ended."""
 
@@ -136,6 +147,9 @@ class Telemetry:
     def run_ended(self, run: Run, end: RunEnd) -> None:
         """Observe the end of a run."""
 
+    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+        """Observe that this start has ended a run of an earlier process, whose beginning nobody here has seen."""
+
     def attempt_began(self, attempt: ModelAttempt) -> None:
         """Observe the beginning of a model request's attempt."""
 
@@ -153,6 +167,9 @@ class Telemetry:
 
     def tool_ended(self, call: ToolCall, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         """Observe its end. `arguments` and `result` are contents."""
+
+    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+        """Observe that a call got its result without being carried out by this process; `outcome` is a ToolOutcome."""
 
     def cancelled(self, conversation: str, seconds: float) -> None:
         """Observe that a run has stopped, so long after it was asked to."""

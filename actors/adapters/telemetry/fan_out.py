@@ -55,6 +55,12 @@ class FanOut(Telemetry):
     def run_began(self, run: Run) -> None:
         self._each(lambda each: each.run_began(run))
 
+    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+        self._each(lambda each: each.run_recovered(run, outcome, detail))
+
+    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+        self._each(lambda each: each.call_left_out(call, outcome))
+
     def run_ended(self, run: Run, end: RunEnd) -> None:
         self._each(lambda each: each.run_ended(run, end))
 

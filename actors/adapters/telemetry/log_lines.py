@@ -74,6 +74,14 @@ class LogLines(Telemetry):
         _write(logging.INFO, "run ended", (*facts, end.outcome, end.detail, _milliseconds(end.seconds)))
         self._runs.pop(run.conversation, None)
 
+    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+        facts = (run.conversation, run.run, run.model, run.principal, run.parent)
+        _write(logging.INFO, "run ended", (*facts, outcome, detail))
+
+    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+        run = self._runs.get(call.conversation, "")
+        _write(logging.INFO, "tool call ended", (call.conversation, run, call.call, call.tool, outcome))
+
     def attempt_ended(
         self, attempt: ModelAttempt, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
@@ -109,7 +117,7 @@ class LogLines(Telemetry):
 
 def _write(level: int, line: str, values: tuple[object, ...]) -> None:
     if log.isEnabledFor(level):
-        fields = zip(LINES[line], values, strict=False)  # the tokens of an attempt may be unknown
+        fields = zip(LINES[line], values, strict=False)  # the last ones may be unknown
         log.log(level, line, extra={name: value for name, value in fields if value not in {"", None}})
 
 

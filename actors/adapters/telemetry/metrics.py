@@ -189,6 +189,12 @@ class Metrics(Telemetry):
         self._open[OPEN_RUNS].discard(run.run)
         self._exporter.add(RUNS, end.seconds, (end.outcome,))
 
+    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+        self._exporter.add(RUNS, 0.0, (outcome,))
+
+    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+        self._exporter.add(TOOLS, 0.0, (call.group, outcome))
+
     def attempt_began(self, attempt: ModelAttempt) -> None:
         self._open[OPEN_ATTEMPTS].add(attempt)
 

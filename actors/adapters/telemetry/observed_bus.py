@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.core.notifications import CallStatus, ClientToolCall, RunStop, StateChanged, ToolTreeReaped
+from actors.core.content import MessageType, ToolCancelled, ToolError, tool_uses
+from actors.core.notifications import (
+    CallStatus,
+    ClientToolCall,
+    MessageAdded,
+    RunStop,
+    StateChanged,
+    ToolTreeReaped,
+)
 from actors.ports import Clock, EventBus
-from actors.ports.telemetry import Run, RunEnd, Telemetry, ToolCall, ToolEnd
+from actors.ports.telemetry import CLIENT, Run, RunEnd, Telemetry, ToolCall, ToolEnd, counted_as
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from actors.core.content import Message
     from actors.core.notifications import Durable, TextDelta
     from actors.ports import ConversationRecord, StoredEvent
 
-CLIENT = "client"
-"""What all tools of clients are counted as: clients name them."""
 CANCEL = "CancelConversationCommand"
 
 
 class _Open:
     """What is under way in a conversation."""
 
-    __slots__ = ("began", "calls", "cancelled_at", "run")
+    __slots__ = ("began", "begun", "calls", "cancelled_at", "names", "run")
 
     def __init__(self, run: Run, began: float) -> None:
         self.run = run
@@ -29,6 +38,10 @@ class _Open:
         """When the first cancel was asked for, monotonic seconds."""
         self.calls: dict[str, float] = {}
         """Calls that wait for a client, and since when."""
+        self.names: dict[str, str] = {}
+        """The tools of the calls of the latest answer, by the ids of the calls."""
+        self.begun: set[str] = set()
+        """Calls that were carried out, or given to a client."""
 
 
 class ObservedBus(EventBus, Telemetry):
@@ -39,8 +52,10 @@ class ObservedBus(EventBus, Telemetry):
 
     on = True
 
-    def __init__(self, bus: EventBus, telemetry: Telemetry, clock: Clock) -> None:
+    def __init__(self, bus: EventBus, telemetry: Telemetry, clock: Clock, tools: Collection[str] = ()) -> None:
+        """`tools` are the names of the server's own tools."""
         self._bus = bus
+        self._tools = frozenset(tools)
         self._telemetry = telemetry
         self._clock = clock
         self._open: dict[str, _Open] = {}
@@ -58,6 +73,10 @@ class ObservedBus(EventBus, Telemetry):
         open_ = self._open.get(conversation)
         if kind == CANCEL and open_ is not None and open_.cancelled_at is None:
             open_.cancelled_at = asked_at
+
+    def tool_began(self, call: ToolCall) -> None:
+        if (open_ := self._open.get(call.conversation)) is not None:
+            open_.begun.add(call.call)
 
     def command_done(self, conversation: str) -> None:
         self._trace_parents.pop(conversation, None)
@@ -94,6 +113,8 @@ class ObservedBus(EventBus, Telemetry):
                     self._end(conversation_id, reason.value, detail)
             case ToolTreeReaped(milliseconds=milliseconds, leaked=leaked):
                 self._telemetry.reaped(conversation_id, milliseconds / 1000, leaked)
+            case MessageAdded(message=message) if record is not None:
+                self._look_for_calls(record, message)
             case ClientToolCall():
                 self._client_call(conversation_id, found)
             case _:
@@ -119,6 +140,20 @@ class ObservedBus(EventBus, Telemetry):
         self._telemetry.run_ended(open_.run, RunEnd(outcome, detail, now - open_.began))
         if open_.cancelled_at is not None:
             self._telemetry.cancelled(conversation_id, now - open_.cancelled_at)
+
+    def _look_for_calls(self, record: ConversationRecord, message: Message) -> None:
+        """Note the calls of an answer; tell of a result that no tool has made."""
+        open_ = self._open.get(record.id)
+        if open_ is None:
+            return
+        if message.type is MessageType.AGENT:
+            open_.names = {call.id: call.name for call in tool_uses(message.content)}
+        for block in message.content:
+            if isinstance(block, ToolError | ToolCancelled) and block.tool_use_id not in open_.begun:
+                name = open_.names.get(block.tool_use_id, "")
+                clients = [tool.name for tool in record.profile.client_tools]
+                call = ToolCall(record.id, block.tool_use_id, name, counted_as(name, self._tools, clients))
+                self._telemetry.call_left_out(call, block.outcome.value)
 
     def _client_call(self, conversation_id: str, found: ClientToolCall) -> None:
         open_ = self._open.get(conversation_id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors.ports import Clock, SandboxUnavailableError, Tool, Toolbox, ToolContext, ToolOutput, ToolTransientError
-from actors.ports.telemetry import Telemetry, ToolCall, ToolEnd
+from actors.ports.telemetry import MCP, Telemetry, ToolCall, ToolEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from actors.core.tool_run import KillReceipt
     from actors.ports import ConversationRecord, ToolSpec
     from actors.ports.mcp import McpServers, McpServerStatus
-
-MCP = "mcp"
-"""What all tools of MCP servers are counted as: there may be thousands of names."""
 
 
 class ObservedToolbox:

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from actors.core.content import Text, ToolUse, Usage
-from actors.ports.telemetry import ARGUMENTS, INPUT, OUTPUT, RESULT, Telemetry
+from actors.ports.telemetry import ARGUMENTS, INPUT, OUTPUT, RESULT, RunEnd, Telemetry, ToolEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from actors.core.content import Content
     from actors.ports.models import ModelAnswer, ModelRequest
-    from actors.ports.telemetry import AttemptEnd, ModelAttempt, Run, RunEnd, ToolCall, ToolEnd
+    from actors.ports.telemetry import AttemptEnd, ModelAttempt, Run, ToolCall
 
 AGENT, SUB_AGENT = "bedrock", "bedrock.sub_agent"
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -84,6 +84,14 @@ class Traces(Telemetry):
         if end.outcome == "error":
             _fail(open_.span, end.detail or "error")
         open_.span.end()
+
+    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+        self.run_began(run)
+        self.run_ended(run, RunEnd(outcome, detail, 0.0))
+
+    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+        self.tool_began(call)
+        self.tool_ended(call, ToolEnd(outcome, 0.0), {}, "")
 
     def attempt_began(self, attempt: ModelAttempt) -> None:
         open_ = self._runs.get(attempt.conversation)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
+from actors.conversation.supervisor import Supervisor
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, Reason, Rejected
@@ -19,6 +21,7 @@ from actors.core.notifications import (
 )
 from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
 from actors.messages.commands import SendMessageCommand, UpdateConversationCommand
+from actors.ports.telemetry import Run, Telemetry, ToolCall
 
 World = Any
 
@@ -219,3 +222,38 @@ def test_while_the_last_processes_die_nothing_new_begins(world: World, hold: Any
     assert world.supervisor.live_count() == 0
     assert [reaped.pids for reaped in talk.found(ToolTreeReaped)] == [(4711,)]
     talk.rest(Idle)
+
+
+class Ends(Telemetry):
+    """Keeps what a restart has ended."""
+
+    on = True
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, ...]] = []
+
+    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+        self.told.append((call.call, call.tool, call.group, outcome))
+
+    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+        self.told.append((run.run, run.model, outcome, detail))
+
+
+def test_the_ends_of_what_a_restart_cut_off_are_told_by_the_new_process(world: World) -> None:
+    talk = world.create()
+    run = talk.send("go").run
+    talk.exchange().call(ToolUse("t1", "bash", "{}"), ToolUse("t2", "made-up", "{}"))
+    talk.tool().reap.set()
+    talk.send("later", delivery="follow_up")
+    ends = Ends()
+    successor = type(world)(world.store)
+    try:
+        successor.supervisor = Supervisor(replace(successor.services, telemetry=ends))
+        successor.supervisor.start()
+    finally:
+        successor.close()
+    assert ends.told == [
+        ("t1", "bash", "bash", "cancelled"),
+        ("t2", "made-up", "other", "cancelled"),
+        (run, "scripted", "interrupted", "restart"),
+    ]

@@ -6,18 +6,35 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
 from opentelemetry.sdk.resources import Resource
 
 from actors.adapters.telemetry.fan_out import FanOut
-from actors.adapters.telemetry.metrics import LEAKS, MODELS, OTHER, THREADS, TOOLS, Kind, Metric, Metrics
+from actors.adapters.telemetry.metrics import LEAKS, MODELS, OTHER, RUNS, THREADS, TOOLS, Kind, Metric, Metrics
+from actors.adapters.telemetry.observed_bus import ObservedBus
 from actors.adapters.telemetry.observed_tools import ObservedMcpServers
 from actors.adapters.telemetry.otlp_metrics import OtlpMetrics
+from actors.core.content import (
+    Content,
+    Message,
+    MessageType,
+    ToolCancelled,
+    ToolError,
+    ToolOutcome,
+    ToolSuccess,
+    ToolUse,
+)
 from actors.core.history import ProviderView
-from actors.ports import ModelRequest
+from actors.core.notifications import Durable, MessageAdded, StateChanged
+from actors.core.profile import ClientTool, Profile
+from actors.core.summary import StateSummary
+from actors.events.hub import EventHub
+from actors.ports import ModelRequest, StoredEvent
 from actors.ports.mcp import NoMcpServers
 from actors.ports.telemetry import AttemptEnd, ModelAttempt, Run, Telemetry, ToolCall, ToolEnd
 from actors.runtime.system_clock import SystemClock
 from tests.documents.pages import ROOT
+from tests.integration.store.commit_builder import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,3 +135,56 @@ def test_a_server_that_exports_nothing_imports_nothing_for_it() -> None:
         [sys.executable, "-c", look], env=env, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+class Ended(Telemetry):
+    """Keeps what never ran."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, str, str]] = []
+        self.runs: list[tuple[str, str, str]] = []
+
+    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+        self.calls.append((call.call, call.tool, call.group, outcome))
+
+    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+        self.runs.append((run.run, outcome, detail))
+
+
+def test_calls_that_never_ran_have_an_end_and_others_no_second_one() -> None:
+    ended = Ended()
+    bus = ObservedBus(EventHub(), ended, SystemClock(), {"bash", "look"})
+    record = replace(record_of("c1"), profile=Profile(client_tools=(ClientTool("find"),)))
+    names = {"t1": "bash", "t2": "look", "t3": "mcp__a__b", "t4": "find", "t5": "made-up"}
+    calls = tuple(ToolUse(call, name, "{}") for call, name in names.items())
+    results: tuple[Content, ...] = (
+        ToolError("t1", "it failed"),
+        ToolError("t2", "no", ToolOutcome.DENIED),
+        ToolError("t3", "no", ToolOutcome.SKIPPED),
+        ToolCancelled("t4", "stopped"),
+        ToolError("t5", "there is no such tool"),
+        ToolSuccess("t6", "done"),
+    )
+    told: list[Durable] = [StateChanged(StateSummary("llm_requesting", run="c1:1"), ())]
+    told += [MessageAdded(Message("m", 1, MessageType.AGENT, calls, 1))]
+    bus.publish("c1", tuple(StoredEvent(1, 1, each) for each in told), record)
+    bus.tool_began(ToolCall("c1", "t1", "bash", "bash"))
+    bus.publish("c1", (StoredEvent(3, 1, MessageAdded(Message("n", 2, MessageType.TOOL, results, 1))),), record)
+    assert ended.calls == [
+        ("t2", "look", "look", "denied"),
+        ("t3", "mcp__a__b", "mcp", "skipped"),
+        ("t4", "find", "client", "cancelled"),
+        ("t5", "made-up", "other", "error"),
+    ]
+
+
+def test_what_a_restart_has_ended_is_told_and_counted() -> None:
+    ended, added = Ended(), Added()
+    run = Run("c1", "c1:1", "m")
+    both = FanOut([ended, Metrics(added, SystemClock(), {})])
+    both.run_recovered(run, "interrupted", "restart")
+    both.call_left_out(ToolCall("c1", "t1", "bash", "bash"), "cancelled")
+    assert ended.runs == [("c1:1", "interrupted", "restart")]
+    assert [(metric, labels) for metric, _, labels in added.values] == [
+        (RUNS, ("interrupted",)), (TOOLS, ("bash", "cancelled")),
+    ]  # fmt: skip
