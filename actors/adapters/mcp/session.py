@@ -39,6 +39,9 @@ CLOSE_SECONDS = 2.0
 GRACE_SECONDS = 0.5
 """Seconds in which a program may end by itself once its stdin is closed; then its tree is killed."""
 
+LISTEN_SECONDS = 30.0
+"""Seconds after which a server that stopped telling of changes is asked for them again."""
+
 ERROR_BYTES = 2048
 """How much is kept of what a program last wrote to stderr, to say why it failed; in bytes."""
 
@@ -199,6 +202,7 @@ class Session:
         self._client = await stack.enter_async_context(client)
         self.tools = await tool_listing.tools_of(self._client, self.server)
         stack.callback(asyncio.ensure_future(self._relist_when(relist)).cancel)
+        stack.callback(asyncio.ensure_future(self._listen(self._client, relist)).cancel)
 
     async def _http(self, stack: AsyncExitStack) -> Any:
         from actors.adapters.mcp.web_transport import http_transport  # noqa: PLC0415 -- see _live
@@ -256,6 +260,26 @@ class Session:
     def _hear(self, output: bytes) -> None:
         """Keep the last words of the program (thread of the sandbox)."""
         self._words = (self._words + output)[-ERROR_BYTES:]
+
+    async def _listen(self, client: Client, relist: asyncio.Event) -> None:
+        """Ask to be told of changes of the tools, as protocols from 2026-07-28 on want it; others tell without.
+
+        What changed before, or while nobody listened, is not told: the tools are listed again whenever this begins.
+        """
+        from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 -- see _live
+
+        offered = client.server_capabilities.tools
+        while offered is not None and offered.list_changed:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    relist.set()
+                    async for _ in changes:
+                        relist.set()
+            except ListenNotSupportedError:
+                return
+            except Exception as error:  # noqa: BLE001 -- whatever a library raises, there are no news
+                log.debug("MCP server %s: it does not tell of changes: %s", self.server.name, reason_of(error))
+            await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
         """List the tools again whenever the server has said that they have changed, once however often it says so."""

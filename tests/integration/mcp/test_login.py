@@ -39,11 +39,10 @@ def stored(tmp_path: Path) -> McpLoginFile:
     return McpLoginFile(tmp_path / FILE)
 
 
-def log_in(*arguments: Any, **options: Any) -> Any:
-    """Call what this is named after, which imports the MCP library."""
+def log_in(server: McpServer, show: Callable[[str], object], **how: Any) -> McpLogin:
     from actors.adapters.mcp.login import browser_login
 
-    return browser_login.log_in(*arguments, **options)
+    return asyncio.run(browser_login.log_in(server, show, **how))
 
 
 def server_at(fake: LoginServer, **settings: Any) -> McpServer:
@@ -61,8 +60,7 @@ def logged_in(
         browsers[0].start()
 
     try:
-        made: McpLogin = asyncio.run(log_in(server_at(fake, **login), show, seconds=seconds))
-        return made
+        return log_in(server_at(fake, **login), show, seconds=seconds)
     finally:
         for browser in browsers:
             browser.join(30)
@@ -90,10 +88,10 @@ def test_a_login_gets_tokens_and_only_its_owner_can_read_them(
 
 def test_the_browser_of_another_machine_is_pasted(fake: LoginServer) -> None:
     led: list[str] = []
-    login = asyncio.run(log_in(server_at(fake), lambda address: led.append(fake.browse(address)), paste=led.pop))
+    login = log_in(server_at(fake), lambda address: led.append(fake.browse(address)), paste=led.pop)
     assert login.access_token in fake.valid
     with pytest.raises(LoginError, match="not the address that this login leads to"):
-        asyncio.run(log_in(server_at(fake), lambda _: None, paste=lambda: "http://127.0.0.1/callback?code=a&state=b"))
+        log_in(server_at(fake), lambda _: None, paste=lambda: "http://127.0.0.1/callback?code=a&state=b")
 
 
 def test_only_the_answer_to_this_login_is_taken_and_only_once(fake: LoginServer) -> None:

@@ -30,12 +30,21 @@ def web() -> Iterator[WebServer]:
 def test_tools_of_a_url_are_called_with_its_headers(hub: Callable[..., Hub], web: WebServer) -> None:
     made = hub(McpServer(name="t", url=web.url, headers={"Authorization": f"Bearer {TOKEN}"}))
     made.all.start()
-    assert [tool.name for tool in made.settled().tools] == ["mcp__t__add", "mcp__t__greet", "mcp__t__wait"]
+    names = [tool.name for tool in made.settled().tools]
+    assert names == ["mcp__t__add", "mcp__t__greet", "mcp__t__wait", "mcp__t__grow"]
     assert made.call("add", {"a": 2, "b": 3}).text == "5"
     wrong = made.call("add", {"a": "x"})
     assert wrong.is_error
     assert made.call("add", {"a": 2, "b": 5}).text == "7"
     assert made.call("add", {"a": 1, "b": 1}, mode=Mode.RESTRICTED).is_error, "nothing holds what it does"
+
+
+def test_a_server_of_the_newest_protocol_tells_of_its_tools(hub: Callable[..., Hub], web: WebServer) -> None:
+    made = hub(McpServer(name="t", url=web.url, headers={"Authorization": f"Bearer {TOKEN}"}))
+    assert made.call("add", {"a": 2, "b": 3}).text == "5"
+    assert made.call("grow").text == "grown"
+    eventually(lambda: "mcp__t__more" in [tool.name for tool in made.status().tools], "the news")
+    assert made.call("more", {"a": 2, "b": 3}).text == "5"
 
 
 def test_a_cancel_ends_the_call_at_the_server(hub: Callable[..., Hub], web: WebServer) -> None:

@@ -25,7 +25,7 @@ class WebServer:
 
     def __init__(self) -> None:
         import uvicorn
-        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver import Context, MCPServer
 
         from tests.integration.mcp import greeter
 
@@ -51,6 +51,15 @@ class WebServer:
             finally:
                 self.ended.set()
             return "never"
+
+        async def grow(ctx: Any) -> str:
+            """Offer another tool, and tell those who asked to be told."""
+            made.add_tool(add, "more")
+            await ctx.notify_tools_changed()
+            return "grown"
+
+        grow.__annotations__["ctx"] = Context
+        made.add_tool(grow)
 
         self.waiting, self.ended = threading.Event(), threading.Event()
         self._app = made.streamable_http_app()
