@@ -34,6 +34,8 @@ class Ways:
     """Replaces entries of what the token endpoint answers."""
     token_status: int = 0
     """What the token endpoint answers instead; 307 leads elsewhere."""
+    token_hangs: threading.Event | None = None
+    """Until when the token endpoint does not go on with its answer."""
     led: dict[str, str] = field(default_factory=dict[str, str])
     """Replaces parameters of the address that the browser is led back to."""
     open: bool = False
@@ -48,6 +50,10 @@ class LoginServer:
         self.valid: set[str] = set()
         """The access tokens that are taken."""
         self.refresh: set[str] = set()
+        self.used: set[str] = set()
+        """The refresh tokens that were valid: whoever sends one again loses all."""
+        self.given: set[str] = set()
+        """The access tokens that were sent to the MCP server."""
         self.codes: dict[str, dict[str, str]] = {}
         self.seen: list[tuple[str, dict[str, str]]] = []
         """Paths and forms of all POST requests to the authorization server."""
@@ -91,9 +97,14 @@ class LoginServer:
         """Answer at the token endpoint, with refresh tokens that are valid once."""
         with self._lock:
             if form["grant_type"] == "refresh_token":
+                if form["refresh_token"] in self.used:
+                    self.valid.clear()
+                    self.refresh.clear()
                 if form["refresh_token"] not in self.refresh:
                     return 400, {"error": "invalid_grant"}
-                self.refresh.remove(form["refresh_token"])
+                if not self.ways.tokens:
+                    self.refresh.remove(form["refresh_token"])
+                    self.used.add(form["refresh_token"])
                 self.refreshed += 1
             else:
                 asked = self.codes.pop(form["code"], None)
@@ -163,7 +174,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         form = dict(urllib.parse.parse_qsl(body.decode()))
         owner.seen.append((self.path, form))
-        if owner.ways.token_status:
+        if (hangs := owner.ways.token_hangs) is not None:
+            self.send_response(200)
+            self.send_header("content-length", "1000")
+            self.end_headers()
+            self.wfile.write(b"{")
+            hangs.wait(PATIENCE)
+            self.close_connection = True
+        elif owner.ways.token_status:
             self._json(owner.ways.token_status, {"error": "server_error"}, {"location": "http://127.0.0.2:9/token"})
         else:
             self._json(*owner.token(form))
@@ -174,6 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _mcp(self, message: dict[str, Any]) -> None:
         owner = self.server_of
         token = self.headers.get("authorization", "").removeprefix("Bearer ")
+        owner.given.add(token)
         if not owner.ways.open and token not in owner.valid:
             where = f'Bearer resource_metadata="{owner.address}/.well-known/oauth-protected-resource/mcp"'
             self._json(401, {"error": "unauthorized"}, {"www-authenticate": where})

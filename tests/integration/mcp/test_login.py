@@ -237,17 +237,41 @@ def test_a_login_that_has_ended_fails_its_call_and_says_what_to_do(
     eventually(lambda: made.status().state is McpState.READY, "its connection with the next login")
 
 
+@pytest.mark.parametrize(
+    ("ways", "why"),
+    [
+        (Ways(token_status=503), "its authorization server answered HTTP 503"),
+        (Ways(token_status=307), "its authorization server answered HTTP 307"),
+        (Ways(tokens={"access_token": "a b"}), "its authorization server answered no token"),
+        (Ways(tokens={"scope": "x" * (1 << 20)}), "its authorization server answered too much"),
+    ],
+)
 def test_while_tokens_cannot_be_renewed_nothing_is_lost(
-    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, ways: Ways, why: str
 ) -> None:
     login = replace(logged_in(fake), renew_at=1, expires_at=2)
     stored.put("t", login)
-    fake.ways.token_status = 503
+    fake.ways = ways
     made = hub(server_at(fake), logins=stored)
     made.all.start()
     eventually(lambda: made.status().state is McpState.FAILED, "the state")
-    assert "its authorization server answered HTTP 503" in made.status().error
+    assert why in made.status().error
     assert stored.read() == {"t": login}
+
+
+def test_an_authorization_server_that_never_ends_its_answer_keeps_nobody_waiting(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from actors.adapters.mcp.login import renewal
+
+    monkeypatch.setattr(renewal, "SECONDS", 0.2)
+    stored.put("t", replace(logged_in(fake), renew_at=1, expires_at=2))
+    fake.ways.token_hangs = threading.Event()
+    made = hub(server_at(fake), logins=stored)
+    assert made.call("add").is_error
+    eventually(lambda: made.status().state is McpState.FAILED, "the state")
+    assert "its authorization server cannot be reached: TimeoutError" in made.status().error
+    fake.ways.token_hangs.set()
 
 
 def test_a_renewal_does_not_overwrite_a_newer_login_or_a_logout(fake: LoginServer, stored: McpLoginFile) -> None:
@@ -262,13 +286,14 @@ def test_a_renewal_does_not_overwrite_a_newer_login_or_a_logout(fake: LoginServe
 
 
 def test_tokens_go_to_the_url_that_they_are_for(
-    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, caplog: pytest.LogCaptureFixture
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile
 ) -> None:
     with LoginServer() as other:
         stored.put("t", logged_in(other))
-        made = hub(server_at(fake), logins=stored)
-        made.all.start()
-        eventually(lambda: made.status().state is McpState.NEEDS_LOGIN, "the state")
+    made = hub(server_at(fake), logins=stored)
+    made.all.start()
+    eventually(lambda: made.status().state is McpState.NEEDS_LOGIN, "the state")
+    assert fake.given == {""}
 
 
 def test_a_file_that_others_can_read_is_not_used(

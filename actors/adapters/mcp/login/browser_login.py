@@ -36,7 +36,7 @@ _METHOD = "S256"
 
 async def log_in(
     server: McpServer,
-    show: Callable[[str], None],
+    show: Callable[[str], object],
     *,
     paste: Callable[[], str] | None = None,
     port: int = 0,
@@ -80,7 +80,7 @@ class _Provider(OAuthClientProvider):
         self,
         server: McpServer,
         listener: RedirectListener,
-        show: Callable[[str], None],
+        show: Callable[[str], object],
         paste: Callable[[], str] | None,
         seconds: float,
     ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 import httpx2
+from mcp.client.auth import OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl, ValidationError
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from actors.ports.mcp import McpLogin
 
 SECONDS = 30.0
-"""Time limit of a request."""
+"""Time limit of a request, with its whole answer."""
+
+ANSWER_BYTES = 1 << 20
+"""Maximum size of an answer."""
 
 _REFUSALS = frozenset({400, 401, 403})
 
@@ -43,16 +48,30 @@ async def renewed(login: McpLogin) -> McpLogin:
         token_endpoint_auth_method=login.client_authentication,
     )
     form = {"grant_type": "refresh_token", "refresh_token": login.refresh_token, "client_id": login.client_id}
-    form, headers = context.prepare_token_auth({**form, "resource": login.resource}, {"Accept": "application/json"})
     try:
-        async with httpx2.AsyncClient(timeout=SECONDS) as client:
-            answer = await client.post(login.token_endpoint, data=form, headers=headers)
-        if answer.status_code in _REFUSALS:
+        form, headers = context.prepare_token_auth({**form, "resource": login.resource}, {"Accept": "application/json"})
+        async with asyncio.timeout(SECONDS):
+            status, body = await _answer(login.token_endpoint, form, headers)
+        if status in _REFUSALS:
             raise RenewalRefusedError
-        if answer.status_code != httpx2.codes.OK:
-            raise RenewalFailedError(f"its authorization server answered HTTP {answer.status_code}")
-        return with_tokens(login, OAuthToken.model_validate_json(answer.content))
-    except (ValidationError, TokenAnswerError):
+        if status != httpx2.codes.OK:
+            raise RenewalFailedError(f"its authorization server answered HTTP {status}")
+        return with_tokens(login, OAuthToken.model_validate_json(body))
+    except (OAuthTokenError, ValidationError, TokenAnswerError):
         raise RenewalFailedError("its authorization server answered no token") from None
-    except (httpx2.HTTPError, OSError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
         raise RenewalFailedError(f"its authorization server cannot be reached: {type(error).__name__}") from None
+
+
+async def _answer(url: str, form: dict[str, str], headers: dict[str, str]) -> tuple[int, bytes]:
+    """Return the status and the body of an answer. Raises RenewalFailedError if it is too large."""
+    body = b""
+    async with (
+        httpx2.AsyncClient(timeout=None) as client,
+        client.stream("POST", url, data=form, headers=headers) as answer,
+    ):
+        async for part in answer.aiter_bytes():
+            body += part
+            if len(body) > ANSWER_BYTES:
+                raise RenewalFailedError("its authorization server answered too much")
+    return answer.status_code, body
