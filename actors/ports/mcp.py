@@ -54,6 +54,8 @@ class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
     resource: str
     """What the tokens are for, as the MCP server names itself."""
     token_endpoint: str
+    revocation_endpoint: str = ""
+    """Where the tokens are made invalid; "": nowhere."""
     issuer: str
     """The authorization server."""
     client_id: str

@@ -73,17 +73,23 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
 def logout(name: str, file: Path | None, data_dir: str | None) -> None:
     """Forget the login at an MCP server; a running server ends its connections within a second.
 
-    The tokens are removed here. Where the server or its provider lists logins, end this one there, too.
+    The provider is told to make the tokens invalid, if it offers that.
     """
     logins = _logins(_config(file, data_dir))
     try:
-        while (found := logins.read().get(name)) is not None:
-            if logins.replace(name, found, None):
-                print_text(f"logged out from {name}")
-                return
+        while (found := logins.read().get(name)) is not None and not logins.replace(name, found, None):
+            pass
     except McpLoginsError as error:
         fail(str(error), FAILED)
-    fail(f"there is no login at {name}", USAGE)
+    if found is None:
+        fail(f"there is no login at {name}", USAGE)
+    print_text(f"logged out from {name}")
+    if importlib.util.find_spec("mcp") is not None:
+        from actors.adapters.mcp.login.renewal import revoked  # noqa: PLC0415 -- not for --help
+
+        if asyncio.run(revoked(found)):
+            return
+    print_text("the tokens are removed here, but not known to be invalid: end the login at the provider, too", err=True)
 
 
 def _config(file: Path | None, data_dir: str | None) -> Config:

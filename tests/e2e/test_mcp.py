@@ -345,7 +345,9 @@ def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_el
             files = [path for path in server.data.rglob("*") if path.is_file()]
             assert [path.name for path in files if b"-secret-" in path.read_bytes()] == ["mcp-logins.json"]
             assert "-secret-" not in shown + server.log_text()
+            assert len(web.refresh) == 1
             with run("logout") as logging_out:
-                assert logging_out.communicate(timeout=PATIENCE)[0] == "logged out from web\n"
+                assert logging_out.communicate(timeout=PATIENCE) == ("logged out from web\n", "")
+            assert not web.refresh, "the provider has been told"
             eventually(lambda: state()[0] == "needs_login", "the state")
             chat.assert_valid()

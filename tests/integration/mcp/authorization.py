@@ -154,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "authorization_endpoint": f"{owner.address}/authorize",
                 "token_endpoint": f"{owner.address}/token",
                 "registration_endpoint": f"{owner.address}/register",
+                "revocation_endpoint": f"{owner.address}/revoke",
                 "code_challenge_methods_supported": ["S256"],
                 "authorization_response_iss_parameter_supported": True,
             }
@@ -174,6 +175,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         form = dict(urllib.parse.parse_qsl(body.decode()))
         owner.seen.append((self.path, form))
+        if self.path == "/revoke":
+            owner.refresh.discard(form["token"])
+            self._json(200, {})
+            return
         if (hangs := owner.ways.token_hangs) is not None:
             self.send_response(200)
             self.send_header("content-length", "1000")

@@ -285,6 +285,22 @@ def test_a_renewal_does_not_overwrite_a_newer_login_or_a_logout(fake: LoginServe
     assert stored.read() == {}
 
 
+def test_tokens_are_made_invalid_where_the_provider_offers_it(fake: LoginServer) -> None:
+    from actors.adapters.mcp.login.renewal import revoked
+
+    login = logged_in(fake)
+    assert asyncio.run(revoked(login))
+    assert fake.refresh == set()
+    assert dict(fake.seen)["/revoke"]["token_type_hint"] == "refresh_token"
+    for ways in (
+        Ways(metadata={"revocation_endpoint": None}),
+        Ways(metadata={"revocation_endpoint": "http://x.test/"}),
+    ):
+        fake.ways = ways
+        assert not asyncio.run(revoked(logged_in(fake)))
+    assert not asyncio.run(revoked(replace(login, revocation_endpoint="http://127.0.0.1:9/")))
+
+
 def test_tokens_go_to_the_url_that_they_are_for(
     hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile
 ) -> None:

@@ -102,8 +102,11 @@ class _Provider(OAuthClientProvider):
         """Refuse to send anything where others can read it. Called for every request."""
         self._check_endpoint(str(request.url))
 
+    def _is_safe(self, url: str) -> bool:
+        return is_private(url) and (is_local(self._server.url) or not is_local(url))
+
     def _check_endpoint(self, url: str) -> None:
-        if not is_private(url) or (is_local(url) and not is_local(self._server.url)):
+        if not self._is_safe(url):
             shown = urlsplit(url)._replace(query="", fragment="").geturl()
             raise LoginError(f"{shown}: must be an https URL of another machine than this one")
 
@@ -168,11 +171,13 @@ class _Provider(OAuthClientProvider):
             raise LoginError(f"the server asks for no login: it answered HTTP {status}")
         if status in {401, 403}:
             raise LoginError(f"the server refuses this login: it answered HTTP {status}")
+        revocation = str(context.oauth_metadata.revocation_endpoint or "")
         empty = McpLogin(
             id=secrets.token_hex(8),
             url=self._server.url,
             resource=context.get_resource_url(),
             token_endpoint=str(context.oauth_metadata.token_endpoint),
+            revocation_endpoint=revocation if self._is_safe(revocation) else "",
             issuer=str(context.oauth_metadata.issuer),
             client_id=context.client_info.client_id,
             client_secret=context.client_info.client_secret or "",

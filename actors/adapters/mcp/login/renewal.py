@@ -1,4 +1,4 @@
-"""New tokens for a login, from its authorization server."""
+"""New tokens for a login, from its authorization server, and the end of all of them."""
 
 from __future__ import annotations
 
@@ -39,19 +39,10 @@ class RenewalFailedError(Exception):
 
 async def renewed(login: McpLogin) -> McpLogin:
     """Return a login with new tokens. Raises RenewalRefusedError or RenewalFailedError."""
-    context = OAuthContext(
-        login.url, OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)]), TokensInMemory(), None, None
-    )
-    context.client_info = OAuthClientInformationFull(
-        client_id=login.client_id,
-        client_secret=login.client_secret or None,
-        token_endpoint_auth_method=login.client_authentication,
-    )
-    form = {"grant_type": "refresh_token", "refresh_token": login.refresh_token, "client_id": login.client_id}
+    form = {"grant_type": "refresh_token", "refresh_token": login.refresh_token, "resource": login.resource}
     try:
-        form, headers = context.prepare_token_auth({**form, "resource": login.resource}, {"Accept": "application/json"})
         async with asyncio.timeout(SECONDS):
-            status, body = await _answer(login.token_endpoint, form, headers)
+            status, body = await _answer(login, login.token_endpoint, form)
         if status in _REFUSALS:
             raise RenewalRefusedError
         if status != httpx2.codes.OK:
@@ -63,8 +54,33 @@ async def renewed(login: McpLogin) -> McpLogin:
         raise RenewalFailedError(f"its authorization server cannot be reached: {type(error).__name__}") from None
 
 
-async def _answer(url: str, form: dict[str, str], headers: dict[str, str]) -> tuple[int, bytes]:
-    """Return the status and the body of an answer. Raises RenewalFailedError if it is too large."""
+async def revoked(login: McpLogin) -> bool:
+    """Make the tokens of a login invalid; return whether its authorization server has done it."""
+    if not login.revocation_endpoint:
+        return False
+    hint = "refresh_token" if login.refresh_token else "access_token"
+    form = {"token": login.refresh_token or login.access_token, "token_type_hint": hint}
+    try:
+        async with asyncio.timeout(SECONDS):
+            status, _ = await _answer(login, login.revocation_endpoint, form)
+    except (OAuthTokenError, RenewalFailedError, httpx2.HTTPError, httpx2.InvalidURL, OSError):
+        return False
+    return status == httpx2.codes.OK
+
+
+async def _answer(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
+    """Send a form in the client's name; return the status and the body of the answer.
+
+    Raises RenewalFailedError if it is too large, and what the libraries raise.
+    """
+    metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)])
+    context = OAuthContext(login.url, metadata, TokensInMemory(), None, None)
+    context.client_info = OAuthClientInformationFull(
+        client_id=login.client_id,
+        client_secret=login.client_secret or None,
+        token_endpoint_auth_method=login.client_authentication,
+    )
+    form, headers = context.prepare_token_auth({**form, "client_id": login.client_id}, {"Accept": "application/json"})
     body = b""
     async with (
         httpx2.AsyncClient(timeout=None) as client,
