@@ -65,6 +65,9 @@ export interface Options {
   address?: string;
   token?: string;
   caFile?: string;
+  /** The client's own certificate and the key of that, for a server that asks for one. */
+  certificateFile?: string;
+  keyFile?: string;
   /** Milliseconds for a call. */
   timeout?: number;
   /** Milliseconds until a stream that stays broken is given up. */

@@ -38,6 +38,8 @@ class Rules:
             "local": Identity("local"),
             "unknown": Identity("eve"),
             "text": "ada",
+            "king": Identity("ada", "king"),
+            "soon": Identity("ada", expires_at="soon"),
             "admin": Identity("ada", Role.OPERATOR),
             "reader": Identity("ada", Role.READER),
             "brief": Identity("ada", expires_at=time.time() + 2),
@@ -51,7 +53,7 @@ class Rules:
             raise RuntimeError("what only the company knows")
         return True if principal == "dave" else Decision(True)
 """
-DENIED, FAILS, SLOW = "bob", ("carol", "dave", "broken", "text"), "slow"
+DENIED, FAILS, SLOW = "bob", ("carol", "dave", "broken", "text", "king", "soon"), "slow"
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from server.auth.authorizer.authorizer_port import Authorizer, Decision, Identity, Peer
+from server.auth.principals import Role
 from server.contract.errors import AuthorizerUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from actors.runtime.thread_pool import ThreadPool
-    from server.auth.principals import Role
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class AuthorizerCalls:
             if isinstance(value, str):
                 said.setdefault(name, value)
         found: Any = await self._ask(functools.partial(self._authorizer.authenticate, said, peer))
-        if found is None or isinstance(found, Identity):
+        if found is None or (isinstance(found, Identity) and _is_sound(found)):
             return found
         raise self._failed(TypeError("authenticate must return an Identity, or None"))
 
@@ -94,3 +94,11 @@ class AuthorizerCalls:
     def _failed(self, error: Exception) -> AuthorizerUnavailableError:
         log.error("the authorizer failed: %s", type(error).__name__, exc_info=error)
         return AuthorizerUnavailableError()
+
+
+def _is_sound(identity: Identity) -> bool:
+    """Whether the values have their types, which nothing has checked: they come from code that is not ours."""
+    principal: Any = identity.principal
+    role: Any = identity.role
+    ends: Any = identity.expires_at
+    return isinstance(principal, str) and isinstance(role, Role | None) and isinstance(ends, int | float)
