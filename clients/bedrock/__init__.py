@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bedrock._sync.one_shot import ask
     from bedrock._sync.run import Run
     from bedrock.answers import Answer, ToolAnswer
-    from bedrock.catalog import McpHttp, McpServer, McpStdio, Model, ServerInfo, Tool
+    from bedrock.catalog import McpHttp, McpServer, McpStdio, Model, Quota, ServerInfo, Tool
     from bedrock.conversations import Budget, ClientTool, ConversationInfo, Generation, Instructions, Task
     from bedrock.errors import (
         AgentBusy,
@@ -85,6 +85,7 @@ __all__ = [
     "Question",
     "QueueFull",
     "QueuedMessage",
+    "Quota",
     "RequestCycle",
     "Run",
     "RunError",
@@ -110,7 +111,7 @@ _HOMES = {
     "bedrock._async.conversation": ("AsyncConversation",),
     "bedrock._async.run": ("AsyncRun",),
     "bedrock.answers": ("Answer", "ToolAnswer"),
-    "bedrock.catalog": ("McpHttp", "McpServer", "McpStdio", "Model", "ServerInfo", "Tool"),
+    "bedrock.catalog": ("McpHttp", "McpServer", "McpStdio", "Model", "Quota", "ServerInfo", "Tool"),
     "bedrock.conversations": ("Budget", "ClientTool", "ConversationInfo", "Generation", "Instructions", "Task"),
     "bedrock._sync.one_shot": ("ask",),
     "bedrock._sync.client": ("Client",),

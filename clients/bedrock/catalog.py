@@ -31,6 +31,7 @@ __all__ = [
     "McpServer",
     "McpStdio",
     "Model",
+    "Quota",
     "Sandbox",
     "ServerInfo",
     "Tool",
@@ -243,6 +244,22 @@ class McpServer(Value[v1.McpServer]):
         elif isinstance(self.http, McpHttp):
             proto.http.CopyFrom(self.http.proto)
         object.__setattr__(self, "proto", proto)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota(Wrapper[v1.Quota]):
+    """A limit of what a principal, or all of them together, may use."""
+
+    principal: str
+    """The principal; empty for all together."""
+    quota: str
+    """Its name, as the server's settings have it: "concurrent_runs", "tokens_per_day" and so on."""
+    limit: int
+    """How much may be used; costs are in millionths of a dollar. Zero for no limit."""
+    used: int
+    """How much is used."""
+    reset_time: datetime | None
+    """When it is counted anew; None if it becomes free by what ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,7 +364,7 @@ class QuotaExceeded(ResourceExhausted):
     `retry_after` says when it may be free again, which may be hours: for tokens and costs, when they are counted anew.
     """
 
-    hint = "Try again when it is free, or ask the operator of the server for more."
+    hint = "`bedrock quota` shows what is used and when it is counted anew; the operator of the server sets it."
 
 
 class ServerExhausted(ResourceExhausted):

@@ -12,6 +12,7 @@ NEEDED: dict[str, Role] = {
         (
             f"{CATALOG}BrowseDirectory",
             f"{CATALOG}GetModel",
+            f"{CATALOG}GetQuotas",
             f"{CATALOG}GetServerInfo",
             f"{CATALOG}GetTool",
             f"{CATALOG}ListModels",

@@ -542,6 +542,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.GetModelRequest: (("name", model_name),),
     v1.GetToolRequest: (("name", tool_name),),
     v1.GetServerInfoRequest: (),
+    v1.GetQuotasRequest: (),
 }
 """The rules of every request that this version of the server accepts."""
 

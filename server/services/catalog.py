@@ -20,6 +20,7 @@ from actors.ports import (
     ToolSpec,
     Workspace,
 )
+from actors.runtime.quotas.quota_book import TOGETHER
 from server.auth.authentication import caller
 from server.auth.principals import Role
 from server.contract import limits
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from actors.ports.mcp import McpServers, McpServerStatus
     from actors.ports.permissions import PermissionsOf
+    from actors.runtime.quotas.quota_book import QuotaBook, QuotaUse
     from server.queries.read_pool import ReadPool
     from server.streams.base import WatchSettings
 
@@ -66,6 +68,7 @@ class CatalogService(v1.CatalogServiceServicer):
         report: SandboxReport,
         workspace: Workspace,
         permissions: PermissionsOf,
+        quotas: QuotaBook,
         reads: ReadPool,
         bounds: Limits,
         watching: WatchSettings,
@@ -74,6 +77,7 @@ class CatalogService(v1.CatalogServiceServicer):
         self._models = models
         self._workspace = workspace
         self._permissions = permissions
+        self._quotas = quotas
         self._reads = reads
         self._tools = tools(toolbox)
         self._mcp = mcp
@@ -143,6 +147,20 @@ class CatalogService(v1.CatalogServiceServicer):
             default = ""
         answer.default_model = names.model(default) if default else ""
         return answer
+
+    async def GetQuotas(self, request: v1.GetQuotasRequest, context: Context) -> v1.GetQuotasResponse:
+        who = caller.get()
+        every = who.role is Role.OPERATOR
+        principals = (TOGETHER, *self._quotas.known_principals()) if every else (who.principal,)
+        uses = [use for principal in principals for use in self._quotas.uses(principal)]
+        return v1.GetQuotasResponse(quotas=map(_quota, uses))
+
+
+def _quota(use: QuotaUse) -> v1.Quota:
+    shown = v1.Quota(principal=use.principal, quota=use.quota, limit=use.limit, used=use.used)
+    if use.resets_at:
+        shown.reset_time.FromMilliseconds(use.resets_at)
+    return shown
 
 
 def _name(shown: v1.Model | v1.Tool) -> str:

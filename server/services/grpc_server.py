@@ -151,6 +151,7 @@ class GrpcServer:
             report=services.sandbox.report,
             workspace=services.workspace,
             permissions=services.permissions,
+            quotas=services.quotas,
             reads=self._reads,
             bounds=services.limits,
             watching=watching,

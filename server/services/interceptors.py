@@ -49,7 +49,7 @@ READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "
 """How the names of methods begin that change nothing."""
 WAITS = "Wait"
 """How the names of methods begin that last as streams do, and are observed as such: else they would spoil latencies."""
-UNCOUNTED = ("CancelConversation", "ListQuotas")
+UNCOUNTED = ("CancelConversation", "GetQuotas")
 """Methods that take no call of a quota: a cancel must never wait."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 FAILURES = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})

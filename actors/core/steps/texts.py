@@ -171,7 +171,7 @@ def budget_reached(what: str) -> str:
 
 def quota_reached(what: str) -> str:
     """Return the message for a run whose principal has nothing left to spend."""
-    return f"Stopped: {what}, is used up. It is counted anew when its day or month ends."
+    return f"Stopped: {what}, is used up. `bedrock quota` says when it is counted anew."
 
 
 def failed_after(attempts: int, cause: str) -> str:

@@ -18,7 +18,7 @@ from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock._shared.wrapper import check_list
 from bedrock.answers import Answer, AsyncOnApproval, decider
-from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, ServerInfo, Tool
+from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Quota, ServerInfo, Tool
 from bedrock.conversations import (
     Budget,
     ClientTool,
@@ -371,6 +371,11 @@ class AsyncClient(AsyncClosing):
         """Return the version of the server, what its sandbox can do, and its limits."""
         response = await self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
         return ServerInfo.from_proto(response)
+
+    async def quotas(self, *, timeout: float | None = None) -> list[Quota]:
+        """Return the quotas of this client's principal and what is used of each; to an operator those of all."""
+        response = await self.call(self.catalog_stub.GetQuotas, v1.GetQuotasRequest(), timeout)
+        return [Quota.from_proto(quota) for quota in response.quotas]
 
     async def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""

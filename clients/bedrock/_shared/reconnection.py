@@ -39,6 +39,7 @@ READS = frozenset(
         v1.GetModelRequest,
         v1.GetQuestionRequest,
         v1.GetRequestCycleRequest,
+        v1.GetQuotasRequest,
         v1.GetServerInfoRequest,
         v1.GetToolRequest,
         v1.ListApprovalsRequest,

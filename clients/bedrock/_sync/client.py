@@ -19,7 +19,7 @@ from bedrock._sync.run import ask
 from bedrock._sync.sending import fitting
 from bedrock._sync.transport import Transport
 from bedrock.answers import Answer, OnApproval, decider
-from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, ServerInfo, Tool
+from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Quota, ServerInfo, Tool
 from bedrock.conversations import (
     Budget,
     ClientTool,
@@ -372,6 +372,11 @@ class Client(Closing):
         """Return the version of the server, what its sandbox can do, and its limits."""
         response = self.call(self.catalog_stub.GetServerInfo, v1.GetServerInfoRequest(), timeout)
         return ServerInfo.from_proto(response)
+
+    def quotas(self, *, timeout: float | None = None) -> list[Quota]:
+        """Return the quotas of this client's principal and what is used of each; to an operator those of all."""
+        response = self.call(self.catalog_stub.GetQuotas, v1.GetQuotasRequest(), timeout)
+        return [Quota.from_proto(quota) for quota in response.quotas]
 
     def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""

@@ -31,6 +31,7 @@ OURS = {
     "models": "bedrock.cli.commands.inspect:models",
     "tools": "bedrock.cli.commands.inspect:tools",
     "mcp": "bedrock.cli.commands.mcp_servers:mcp",
+    "quota": "bedrock.cli.commands.quota:quota",
     "approvals": "bedrock.cli.commands.inspect:approvals",
     "answer": "bedrock.cli.commands.answer:answer",
     "approve": "bedrock.cli.commands.manage:approve",

@@ -15,6 +15,7 @@ SUMMARIES = {
     "models": "List the models that conversations can use.",
     "tools": "List the tools that agents can call.",
     "mcp": "List the MCP servers, whether they work, and their tools.",
+    "quota": "List your quotas and what is used of them.",
     "approvals": "List the tool calls that wait for approval: of all conversations, or of one.",
     "approve": "Approve a tool call that waits for approval.",
     "deny": "Deny a tool call that waits for approval.",

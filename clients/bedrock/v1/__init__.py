@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from bedrock.v1.catalog_service_pb2 import (
     BrowseDirectoryRequest as BrowseDirectoryRequest,
     BrowseDirectoryResponse as BrowseDirectoryResponse,
+    GetQuotasRequest as GetQuotasRequest,
+    GetQuotasResponse as GetQuotasResponse,
     GetServerInfoRequest as GetServerInfoRequest,
     GetServerInfoResponse as GetServerInfoResponse,
     GetModelRequest as GetModelRequest,
@@ -29,6 +31,7 @@ from bedrock.v1.catalog_service_pb2 import (
     ListModelsResponse as ListModelsResponse,
     ListToolsRequest as ListToolsRequest,
     ListToolsResponse as ListToolsResponse,
+    Quota as Quota,
     Model as Model,
     Tool as Tool,
 )

@@ -66,6 +66,11 @@ class CatalogServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetServerInfoRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetServerInfoResponse.FromString,
                 _registered_method=True)
+        self.GetQuotas = channel.unary_unary(
+                '/bedrock.v1.CatalogService/GetQuotas',
+                request_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasResponse.FromString,
+                _registered_method=True)
 
 
 class CatalogServiceServicer(object):
@@ -129,6 +134,15 @@ class CatalogServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetQuotas(self, request, context):
+        """Tells the quotas of the caller's principal, and what is used of each. To an
+        operator it tells those of all principals, and of all together. It never counts
+        as a call of a quota.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CatalogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -161,6 +175,11 @@ def add_CatalogServiceServicer_to_server(servicer, server):
                     servicer.GetServerInfo,
                     request_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetServerInfoRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetServerInfoResponse.SerializeToString,
+            ),
+            'GetQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQuotas,
+                    request_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -327,6 +346,33 @@ class CatalogService(object):
             '/bedrock.v1.CatalogService/GetServerInfo',
             bedrock_dot_v1_dot_catalog__service__pb2.GetServerInfoRequest.SerializeToString,
             bedrock_dot_v1_dot_catalog__service__pb2.GetServerInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.CatalogService/GetQuotas',
+            bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasRequest.SerializeToString,
+            bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

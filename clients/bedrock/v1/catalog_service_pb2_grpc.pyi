@@ -64,6 +64,11 @@ class CatalogServiceStub:
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetServerInfoRequest, _catalog_service_pb2.GetServerInfoResponse]
     """Tells the version of the server, what its sandbox can do, and its limits."""
+    GetQuotas: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.GetQuotasRequest, _catalog_service_pb2.GetQuotasResponse]
+    """Tells the quotas of the caller's principal, and what is used of each. To an
+    operator it tells those of all principals, and of all together. It never counts
+    as a call of a quota.
+    """
 
 @_typing.type_check_only
 class CatalogServiceAsyncStub(CatalogServiceStub):
@@ -101,6 +106,11 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetServerInfoRequest, _catalog_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """Tells the version of the server, what its sandbox can do, and its limits."""
+    GetQuotas: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.GetQuotasRequest, _catalog_service_pb2.GetQuotasResponse]  # type: ignore[assignment]
+    """Tells the quotas of the caller's principal, and what is used of each. To an
+    operator it tells those of all principals, and of all together. It never counts
+    as a call of a quota.
+    """
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     """Tells clients what this server offers. Nothing here changes anything, and
@@ -171,5 +181,16 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_service_pb2.GetServerInfoResponse, _abc.Awaitable[_catalog_service_pb2.GetServerInfoResponse]]:
         """Tells the version of the server, what its sandbox can do, and its limits."""
+
+    @_abc_1.abstractmethod
+    def GetQuotas(
+        self,
+        request: _catalog_service_pb2.GetQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_service_pb2.GetQuotasResponse, _abc.Awaitable[_catalog_service_pb2.GetQuotasResponse]]:
+        """Tells the quotas of the caller's principal, and what is used of each. To an
+        operator it tells those of all principals, and of all together. It never counts
+        as a call of a quota.
+        """
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -288,6 +288,7 @@ class FakeBedrock:
         self.metadata: list[dict[str, str | bytes]] = []
         self.deleted = False
         self.unreadable: list[str] = []
+        self.quotas: list[v1.Quota] = []
         self.info = v1.GetServerInfoResponse(
             version="0.1.0", default_model="models/demo", default_mode=v1.MODE_RESTRICTED
         )
@@ -792,6 +793,9 @@ class FakeBedrock:
         entry = v1.BrowseDirectoryResponse.Entry(name=f"file{request.page_token}")
         token = "" if request.page_token else "2"
         return v1.BrowseDirectoryResponse(path=request.path or "/root", entries=[entry], next_page_token=token)
+
+    def GetQuotas(self, request: v1.GetQuotasRequest) -> v1.GetQuotasResponse:
+        return v1.GetQuotasResponse(quotas=self.quotas)
 
     def GetServerInfo(self, request: v1.GetServerInfoRequest) -> v1.GetServerInfoResponse:
         return self.info

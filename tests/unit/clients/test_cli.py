@@ -21,6 +21,7 @@ from bedrock.cli.command_summaries import SUMMARIES
 from bedrock.cli.commands import doctor
 from bedrock.errors import Unavailable
 from click.testing import CliRunner, Result
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from tests.unit.clients.fake_server import (
     NAME,
@@ -479,6 +480,19 @@ def test_models_and_tools_are_listed(program: Program, fake: FakeBedrock) -> Non
     assert json.loads(program("models", "big", "--output", "json").stdout)["name"] == "models/big"
     fake.refuse("GetModel", Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "models/bigg"))
     assert "there is no model “bigg”" in program("models", "bigg").stderr
+
+
+def test_quotas_are_listed_with_what_is_used(program: Program, fake: FakeBedrock) -> None:
+    assert program("quota").stdout == ""
+    midnight = Timestamp(seconds=1_767_225_600)
+    fake.quotas += [
+        v1.Quota(quota="cost_per_day", limit=12_500_000, used=900_000, reset_time=midnight),
+        v1.Quota(principal="ada", quota="concurrent_runs", limit=2_000, used=7),
+    ]
+    cost, runs = (line.split("\t") for line in program("quota").stdout.splitlines())
+    assert cost == ["cost_per_day", "server", "$0.90", "$12.50", "2026-01-01 00:00 UTC"]
+    assert runs == ["concurrent_runs", "ada", "7", "2,000", ""]
+    assert json.loads(program("quota", "--output", "json").stdout)[1]["used"] == "7"
 
 
 def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:

@@ -62,7 +62,7 @@ ENVELOPES = {
     "AnswerQuestionResponse",
     *(
         f"Get{what}Response"
-        for what in "Model Tool Message RequestCycle Approval Attachment ApprovalRule Question".split()
+        for what in "Model Tool Quotas Message RequestCycle Approval Attachment ApprovalRule Question".split()
     ),
     *(
         f"List{what}Response"
