@@ -1,4 +1,7 @@
-"""Read the store from the event loop: on a thread of a small pool, never on the loop itself."""
+"""Read the store from the event loop: on a thread of a small pool, never on the loop itself.
+
+Principals take turns: one with a thousand reads waiting delays another's by one read for each thread.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from actors.runtime.quotas.fair_slots import FairSlots
+from server.auth.authentication import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +26,7 @@ class ReadPool:
     """Runs blocking reads. Called on the event loop; closed once, after the server has stopped."""
 
     def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:
+        self._slots = FairSlots(threads)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._start_all(threads)
 
@@ -36,8 +43,44 @@ class ReadPool:
 
     async def __call__(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `read` on a thread of the pool and wait for it without blocking the loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: read(*args, **kwargs))
+        who = caller.get(None)
+        principal = who.principal if who is not None else ""
+        await self._turn(principal)
+        running = asyncio.get_running_loop().run_in_executor(self._pool, lambda: read(*args, **kwargs))
+        running.add_done_callback(lambda _: self._slots.release(principal))
+        try:
+            return await asyncio.shield(running)  # a read whose caller has gone keeps its thread, and so its slot
+        except asyncio.CancelledError:
+            running.add_done_callback(_ignore)
+            raise
+
+    async def _turn(self, principal: str) -> None:
+        """Take a slot, when it is this principal's turn."""
+        turn = asyncio.get_running_loop().create_future()
+        place = self._slots.acquire(principal, lambda: _take(turn))
+        if turn.done():
+            return
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not self._slots.withdraw(place) and not turn.cancelled():
+                self._slots.release(principal)
+            raise
 
     def close(self) -> None:
         """Wait for the running reads and end the threads."""
         self._pool.shutdown(cancel_futures=True)
+
+
+def _take(turn: asyncio.Future[None]) -> bool:
+    """Let a read begin; return False if its caller has gone."""
+    if turn.cancelled():
+        return False
+    turn.set_result(None)
+    return True
+
+
+def _ignore(running: asyncio.Future[T]) -> None:
+    """Take the outcome of a read that nobody waits for, which asyncio would log otherwise."""
+    if not running.cancelled():
+        running.exception()

@@ -29,6 +29,7 @@ PARTS = (
     "fan_out",
     "cancel",
     "flood",
+    "fairness",
     "watchers",
     "parked",
     "memory",

@@ -94,6 +94,11 @@ GOALS = (
         most=20,
         unit=" ms",
     ),
+    Goal(
+        "first text beside 1,000 runs of another principal, times alone",
+        of("fairness: first text, beside 1,000 runs of another", "ratio"),
+        most=2,
+    ),
     Goal("live events a second to 100 watchers", of("fan-out: live, 100 watchers"), least=90_000),
     Goal("a change → 100 watchers, p99", of("fan-out: paced, change → watcher", "p99"), most=8, unit=" ms"),
     Goal("abort of a model request, p99 of the slowest phase", _aborts("p99"), most=3, unit=" ms"),

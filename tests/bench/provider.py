@@ -108,6 +108,8 @@ class Provider:
 
     pause: float = 0.0
     """Seconds between pieces of text."""
+    first: float = 0.0
+    """Seconds before the first piece of an answer."""
     whole: bool = False
     """Each answer in one piece, so that nothing depends on when its parts arrive."""
     plain: bool = False
@@ -123,6 +125,8 @@ class Provider:
                     writer.write(NO_LIST)
                     continue
                 self.asked += 1
+                if self.first:
+                    await asyncio.sleep(self.first)
                 for piece in self._pieces(events_for(body)):
                     if writer.is_closing():
                         break
@@ -158,11 +162,12 @@ async def main() -> None:
     """Serve until standard input closes; the port is the first line printed."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--pause", type=float, default=0.0, help="seconds between pieces of text")
+    arguments.add_argument("--first", type=float, default=0.0, help="seconds before the first piece of an answer")
     arguments.add_argument("--whole", action="store_true", help="each answer in one piece")
     arguments.add_argument("--plain", action="store_true", help="bodies of a known length, not chunks")
     arguments.add_argument("--flood", type=int, default=0, help="pieces of text a second, in answers without an end")
     given = arguments.parse_args()
-    serving = Provider(given.pause, whole=given.whole, plain=given.plain)
+    serving = Provider(given.pause, given.first, whole=given.whole, plain=given.plain)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await (drown(reader, writer, given.flood) if given.flood else serving.answer(reader, writer))

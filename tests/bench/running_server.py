@@ -38,9 +38,10 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def provider(pause: float = 0.0, flood: int = 0, *, plain: bool = False) -> Iterator[str]:
+def provider(pause: float = 0.0, flood: int = 0, *, first: float = 0.0, plain: bool = False) -> Iterator[str]:
     """A model provider; yields its base URL. `flood`: its answers have no end, and so many pieces a second."""
     command = [sys.executable, "-m", "tests.bench.provider", "--pause", str(pause), "--flood", str(flood)]
+    command += ["--first", str(first)]
     command += ["--plain"] if plain else []
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
