@@ -152,7 +152,7 @@ class CatalogService(v1.CatalogServiceServicer):
         who = caller.get()
         every = who.role is Role.OPERATOR
         principals = (TOGETHER, *self._quotas.known_principals()) if every else (who.principal,)
-        uses = [use for principal in principals for use in self._quotas.uses(principal)]
+        uses = await self._reads(lambda: [use for whose in principals for use in self._quotas.uses(whose)])
         return v1.GetQuotasResponse(quotas=map(_quota, uses))
 
 

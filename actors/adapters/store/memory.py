@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from actors.adapters.store.audit_rows import logged_entry
@@ -338,6 +339,15 @@ class MemoryStore:
         with self._lock:
             self._check_open()
             return tuple(each for each in self._spent.values() if each.day >= since)
+
+    def stored_bytes(self, principal: str) -> int:
+        """Return the bytes of a principal's messages and attachments, "": of all; see ports.Store."""
+        return sum(
+            sum(len(msgspec.json.encode(message.content)) for message in kept.messages)
+            + sum(len(attachment.data) for attachment in kept.attachments.values())
+            for kept in self._read().values()
+            if principal in ("", kept.record.principal)
+        )
 
     # --- lifetime ---------------------------------------------------------------------------------------------
 

@@ -156,8 +156,8 @@ class CommandDispatch:
         if origin is not None:
             audit = AuditEntry(self._pipeline.now(), Outcome.ACCEPTED, origin, conversation=conversation_id)
         services.store.delete(conversation_id, audit)
-        services.quotas.end_run(conversation_id)
         last = self._pipeline.loaded.record if self._pipeline.loaded else None
+        services.quotas.deleted(conversation_id, last.principal if last else "")
         self._pipeline.loaded = None
         services.faults.hit("delete.after")
         for deleted in (conversation_id, *children):

@@ -36,6 +36,7 @@ def create(pipeline: ConversationPipeline, request: CreatingCommand) -> Conversa
         known = known_create(services.store, request)
         if known is not None:
             return created_by(services.store, known)
+        services.quotas.check_stored(request.principal)
         record, commit = _first_commit(pipeline, request)
         if pipeline.origin is not None:
             first, *others = commit.log

@@ -91,6 +91,10 @@ class ConversationReader(Protocol):
         """Return what each principal spent on each day from the day `since` on, counted from the epoch; in no order."""
         ...
 
+    def stored_bytes(self, principal: str) -> int:
+        """Return the bytes of a principal's messages and attachments; "": of the whole database. May take seconds."""
+        ...
+
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
         """Return the accepted command of this principal that created a conversation, or None."""
         ...

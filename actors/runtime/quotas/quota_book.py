@@ -16,10 +16,12 @@ from actors.ports.records import Spending, day_of
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.fair_slots import FairSlots
 from actors.runtime.quotas.quota_limits import COSTS, SPENDING, Quota, QuotaSettings
+from actors.runtime.quotas.stored_bytes import SECONDS as MEASURED_SECONDS
+from actors.runtime.quotas.stored_bytes import StoredBytes
 from actors.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     from actors.ports import Clock
 
@@ -44,7 +46,7 @@ class QuotaUse(Struct, frozen=True):
 
 
 class QuotaBook:
-    """Counts what each principal uses. Any thread; nothing here blocks.
+    """Counts what each principal uses. Any thread; what may block says so.
 
     Runs, requests, streams and calls are counted in this process, because none of them outlives it. What was spent is
     stored, in the commit of the answer that it was spent for.
@@ -56,8 +58,10 @@ class QuotaBook:
         clock: Clock,
         spendings: Iterable[Spending] = (),
         telemetry: Telemetry | None = None,
+        *,
+        stored_bytes: Callable[[str], int] = lambda _principal: 0,
     ) -> None:
-        """Begin with what was spent in this month, day by day."""
+        """Begin with what was spent in this month, day by day. `stored_bytes`: see ports.Store; it may block."""
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
@@ -69,7 +73,7 @@ class QuotaBook:
         self._calls: dict[str, _Bucket] = {}
         self._spent: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Tokens and costs, by principal, then by quota and period."""
-        self._limits_runs = settings.limits(Quota.CONCURRENT_RUNS, *SPENDING)
+        self._limits_runs = settings.limits(Quota.CONCURRENT_RUNS, Quota.STORED_BYTES, *SPENDING)
         self._limits_calls = settings.limits(Quota.CALLS_PER_SECOND)
         self._limits_streams = settings.limits(Quota.STREAMS)
         self.counts_spending = settings.limits(*SPENDING)
@@ -79,6 +83,7 @@ class QuotaBook:
             lambda principal: settings.of(principal).get(Quota.CONCURRENT_MODEL_REQUESTS, 0),
         )
         """The slots for model requests of runs."""
+        self._stored = StoredBytes(stored_bytes, clock)
         for spending in spendings:
             self._add(spending)
 
@@ -87,10 +92,12 @@ class QuotaBook:
     def begin_run(self, principal: str, conversation_id: str) -> bool:
         """Count a run before it is committed; return whether `end_run` must undo this if that fails.
 
-        Raises QuotaExceededError: there are as many runs as there may be, or nothing is left to spend.
+        Raises QuotaExceededError: there are as many runs as there may be, or nothing is left to spend or to store.
+        Raises StoreError.
         """
         if not self._limits_runs:
             return False
+        self.check_stored(principal)
         with self._lock:
             if conversation_id in self._runs:
                 return False
@@ -106,6 +113,22 @@ class QuotaBook:
         with self._lock:
             if (principal := self._runs.pop(conversation_id, None)) is not None:
                 _subtract(self._running, principal)
+
+    # --- storage ----------------------------------------------------------------------------------------------
+
+    def check_stored(self, principal: str) -> None:
+        """Check that something may be stored. May block; raises QuotaExceededError or StoreError."""
+        for whose in (principal, TOGETHER):
+            limit = self._settings.of(whose).get(Quota.STORED_BYTES, 0)
+            if limit and (used := self._stored.of(whose)) >= limit:
+                retry_ms = int(MEASURED_SECONDS * MILLISECONDS)
+                raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms))
+
+    def deleted(self, conversation_id: str, principal: str) -> None:
+        """Count the end of a conversation."""
+        self.end_run(conversation_id)
+        for whose in (principal, TOGETHER):
+            self._stored.forget(whose)
 
     # --- spending ---------------------------------------------------------------------------------------------
 
@@ -163,14 +186,19 @@ class QuotaBook:
     # --- reports ----------------------------------------------------------------------------------------------
 
     def uses(self, principal: str) -> tuple[QuotaUse, ...]:
-        """Return the quotas of a principal, "" for all together, and what is used of each, in the order of `Quota`."""
+        """Return the quotas of a principal, "" for all together, and what is used of each, in the order of `Quota`.
+
+        May block. Raises StoreError.
+        """
         now = self._clock.now_ms()
         limits = self._settings.of(principal)
+        stored = self._stored.of(principal) if Quota.STORED_BYTES in limits else 0
         with self._lock:
             return tuple(
-                QuotaUse(principal, quota, limits[quota], self._used(quota, principal, now), _resets_at(quota, now))
+                QuotaUse(principal, quota, limits[quota], used, _resets_at(quota, now))
                 for quota in Quota
                 if quota in limits
+                for used in [stored if quota is Quota.STORED_BYTES else self._used(quota, principal, now)]
             )
 
     def known_principals(self) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ class Quota(StrEnum):
     """Open streams, and calls that wait."""
     CALLS_PER_SECOND = "calls_per_second"
     """Calls a second; twice as many at once after a quiet second."""
+    STORED_BYTES = "stored_bytes"
+    """Bytes of stored messages and images; of all together the bytes of the database."""
     TOKENS_PER_DAY = "tokens_per_day"
     """Tokens of input and output from midnight to midnight, UTC."""
     TOKENS_PER_MONTH = "tokens_per_month"

@@ -849,13 +849,14 @@ class Quota(_message.Message):
     """The principal. Empty for all principals together."""
     quota: _builtins.str
     """Its name, as the operator's settings have it: `concurrent_runs`,
-    `concurrent_model_requests`, `streams`, `calls_per_second`, `tokens_per_day`,
-    `tokens_per_month`, `cost_per_day` or `cost_per_month`. Others may be added.
+    `concurrent_model_requests`, `streams`, `calls_per_second`, `stored_bytes`,
+    `tokens_per_day`, `tokens_per_month`, `cost_per_day` or `cost_per_month`. Others
+    may be added.
     """
     limit: _builtins.int
     """How much may be used. Costs are in millionths of a dollar. Zero for no limit."""
     used: _builtins.int
-    """How much is used."""
+    """How much is used. Stored bytes are measured now and then."""
     @_builtins.property
     def reset_time(self) -> _timestamp_pb2.Timestamp:
         """When it is counted anew. Unset if it becomes free by what ends."""

@@ -12,7 +12,12 @@ from actors.core.content import SystemKind, ToolUse, Usage
 from actors.core.errors import QuotaExceededError
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
-from actors.messages.commands import CreateConversationCommand, DeleteConversationCommand, SendMessageCommand
+from actors.messages.commands import (
+    CreateConversationCommand,
+    DeleteConversationCommand,
+    ForkConversationCommand,
+    SendMessageCommand,
+)
 from actors.ports import Spending, ToolOutput, day_of
 from actors.runtime.quotas.quota_book import QuotaBook
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
@@ -146,6 +151,29 @@ def test_a_run_that_spends_the_rest_ends_at_the_next_request_and_none_begins(lim
     Talk(more, idle.id).send("go")
     (spending,) = store.spendings(0)
     assert spending == Spending("tester", day_of(talk.record.updated_at), 100, 5)
+
+
+def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: Callable[..., World]) -> None:
+    store = MemoryStore()
+    settings = QuotaSettings(each={Quota.STORED_BYTES: 100})
+    book = QuotaBook(settings, SystemClock(), stored_bytes=store.stored_bytes)
+    world = make_world(store, quotas=book)
+    talk = world.create()
+    talk.send("x" * 100)
+    talk.send("y", delivery="follow_up")
+    talk.exchange().say("done")
+    talk.exchange().say("done, too")
+    talk.rest(Idle)
+    book.deleted("another", "tester")
+    assert refused(talk).quota == "stored_bytes"
+    for command in (
+        CreateConversationCommand("tester", "/tmp"),
+        ForkConversationCommand("tester", talk.id),
+    ):
+        with pytest.raises(QuotaExceededError):
+            world.supervisor.create(command).result(PATIENCE)
+    talk.ask(DeleteConversationCommand())
+    world.create()
 
 
 def test_what_sub_agents_spend_is_counted_once_and_they_are_no_runs(limited: Callable[..., World]) -> None:

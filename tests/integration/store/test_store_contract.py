@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -795,6 +796,19 @@ def test_what_principals_spend_is_summed_by_day_and_outlives_the_conversation(
         Spending("bob", 8, 3, 0),
     ]
     assert store.spendings(8) == (Spending("bob", 8, 3, 0),)
+
+
+def test_stored_bytes_are_those_of_the_messages_and_attachments_of_a_principal(
+    store: Store, grown: CommitBuilder
+) -> None:
+    size = sum(len(msgspec.json.encode(message.content)) for message in store.messages(grown.id, limit=100))
+    assert size > 0
+    assert (store.stored_bytes("local"), store.stored_bytes("other")) == (size, 0)
+    store.put_attachment(grown.id, Attachment("sha256-1", "image/png", b"bytes", 1, 1))
+    assert store.stored_bytes("local") == size + 5
+    assert store.stored_bytes("") >= size + 5
+    store.delete(grown.id)
+    assert store.stored_bytes("local") == 0
 
 
 def test_a_fork_begins_after_a_revision_of_its_origin(store: Store, grown: CommitBuilder) -> None:

@@ -139,6 +139,40 @@ def test_a_month_goes_on_when_a_day_ends(clock: SetClock) -> None:
     assert first_day_of_month(NOON) == day_of(NOON) - 30
 
 
+# --- storage ------------------------------------------------------------------------------------------------------
+
+
+def test_stored_bytes_are_measured_now_and_then_and_after_a_deletion(clock: SetClock) -> None:
+    measured = []
+
+    def measure(principal: str) -> int:
+        measured.append(principal)
+        clock.seconds += cost
+        return stored[principal]
+
+    stored, cost = {"ada": 10, "": 50}, 0.0
+    settings = QuotaSettings({Quota.STORED_BYTES: 100}, {Quota.STORED_BYTES: 10})
+    book = QuotaBook(settings, clock, stored_bytes=measure)
+    refused = refusal(lambda: book.check_stored("ada"))
+    assert (refused.quota, refused.used, refused.retry_ms) == ("stored_bytes", 10, 10_000)
+    stored["ada"] = 9
+    refusal(lambda: book.begin_run("ada", "a1"))
+    assert measured == ["ada"]
+    book.deleted("c", "ada")
+    assert book.begin_run("ada", "a1")
+    assert measured == ["ada", "ada", ""]
+    stored |= {"ada": 11, "": 100}
+    book.check_stored("ada")
+    clock.seconds, cost = 10.0, 1.0
+    refusal(lambda: book.check_stored("ada"))
+    clock.seconds = 109.0
+    assert book.uses("ada")[0].used == 11
+    assert measured == ["ada", "ada", "", "ada"], "a measurement that takes a second counts for a hundred"
+    stored["ada"] = 0
+    clock.seconds = 110.0
+    assert refusal(lambda: book.check_stored("ada")).principal == ""
+
+
 # --- calls --------------------------------------------------------------------------------------------------------
 
 

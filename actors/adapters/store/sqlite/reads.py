@@ -58,6 +58,12 @@ SELECT {RECORDS}, text, profile FROM conversations
 LEFT JOIN prompts ON prompts.conversation_id = id LEFT JOIN profiles ON profiles.conversation_id = id
 WHERE id = ? AND {schema.NOT_DELETED}
 """  # noqa: S608
+_STORED_BYTES = f"""
+WITH owned AS (SELECT id FROM conversations WHERE principal = :principal AND {schema.NOT_DELETED})
+SELECT
+(SELECT coalesce(sum(octet_length(content)), 0) FROM messages WHERE conversation_id IN owned)
++ (SELECT coalesce(sum(octet_length(data)), 0) FROM attachments WHERE conversation_id IN owned)
+"""  # noqa: S608
 _EVENTS = """
 SELECT first_revision, at, notifications FROM log
 WHERE conversation_id = :id AND count > 0 AND first_revision >= coalesce(
@@ -325,6 +331,18 @@ class StoreReads:
             others = connection.execute(unlogged, {**values, "limit": limit})
             entries += (audit_rows.entry_of(number, tuple(row)) for number, *row in others)
         return tuple(sorted(entries, key=lambda entry: entry.place)[:limit])
+
+    @read_again
+    def stored_bytes(self, principal: str) -> int:
+        """Return the bytes of a principal's messages and attachments, "": of the database; see ports.Store."""
+        with self._reading() as connection:
+            if principal:
+                return int(connection.execute(_STORED_BYTES, {"principal": principal}).fetchone()[0])
+            pages, free, size = (
+                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+            return (pages - free) * size
 
     def _visible(self, conversation_id: str) -> str:
         """Return the id; "" for a deleted conversation, so that queries find nothing."""
