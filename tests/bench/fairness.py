@@ -39,7 +39,8 @@ roots = ["{folder}"]
 
 def token(config: Path, data: Path) -> str:
     """Return a token of the principal with all the runs."""
-    command = [sys.executable, "-m", "bedrock.cli", "token", "create", "crowd", "--config", config, "--data-dir", data]
+    command = [sys.executable, "-m", "bedrock.cli", "token", "create", "crowd"]
+    command += ["--config", str(config), "--data-dir", str(data)]
     done = subprocess.run(command, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
@@ -89,8 +90,9 @@ def run(report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix="bedrock-bench-") as folder, provider(0.02, first=FIRST) as url:
         config, data = Path(folder, "config.toml"), Path(folder, "data")
         config.write_text(SETTINGS.format(folder=folder))
-        settings = {"BEDROCK_CONFIG": str(config), "BEDROCK_TITLES": "false", "BEDROCK_DRAIN_SECONDS": "0"}
-        with running_server(url, data, **settings) as running:
+        with running_server(
+            url, data, BEDROCK_CONFIG=str(config), BEDROCK_TITLES="false", BEDROCK_DRAIN_SECONDS="0"
+        ) as running:
             alone, beside = on_loop(measured(running, token(config, data), folder))
     for what, before, after in zip(("first text", "cancel → idle seen"), alone, beside, strict=True):
         report.add(f"fairness: {what}, alone", "ms", **spread(before))

@@ -9,7 +9,7 @@ import pytest
 
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import SystemKind, ToolUse, Usage
-from actors.core.errors import QuotaExceededError
+from actors.core.errors import QuotaExceededError, Reason, Rejected
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Idle, LlmRequesting, ToolExecuting
 from actors.messages.commands import (
@@ -22,7 +22,7 @@ from actors.ports import Spending, ToolOutput, day_of
 from actors.runtime.quotas.quota_book import QuotaBook
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
 from actors.runtime.system_clock import SystemClock
-from tests.integration.actors.conftest import PATIENCE, Talk, World
+from tests.integration.actors.conftest import PATIENCE, ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 
 if TYPE_CHECKING:
@@ -90,6 +90,24 @@ def test_a_run_is_free_again_when_it_is_cancelled_deleted_or_refused_by_the_stor
     second.ask(DeleteConversationCommand(force=True))
     first.send("go")
     first.cancel()
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_run_whose_commit_is_reported_as_failed_keeps_no_place(
+    make_world: Callable[..., World], written: bool
+) -> None:
+    store = ShakyStore(MemoryStore())
+    book = QuotaBook(QuotaSettings(each={Quota.CONCURRENT_RUNS: 1}), SystemClock())
+    world = make_world(store, quotas=book)
+    first, second = world.create(), world.create()
+    store.lies, store.down = int(written), not written
+    with pytest.raises(Rejected) as caught:
+        first.send("go")
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+    store.down = False
+    first.rest(Idle)
+    second.send("go")
+    assert refused(first).used == 1
 
 
 def test_a_request_waits_for_its_turn_and_a_cancel_takes_it_out_of_the_queue(limited: Callable[..., World]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server.auth.authentication import Caller, caller
-from server.auth.principals import Role
+from server.auth.authentication import caller
+from server.auth.principals import Caller, Role
 from server.queries.read_pool import ReadPool
 
 if TYPE_CHECKING:
