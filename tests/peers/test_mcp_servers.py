@@ -12,7 +12,7 @@ import pytest
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, calls, says
-from tests.e2e.patience import PATIENCE, eventually
+from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import Servers, clean_environment, provider
 from tests.peers import installed
 
@@ -114,6 +114,23 @@ def test_text_numbers_images_and_progress_of_everything(
     assert "'type': 'image'" in image
     assert "temperature" in structured
     assert "completed" in long
+
+
+def test_everything_asks_a_person_with_all_that_a_form_can_have(
+    reference: Client, fake_provider: FakeProvider, tmp_path: Path
+) -> None:
+    part = fake_provider.part(calls(("mcp__everything__trigger-elicitation-request", {})), says("Done."))
+    chat = Chat(reference, part, tmp_path, mode="unrestricted")
+    run = chat.send("Ask me.")
+    asked = within(lambda: next(event.question for event in run if event.question))
+    assert asked.requested_schema is not None
+    fields = asked.requested_schema["properties"].values()
+    assert {field["type"] for field in fields} == {"string", "boolean", "integer", "number", "array"}
+    chat.conversation.answer_question(asked, {"name": "Ann", "check": True, "integer": 7})
+    assert within(run.answer) == "Done."
+    assert "Ann" in str(part.exchanges[1].results)
+    chat.assert_valid()
+    chat.conversation.delete()
 
 
 def test_the_state_of_a_repository(reference: Client, fake_provider: FakeProvider, tmp_path: Path) -> None:

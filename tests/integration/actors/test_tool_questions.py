@@ -184,12 +184,12 @@ def test_a_cancel_and_a_narrower_mode_withdraw(make_world: Callable[..., World])
     for stop in ("cancel", "mode"):
         talk, tool = running(world, mode=Mode.UNRESTRICTED)
         waiting = ask(talk, tool)
-        tool.reap.set()
         if stop == "cancel":
             talk.cancel()
         else:
             assert talk.ask(SetModeCommand(Mode.RESTRICTED, stop_running=True)).stopped_calls == ("t1",)
-        assert waiting.result(PATIENCE).status is WITHDRAWN
+        assert waiting.result(PATIENCE).status is WITHDRAWN, "before the tool has ended, which may wait for it"
+        tool.reap.set()
         assert statuses(talk) == [(1, PENDING), (1, WITHDRAWN)]
         with refused("withdrawn"):
             answer(talk)
