@@ -496,6 +496,7 @@ async def _serve(
         engine_version=wired.engine_version,
         reflection=config.reflection,
         behind_proxy=config.behind_proxy,
+        reachable=config.reachable,
     )
     looking = [
         asyncio.create_task(_measure_loop(wired.services.telemetry)),

@@ -202,6 +202,11 @@ class Config:
         return bool(reached) and all(each.insecure_behind_proxy for each in reached)
 
     @property
+    def reachable(self) -> bool:
+        """Whether some address is meant for callers in a network, among whom are strangers."""
+        return any(each.certificate or each.insecure_behind_proxy or not each.where.local for each in self.listeners)
+
+    @property
     def tls(self) -> bool:
         """Whether the address of `listen` uses TLS."""
         return self.tls_certificate is not None

@@ -66,11 +66,14 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
     ("grpc.server_max_unrequested_time_in_server", 120),  # seconds; longer than any client waits for a response
-    # Streams that are reset at once count until they have been looked at, so this bounds what a flood of them takes.
-    ("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),
     ("grpc.server_handshake_timeout_ms", 10_000),  # of TLS and of the first frame: ends connections that say nothing
     ("grpc.max_connection_idle_ms", 60_000),  # without a call; clients connect again by themselves
 )
+FOR_STRANGERS = (("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTION),)
+"""Calls that are reset at once count until they have been looked at, so this bounds what a flood of them takes. It also
+refuses some of a burst of good calls on one connection: they have not begun, and may be made again."""
+FOR_FRIENDS = (("grpc.http.overload_protection", 0),)
+"""Answers a burst of any size whole."""
 CONNECTIONS_SHARE = 2
 """Connections of an address may take one in so many of the files that this process may have open."""
 
@@ -93,8 +96,9 @@ class GrpcServer:
         engine_version: str = "",
         reflection: bool = False,
         behind_proxy: bool = False,
+        reachable: bool = False,
     ) -> None:
-        """`behind_proxy`: a proxy says in `x-forwarded-for` who calls."""
+        """`behind_proxy`: a proxy says in `x-forwarded-for` who calls. `reachable`: by strangers in a network."""
         watching = watching or WatchSettings()
         conversion = conversion_context(services)
         self._reads = ReadPool()
@@ -118,7 +122,8 @@ class GrpcServer:
             authentication, services.telemetry, services.quotas, self._refusals, behind_proxy=behind_proxy
         )
         connections = ("grpc.max_allowed_incoming_connections", max_connections())
-        self._server = grpc.aio.server(interceptors=[interceptor], options=(*OPTIONS, connections))
+        options = (*OPTIONS, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
+        self._server = grpc.aio.server(interceptors=[interceptor], options=options)
         service = ConversationService(
             conversations=conversations,
             resolver=NameResolver(services.store, self._reads),

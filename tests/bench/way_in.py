@@ -36,7 +36,7 @@ def run(report: Report) -> None:
 def _storm(report: Report, name: str, *, behind: bool) -> None:
     with ExitStack() as opened:
         running = opened.enter_context(
-            running_server(open_files=OPEN_FILES, BEDROCK_INSECURE_BEHIND_PROXY=str(behind).lower())
+            running_server(open_files=OPEN_FILES, BEDROCK_INSECURE_BEHIND_PROXY="true")  # as one that networks reach
         )
         address, certificate = running.address, None
         if behind:

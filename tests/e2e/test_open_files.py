@@ -33,7 +33,7 @@ GROWTH_MIB = 100
 @pytest.fixture(scope="module")
 def server(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     servers = Servers()
-    options = {**provider(fake_provider.url), "BEDROCK_TITLES": "false"}
+    options = {**provider(fake_provider.url), "BEDROCK_TITLES": "false", "BEDROCK_INSECURE_BEHIND_PROXY": "true"}
     yield servers(tmp_path_factory.mktemp("server"), open_files=f"-n {LIMIT}", **options)
     servers.close()
 

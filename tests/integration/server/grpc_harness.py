@@ -119,8 +119,11 @@ class Tools(NothingKept):
 class GrpcHarness:
     """A running server and a channel to it. Made and closed on the test's thread."""
 
-    def __init__(self, loop: Loop, *, store: Store | None = None, tier: str = "A", **watching: Any) -> None:
+    def __init__(
+        self, loop: Loop, *, store: Store | None = None, tier: str = "A", reachable: bool = False, **watching: Any
+    ) -> None:
         self._loop = loop
+        self._reachable = reachable
         self.conversations = Conversations()
         self.hub = EventHub()
         self.services = in_memory(
@@ -141,6 +144,7 @@ class GrpcHarness:
             watching=watching,
             engine_version="3",
             reflection=True,
+            reachable=self._reachable,
         )
         where = endpoint.listen(Listen("127.0.0.1", 0))
         await endpoint.start()

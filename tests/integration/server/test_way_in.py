@@ -72,6 +72,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(
     refusal = Refusal(_refused(harness, method, never(), metadata=AUTHORIZED))
     assert (refusal.code, refusal.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
     assert refusal.text == "the request did not arrive within 0.05 seconds; nothing was changed"
+    monkeypatch.undo()
     assert harness.catalog.ListModels(v1.ListModelsRequest(), metadata=AUTHORIZED, timeout=SECONDS)
 
 
@@ -85,6 +86,7 @@ def test_health_waits_for_no_request_either(
 ) -> None:
     monkeypatch.setattr(health, "REQUEST_SECONDS", 0.05)
     assert _refused(harness, HEALTH, never()).details() == LATE
+    monkeypatch.undo()
     assert _refused(harness, HEALTH, iter(())).code() is grpc.StatusCode.INVALID_ARGUMENT
     assert _refused(harness, HEALTH, iter([b"\xff"])).code() is grpc.StatusCode.INVALID_ARGUMENT
     unknown = iter([health_pb2.HealthCheckRequest(service="nobody").SerializeToString()])
@@ -162,8 +164,18 @@ def test_a_connection_that_calls_nothing_is_closed(
     monkeypatch.setattr(grpc_server, "OPTIONS", _soon("grpc.max_connection_idle_ms", 100))
     raw = Raw(open_harness().address)
     assert _closed(raw)
-    assert raw.setting(MAX_CONCURRENT_STREAMS) == limits.MAX_STREAMS_PER_CONNECTION
     assert any(each.kind == GOAWAY for each in raw.seen), "it is told, so that no call of a client is lost"
+    raw.close()
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_connection_carries_a_bounded_number_of_calls_where_strangers_are(
+    open_harness: Callable[..., GrpcHarness], monkeypatch: pytest.MonkeyPatch, reachable: bool
+) -> None:
+    monkeypatch.setattr(grpc_server, "OPTIONS", _soon("grpc.max_connection_idle_ms", 100))
+    raw = Raw(open_harness(reachable=reachable).address)
+    assert _closed(raw)
+    assert raw.setting(MAX_CONCURRENT_STREAMS) == (limits.MAX_STREAMS_PER_CONNECTION if reachable else None)
     raw.close()
 
 

@@ -123,6 +123,12 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(tmp_path: Pat
     assert of_file(tmp_path, f'{proxied}[[listen]]\naddress = "unix:/s"\n').behind_proxy
     assert not of_file(tmp_path, f'{proxied}[[listen]]\naddress = "127.0.0.1:2"\n').behind_proxy
     assert not config().behind_proxy
+    assert of_file(tmp_path, proxied).reachable
+    assert not config().reachable
+    assert not config(listen="none").reachable
+    assert config(listen="127.0.0.1:1", insecure_behind_proxy="yes").reachable
+    encrypted = '[[listen]]\naddress = "127.0.0.1:2"\ncertificate = "/c.pem"\nkey = "/k.pem"\n'
+    assert of_file(tmp_path, encrypted).reachable
     assert not config(listen="none").behind_proxy
 
 
