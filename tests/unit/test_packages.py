@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from typing import Any
 
 import pytest
 
+from tests.documents.containerfile import stages
 from tests.documents.pages import ROOT
 from tests.peers.install import CLIENTS
 
@@ -69,3 +71,17 @@ def test_what_is_installed_is_held_to_hashes_and_found_in_any_index(name: str) -
     lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
     wanted = re.compile(r"[\w.-]+(\[\w+\])?==\S+( ; .*)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?|    #.*")
     assert [line for line in lines if not wanted.fullmatch(line)] == []
+
+
+def test_the_container_runs_a_server_of_another_user_than_root_whose_health_is_asked() -> None:
+    build, run = stages()
+    assert build[0].text.removesuffix(" AS build") == run[0].text, "both have the same Python"
+    named = [word for step in build if step.name == "COPY" for word in step.text.split()[:-1]]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    last = {step.name: step.text for step in run}
+    assert last["USER"] not in {"0", "root"}
+    assert f"--uid {last['USER']} " in last["RUN"]
+    assert json.loads(last["ENTRYPOINT"]) == ["bedrock", "serve"]
+    program, flag, code = json.loads(last["HEALTHCHECK"].partition("CMD ")[2])
+    assert (program, flag) == ("python", "-c")
+    compile(code, "HEALTHCHECK", "exec")
