@@ -35,7 +35,7 @@ SUMMARIES = {
     "verify": "Check stored conversations and change nothing.",
     "replay": "Replay a log, and compare each step with what was stored.",
     "export": "Print everything about a conversation as lines of JSON.",
-    "audit": "Print who did what, as lines of JSON: accepted commands, decisions about tool calls, refused calls.",
+    "audit": "Print who did what, as lines of JSON.",
     "download": "Save the images of a conversation.",
     "doctor": "Check the server, the connection to it, and this machine.",
     "completion": "Print the completion script of a shell.",

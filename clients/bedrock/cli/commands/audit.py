@@ -154,9 +154,10 @@ def audit(
     outcome: AuditOutcome | None,
     follow: bool,
 ) -> None:
-    """Print who did what, as lines of JSON: accepted commands, decisions about tool calls, refused calls.
+    """Print who did what, as lines of JSON.
 
-    The oldest comes first. What conversations say is in no entry. Needs the token of an operator.
+    These are accepted commands, decisions about tool calls, and refused calls; the oldest comes first. What
+    conversations say is in no entry. Needs the token of an operator.
     """
     client = connect(ctx)
     seen: dict[str, datetime] = {}
