@@ -72,6 +72,8 @@ COMMANDS = [
     ("rename", NAME, "--title", "new"),
     ("archive", NAME),
     ("rm", NAME, "--force"),
+    ("quota",),
+    ("audit",),
     ("verify", "--all"),
     ("verify", NAME),
     ("replay", NAME, "--verbose"),
