@@ -18,6 +18,7 @@ from actors.maintenance.retention import DAY_MS, Housekeeper, Retention
 from actors.messages.commands import ArchiveConversationCommand, DeleteConversationCommand
 from actors.messages.refusals import EtagMismatchError
 from actors.ports import Attachment, Store, StoreDamagedError, StoreUnavailableError
+from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from actors.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
@@ -151,6 +152,21 @@ def test_by_default_everything_is_kept(home: World) -> None:
     talk.ask(ArchiveConversationCommand(archived=True))
     keeper(home, 9_999).sweep()
     assert (begins_at(home, talk), home.truth.load(talk.id) is None) == (1, False)
+
+
+def test_refused_calls_are_kept_for_their_time_and_up_to_their_number(
+    home: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SystemClock().now_ms()
+    home.store.put_audit([AuditEntry(now + at, Outcome.REFUSED, CommandOrigin("ann"), "ARCHIVED") for at in range(4)])
+    keeper(home, 89).sweep()
+    keeper(home, 9_999, audit_days=0).sweep()
+    assert len(home.store.audit(AuditFilter(), limit=9)) == 4
+    monkeypatch.setattr(housekeeping, "AUDIT_ENTRIES", 3)
+    keeper(home, 0).sweep()
+    assert len(home.store.audit(AuditFilter(), limit=9)) == 3
+    keeper(home, 91).sweep()
+    assert home.store.audit(AuditFilter(), limit=9) == ()
 
 
 def test_what_was_taken_out_of_the_archive_meanwhile_stays(world: World) -> None:
