@@ -538,6 +538,7 @@ TAMPERING = {
     "UPDATE log SET at = at + 1 WHERE step = 3": "step 3 is not what was written",
     "UPDATE log SET epoch = 7 WHERE step = 3": "step 3 is not what was written",
     "UPDATE log SET context = '{}' WHERE step = 3": "step 3 is not what was written",
+    "UPDATE log SET audit = '{}' WHERE step = 3": "step 3 is not what was written",
     "UPDATE log SET count = 1 WHERE step = 3": "step 3 counts 1 events but has others",
     "UPDATE log SET notifications = '[' WHERE step = 3": "cannot be read",
     "UPDATE log SET hash = prev_hash WHERE step = 6": "step 6 is not what was written",
