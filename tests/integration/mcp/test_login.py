@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from actors.adapters.mcp.login.redirect_listener import LoginError
 from actors.adapters.mcp.server_settings import Login, McpServer
-from actors.ports.mcp import McpLogin, McpState
+from actors.ports.mcp import McpLogin, McpLoginsError, McpState
 from server.auth.mcp_login_file import FILE, McpLoginFile
 from tests.e2e.patience import eventually
 from tests.integration.mcp.authorization import LoginServer, Ways, opened
@@ -272,6 +272,51 @@ def test_an_authorization_server_that_never_ends_its_answer_keeps_nobody_waiting
     eventually(lambda: made.status().state is McpState.FAILED, "the state")
     assert "its authorization server cannot be reached: TimeoutError" in made.status().error
     fake.ways.token_hangs.set()
+
+
+def test_while_renewed_tokens_cannot_be_stored_they_are_used_and_stored_in_the_end(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login, full, replaced = logged_in(fake), threading.Event(), stored.replace
+
+    def replace_unless_full(*change: Any) -> bool:
+        if full.is_set():
+            raise McpLoginsError("no space left on device")
+        return replaced(*change)
+
+    monkeypatch.setattr(stored, "replace", replace_unless_full)
+    full.set()
+    stored.put("t", replace(login, renew_at=1, expires_at=2))
+    made = hub(server_at(fake), logins=stored)
+    made.all.start()
+    assert made.call("add").text == "5"
+    stored.put("u", login)
+    fake.valid.clear()
+    assert made.call("add").text == "5"
+    assert fake.refreshed == 2
+    assert stored.read()["t"].access_token not in fake.valid
+    full.clear()
+    eventually(lambda: stored.read()["t"].access_token in fake.valid, "the new tokens in the file")
+    assert made.status().state is McpState.READY
+
+
+def test_tokens_that_a_logout_overtakes_are_made_invalid(
+    hub: Callable[..., Hub], fake: LoginServer, stored: McpLoginFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from actors.adapters.mcp.login import renewal
+
+    renewed = renewal.renewed
+
+    async def overtaken(login: McpLogin) -> McpLogin:
+        after = await renewed(login)
+        assert stored.replace("t", login, None)
+        return after
+
+    monkeypatch.setattr(renewal, "renewed", overtaken)
+    stored.put("t", replace(logged_in(fake), renew_at=1))
+    hub(server_at(fake), logins=stored).all.start()
+    eventually(lambda: fake.seen[-1][0] == "/revoke" and not fake.refresh, "the end of the new tokens")
+    assert stored.read() == {}
 
 
 def test_a_renewal_does_not_overwrite_a_newer_login_or_a_logout(fake: LoginServer, stored: McpLoginFile) -> None:

@@ -53,6 +53,9 @@ class KeptLogins:
         self._renewing: dict[str, asyncio.Future[None]] = {}
         self._failed: dict[str, tuple[float, str]] = {}
         """When renewing failed last, in monotonic seconds, and why."""
+        self._storing = asyncio.Lock()
+        self._unsaved: dict[str, McpLogin] = {}
+        """What is stored of logins whose renewal could not be stored: their tokens are spent."""
 
     async def watch(self) -> None:
         """Follow changes by other programs, and renew tokens before they expire, until it is cancelled."""
@@ -63,6 +66,9 @@ class KeptLogins:
                 due = login.renew_at if login.refresh_token else login.expires_at
                 if due and now >= due and self._may_try(name, AGAIN_SECONDS):
                     self._renew(name, login)
+            for name, spent in list(self._unsaved.items()):
+                async with self._storing:
+                    await self._store(name, spent, self._logins.get(name))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def token(self, name: str) -> str:
@@ -110,7 +116,11 @@ class KeptLogins:
             self._take(found, tell=not first)
 
     def _take(self, found: Mapping[str, McpLogin], *, tell: bool = True) -> None:
+        """Use these logins, but for those whose tokens are spent: the new ones stay, until they can be stored."""
         before = self._logins
+        self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}
+        kept = {name: login for name, login in before.items() if name in self._unsaved}
+        found = {name: login for name, login in found.items() if name not in self._unsaved} | kept
         self._logins = {name: login for name, login in found.items() if self._urls.get(name) == login.url}
         for name in self._urls:
             old, new = before.get(name), self._logins.get(name)
@@ -136,6 +146,7 @@ class KeptLogins:
             RenewalFailedError,
             RenewalRefusedError,
             renewed,
+            revoked,
         )
 
         after: McpLogin | None = None
@@ -149,11 +160,28 @@ class KeptLogins:
             self._failed[name] = time.monotonic(), str(error)
             return
         self._failed.pop(name, None)
+        async with self._storing:
+            replaced = await self._store(name, login, after)
+        if not replaced and after is not None:
+            await revoked(after)  # there was a logout meanwhile, or another login: nobody knows of these
+
+    async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
+        """Store what becomes of a login, now or later; return False if it is not the one that is stored."""
+        spent = self._unsaved.get(name, login)
         try:
-            await self._loop.blocking(functools.partial(self._stored.replace, name, login, after))
+            replaced = await self._loop.blocking(functools.partial(self._stored.replace, name, spent, after))
         except McpLoginsError as error:
-            log.error("logins at MCP servers: %s", error)
-            rest = {other: kept for other, kept in self._logins.items() if other != name}
-            self._take(rest if after is None else {**rest, name: after})
-        else:
-            await self._look()
+            now = self._logins.get(name)
+            if now is not None and now.id != login.id:  # another login was stored only just before
+                return False
+            if name not in self._unsaved:
+                log.error("logins at MCP servers: %s", error)
+            self._unsaved[name] = spent
+            if after is not None:
+                self._logins[name] = after
+            elif self._logins.pop(name, None) is not None:
+                self._changed(name, False)
+            return True
+        self._unsaved.pop(name, None)
+        await self._look()
+        return replaced
