@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from actors.adapters.mcp.server_settings import url_fault
 from actors.core.states import QuestionStatus
 from actors.ports import PersonQuestion, TooManyQuestionsError
-from actors.ports.json_schema import InvalidSchemaError, JsonSchema, shortened
+from actors.ports.json_schema import InvalidSchemaError, JsonSchema, parse_json, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -34,6 +34,9 @@ SCHEMA_BYTES = 16 << 10
 
 MAX_FIELDS = 32
 """Maximum number of fields of a form."""
+
+MAX_CHOICES = 2_048
+"""Maximum number of choices of a field; so many that a form with more would be too large in any case."""
 
 URL_CHARACTERS = 2_048
 """Maximum characters of an address."""
@@ -128,6 +131,8 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
         url = params.url
         if len(url) > URL_CHARACTERS or not url.isascii() or not url.isprintable() or " " in url:
             raise RefusedQuestionError(f"the address must be at most {URL_CHARACTERS} printable characters of ASCII")
+        if "\\" in url:  # browsers take it for a slash, so that the host may be another one than people read
+            raise RefusedQuestionError("the address must not contain a backslash")
         if fault := url_fault(url):
             raise RefusedQuestionError(f"the address {fault}")
         return PersonQuestion(server.name, message, time, url=url)
@@ -142,7 +147,7 @@ def form_of(given: Mapping[str, Any]) -> str:
     if len(properties) > MAX_FIELDS:
         raise RefusedQuestionError(f"a form has at most {MAX_FIELDS} fields")
     required = given.get("required", [])
-    if not isinstance(required, list) or any(name not in properties for name in required):
+    if not _is_list_of_texts(required) or any(name not in properties for name in required):
         raise RefusedQuestionError("required must be a list of names of properties")
     schema = {
         "type": "object",
@@ -155,7 +160,7 @@ def form_of(given: Mapping[str, Any]) -> str:
         text = json.dumps(schema, ensure_ascii=False)
         size = len(text.encode())
         if size <= SCHEMA_BYTES:
-            JsonSchema(schema)
+            JsonSchema(parse_json(text))  # which also refuses numbers that no message can hold
     except (ValueError, RecursionError, InvalidSchemaError) as error:
         raise RefusedQuestionError(f"requestedSchema is no schema of a form: {shortened(str(error))}") from None
     if size > SCHEMA_BYTES:
@@ -179,8 +184,9 @@ def _field(name: str, given: Any) -> dict[str, Any]:
     if "oneOf" in field:
         field["oneOf"] = _titled(name, field["oneOf"])
     texts = (*(field.get(key, "") for key in ("title", "description")),)
-    if not all(isinstance(text, str) for text in texts) or not _is_list_of_texts(field.get("enumNames", [])):
-        raise RefusedQuestionError(f"the field {name!r} has a title, description or name that is no text")
+    lists = (*(field.get(key, []) for key in ("enum", "enumNames")),)
+    if not all(isinstance(text, str) for text in texts) or not all(map(_is_list_of_texts, lists)):
+        raise RefusedQuestionError(f"the field {name!r} has a title, description, choice or name that is no text")
     return field
 
 
@@ -195,7 +201,7 @@ def _choices(name: str, given: Any) -> dict[str, Any]:
 
 def _titled(name: str, given: Any) -> list[dict[str, str]]:
     """Return choices with titles. Raises RefusedQuestionError."""
-    if isinstance(given, list) and all(isinstance(each, dict) for each in given):
+    if isinstance(given, list) and len(given) <= MAX_CHOICES and all(isinstance(each, dict) for each in given):
         choices = [{key: each[key] for key in ("const", "title") if key in each} for each in given]
         if all("const" in each and _is_list_of_texts([*each.values()]) for each in choices):
             return choices
@@ -203,7 +209,7 @@ def _titled(name: str, given: Any) -> list[dict[str, str]]:
 
 
 def _is_list_of_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and len(value) <= MAX_CHOICES and all(isinstance(each, str) for each in value)
 
 
 def _words(text: str) -> str:

@@ -185,6 +185,12 @@ def test_a_form_has_all_that_the_protocol_has_for_it_and_nothing_else() -> None:
         {"type": "object", "properties": {"a": {"type": "string", "title": "Your GitHub password"}}},
         {"type": "object", "properties": {"access_token": {"type": "string"}}},
         {"type": "object", "properties": {"a": {"type": "string", "format": "password"}}},
+        {"type": "object", "properties": {"a": {"type": "number", "default": float("nan")}}},
+        {"type": "object", "properties": {"a": {"type": "number", "default": float("inf")}}},
+        {"type": "object", "properties": {"a": {"type": "integer", "default": 10**400}}},
+        {"type": "object", "properties": {"a": {"type": "integer", "maximum": 10**400}}},
+        {"type": "object", "properties": {"a": {"type": "string", "enum": [1, {}]}}},
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": [["a"]]},
     ],
 )
 def test_a_form_that_no_person_should_be_asked_is_refused(schema: dict[str, Any]) -> None:
@@ -195,13 +201,20 @@ def test_a_form_that_no_person_should_be_asked_is_refused(schema: dict[str, Any]
 @pytest.mark.parametrize(
     "url",
     ["javascript:alert(1)", "file:///etc/passwd", "https://me:pw@example.com/", "https://a b/", "https://é/", "https://"
-     + "x" * 3_000, "https://example.com/\x1b[2J"],
+     + "x" * 3_000, "https://example.com/\x1b[2J", "https://evil.test\\.example.com/"],
 )  # fmt: skip
 def test_an_address_that_no_person_should_visit_is_refused(url: str) -> None:
     from mcp_types import ElicitRequestURLParams
 
     with pytest.raises(RefusedQuestionError):
         question_of(server(), ElicitRequestURLParams(message="Log in.", url=url))
+
+
+def test_a_form_of_a_million_choices_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: pytest.fail("it is refused before it is written as JSON"))
+    for given in ({"enum": [""] * 10_000}, {"oneOf": [{"const": ""}] * 10_000}):
+        with pytest.raises(RefusedQuestionError):
+            form_of({"properties": {"a": {"type": "string", **given}}})
 
 
 def test_a_long_message_is_cut_and_cleaned() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bedrock import v1
 from bedrock.cli.app import bedrock
-from bedrock.cli.display.question_form import NO_SECRETS, QuestionForm
+from bedrock.cli.display.question_form import NO_SECRETS, QuestionForm, value_of
 from bedrock.cli.text.style import Paint
 from bedrock.states import Question
 from click.testing import CliRunner
@@ -77,6 +77,12 @@ def test_an_empty_line_takes_the_default_or_leaves_a_field_out() -> None:
     assert (filled.complete, filled.content) == (True, {"branch": "main", "sure": False})
     filled.begin_again()
     assert (filled.complete, filled.content) == (False, {})
+
+
+@pytest.mark.parametrize(("kind", "typed"), [("number", "nan"), ("number", "1e999"), ("integer", "9" * 400)])
+def test_a_number_that_cannot_be_sent_is_not_taken(kind: str, typed: str) -> None:
+    with pytest.raises(ValueError, match="type a"):
+        value_of({"type": kind}, typed)
 
 
 def test_what_can_be_typed_is_said() -> None:

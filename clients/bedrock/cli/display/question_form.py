@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from bedrock.cli.text.safe_text import SafeText, literal
@@ -140,12 +141,17 @@ def value_of(field: Mapping[str, Any], text: str) -> Any:
             raise ValueError("type y or n")
         case "integer":
             try:
-                return int(text)
-            except ValueError:
+                number = int(text)
+                float(number)  # which is how it is sent
+                return number
+            except (ValueError, OverflowError):
                 raise ValueError("type a whole number") from None
         case "number":
             try:
-                return float(text)
+                share = float(text)
+                if not math.isfinite(share):
+                    raise ValueError(text)
+                return share
             except ValueError:
                 raise ValueError("type a number") from None
         case _:
