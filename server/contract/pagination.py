@@ -20,6 +20,9 @@ Position = TypeVar("Position", bound=msgspec.Struct)
 
 _CHECK = 8
 
+_BEYOND = 1 << 63
+"""What the store cannot hold as a number, which nobody but a forger writes into a token."""
+
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:
     """Return the maximum number of items of a page: the requested one within `bounds`, (default, maximum)."""
@@ -45,7 +48,9 @@ def position_of(token: str, kind: type[Position], *listing: object) -> Position 
         raw = base64.urlsafe_b64decode(token.encode("ascii"))
         seal, body = raw[:_CHECK], raw[_CHECK:]
         if seal == _seal(body, listing):
-            return msgspec.json.decode(body, type=kind)
+            position = msgspec.json.decode(body, type=kind)
+            if all(not isinstance(each, int) or abs(each) < _BEYOND for each in msgspec.structs.astuple(position)):
+                return position
     except (ValueError, msgspec.DecodeError):
         pass
     raise MalformedRequestError(("page_token", "is not one that this server made for the same request"))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Rule: TypeAlias = Callable[[Any], str | None]
 
+LATEST_SECONDS = 253_402_300_799
+"""The end of the year 9999, which is the latest time that a Timestamp may hold."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -238,7 +240,9 @@ def waiting_time(value: Duration) -> str | None:
 
 def since_1970(value: Timestamp) -> str | None:
     """Check a time."""
-    return None if value.seconds >= 0 and value.nanos >= 0 else "must not be before 1970"
+    if value.seconds < 0 or value.nanos < 0:
+        return "must not be before 1970"
+    return None if value.seconds <= LATEST_SECONDS and value.nanos < 10**9 else "must not be after the year 9999"
 
 
 def files(value: Any) -> str | None:

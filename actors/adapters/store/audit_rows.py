@@ -56,7 +56,8 @@ def logged_query(
         return None
     where, values = _bounds(wanted)
     if wanted.principal is not None:
-        where.append("json_extract(audit, '$.origin.principal') IS nullif(:principal, '')")
+        named = "CASE WHEN json_valid(audit) THEN json_extract(audit, '$.origin.principal') END"
+        where.append(f"{named} IS nullif(:principal, '')")
     if after is not None:
         place = "at > :place_at" if after.source else "(at, conversation_id, step) > (:place_at, :place_id, :place)"
         where.append(place)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
-from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
+from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, Outcome
+from server.contract.pagination import token_of
+from server.wire.audit_entries import audit_filter
 from tests.e2e.patience import eventually
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
 from tests.integration.server.test_calls import METHODS, NAME, ask
@@ -63,6 +65,12 @@ def test_a_refused_command_names_its_conversation_reason_and_request(harness: Gr
     assert not list(entries(harness, principal="ann"))
     assert not list(entries(harness, outcome=v1.AuditEntry.OUTCOME_ACCEPTED))
     assert not list(entries(harness, end_time=entry.time))
+
+
+def test_a_forged_token_is_refused(harness: GrpcHarness) -> None:
+    wanted = v1.ListAuditEntriesRequest()
+    wanted.page_token = token_of(AuditPlace(1 << 70, 1, "", 1), "audit", audit_filter(wanted))
+    assert refused(lambda: ask(harness, "ListAuditEntries", wanted)).fields == ["page_token"]
 
 
 def test_a_token_belongs_to_its_filter(harness: GrpcHarness) -> None:

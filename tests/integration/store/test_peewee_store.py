@@ -41,6 +41,7 @@ from actors.ports import (
     StoreUnavailableError,
     StoreUnusableError,
 )
+from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Outcome
 from actors.ports.store.conditions import (
     UNARCHIVED,
     Every,
@@ -586,6 +587,19 @@ def test_a_rows_hash_is_over_the_row_and_the_hash_before(path: Path) -> None:
     assert len(found) == 5
     for *line, prev_hash, hash_ in found:
         assert hashlib.sha256(("\n".join(map(str, line)) + prev_hash).encode()).hexdigest() == hash_
+
+
+def test_a_row_of_the_log_that_cannot_be_read_hides_nobody_from_the_audit_trail(path: Path) -> None:
+    store = open_store(path)
+    grow(store, "c1")
+    ann = AuditEntry(1, Outcome.REFUSED, CommandOrigin("ann"), "X")
+    store.put_audit([ann])
+    store.close()
+    tamper(path, "UPDATE log SET audit = '{' WHERE step = 2")
+    store = open_store(path)
+    assert [entry.origin.principal for entry in store.audit(AuditFilter(principal="ann"), limit=9)] == ["ann"]
+    assert [entry.reason for entry in store.audit(AuditFilter(), limit=9)] == ["X", "UNREADABLE"]
+    store.close()
 
 
 def test_a_damaged_schema_is_said_whatever_its_bytes(path: Path) -> None:
