@@ -178,8 +178,13 @@ class Terminal:
         self._until(holds, what, step=0.05)
 
     def settle(self) -> None:
-        """Wait until the program waits: what it draws for one size must not be read at another."""
-        self.wait(lambda: not self._read(0) and self._waits() and not self._read(0), "all threads sleep")
+        """Wait until a prompt has just drawn itself, and draws again only at its next tick.
+
+        What it draws for one size must not be read at another.
+        """
+        self.wait(lambda: not self._read(0) and self._waits(), "all threads sleep")
+        assert self._read(SECONDS), "the prompt does not tick"
+        self.wait(lambda: not self._read(0) and self._waits() and not self._read(0), "all threads sleep again")
 
     def _waits(self) -> bool:
         """Whether no thread of the program runs, or would if it had a processor.
@@ -191,8 +196,8 @@ class Terminal:
 
     def resize(self, columns: int, rows: int) -> None:
         """Give the terminal another size, and tell the program, as a window does."""
-        self._emulator.resize(rows, columns)
         termios.tcsetwinsize(self._master, (rows, columns))
+        self._emulator.resize(rows, columns)
 
     @property
     def pid(self) -> int:
