@@ -150,6 +150,8 @@ class ConversationPipeline:
         self.conversation_id = conversation_id
         self.loaded: LoadedConversation | None = None
         """The conversation in memory; None until the first `load`, and after `reload` if it has another owner."""
+        self.deleted: ConversationRecord | None = None
+        """The conversation as it was when it was deleted; None before."""
         self.origin: CommandOrigin | None = None
         """Who sent the command that is being carried out; None between commands."""
 

@@ -14,7 +14,7 @@ from actors.conversation.retry_queue import (
     VerifyUncertainCommit,
     sharing_commit,
 )
-from actors.core.events import InternalFault
+from actors.core.events import InternalFault, LlmAborted, LlmError, LlmResponse
 from actors.core.tool_run import KillReceipt
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import StoreUnavailableError
@@ -76,4 +76,7 @@ class Recovery:
 
     def _drop(self, entry: Uncommitted) -> None:
         fields = {"conversation": self._pipeline.conversation_id}
+        event, deleted = getattr(entry, "event", None), self._pipeline.deleted
+        if deleted is not None and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
+            self._pipeline.services.quotas.spend_unstored(deleted.principal, event.usage)
         log.info("not in memory: dropped %s", type(entry).__name__, extra=fields)

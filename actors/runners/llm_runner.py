@@ -119,14 +119,22 @@ class LlmRunner(Actor):
     """
 
     def __init__(
-        self, request: LlmRequest, reply_to: ActorRef[Any], clock: Clock, pace: ReadPace, ended: Callable[[], None]
+        self,
+        request: LlmRequest,
+        reply_to: ActorRef[Any],
+        clock: Clock,
+        pace: ReadPace,
+        *,
+        ended: Callable[[], None],
+        unclaimed: Callable[[Usage], None],
     ) -> None:
+        """`unclaimed` gets what the attempt has used if the conversation's actor has stopped before."""
         super().__init__()
         self._request = request
         self._reply_to = reply_to
         self._clock = clock
         self._pace = pace
-        self._ended = ended
+        self._ended, self._unclaimed = ended, unclaimed
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
         self._start: LlmStreamStarted | None = None
@@ -174,9 +182,11 @@ class LlmRunner(Actor):
     def _report(self, event: LlmResponse | LlmError | LlmAborted) -> None:
         """Report the outcome together with the messages received just before it, so that they become one commit."""
         if self._request.cancel.cancelled:
-            tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
+            told = tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
         else:
-            tell_all(self._reply_to, (*self._received(), EffectOutcome(event)))
+            told = tell_all(self._reply_to, (*self._received(), EffectOutcome(event)))
+        if not told and event.usage is not None:
+            self._unclaimed(event.usage)
 
     def _outcome(self) -> LlmResponse | LlmError | LlmAborted:
         request = self._request
@@ -283,8 +293,10 @@ class ModelRequests:
             return False
         pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, request.cancel)
         ended = functools.partial(self._on_end, record)
+        unclaimed = functools.partial(self._services.quotas.spend_unstored, record.principal)
+        runner = LlmRunner(request, self._owner, self._services.clock, pace, ended=ended, unclaimed=unclaimed)
         try:
-            LlmRunner(request, self._owner, self._services.clock, pace, ended).launch(self._services.threads)
+            runner.launch(self._services.threads)
         except RuntimeError as error:  # no thread can be started
             self._admission.release()
             self._refuse(request, resource_failure(exhausted_resource(error) or str(error)))

@@ -160,6 +160,8 @@ class Authentication:
             return None
         role = identity.role if identity.role is not None and principal.role.includes(identity.role) else principal.role
         ends = identity.expires_at
+        if ends and not self._now_ms() < ends * 1000:
+            return None
         return Caller(principal.name, role, BY_AUTHORIZER if ends else "", expires_at=ends)
 
     def accepts(self, caller: Caller) -> bool:

@@ -31,6 +31,8 @@ class Rules:
         user = metadata.get("x-user", "")
         if user == "broken":
             raise RuntimeError("what only the company knows")
+        if user == "exit":
+            raise SystemExit("what only the company knows")
         if user == "slow":
             threading.Event().wait()
         known = {
@@ -42,6 +44,7 @@ class Rules:
             "soon": Identity("ada", expires_at="soon"),
             "admin": Identity("ada", Role.OPERATOR),
             "reader": Identity("ada", Role.READER),
+            "past": Identity("ada", expires_at=time.time() - 1),
             "brief": Identity("ada", expires_at=time.time() + 2),
         }
         return known.get(user, Identity(user))
@@ -53,7 +56,7 @@ class Rules:
             raise RuntimeError("what only the company knows")
         return True if principal == "dave" else Decision(True)
 """
-DENIED, FAILS, SLOW = "bob", ("carol", "dave", "broken", "text", "king", "soon"), "slow"
+DENIED, FAILS, SLOW = "bob", ("carol", "dave", "broken", "text", "king", "soon", "exit"), "slow"
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +113,7 @@ def test_a_caller_is_whom_the_authorizer_names_and_may_no_more_than_the_settings
     assert call(channel, METHODS["ListModels"], ("x-user", "admin")) == ("OK", "")
 
 
-@pytest.mark.parametrize("user", ["nobody", "local", "unknown"])
+@pytest.mark.parametrize("user", ["nobody", "local", "unknown", "past"])
 def test_no_call_is_taken_from_somebody_who_is_no_principal(channel: grpc.Channel, user: str) -> None:
     for method in METHODS.values():
         assert call(channel, method, ("x-user", user))[0] == "UNAUTHENTICATED", method.name

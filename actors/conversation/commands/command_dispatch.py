@@ -158,7 +158,7 @@ class CommandDispatch:
         services.store.delete(conversation_id, audit)
         last = self._pipeline.loaded.record if self._pipeline.loaded else None
         services.quotas.deleted(conversation_id, last.principal if last else "")
-        self._pipeline.loaded = None
+        self._pipeline.loaded, self._pipeline.deleted = None, last
         services.faults.hit("delete.after")
         for deleted in (conversation_id, *children):
             services.bus.deleted(deleted, last)

@@ -23,6 +23,7 @@ from actors.runtime.system_clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
+    from actors.core.content import Usage
     from actors.ports import Clock
 
 TOGETHER = ""
@@ -142,6 +143,12 @@ class QuotaBook:
         """Count what was stored."""
         with self._lock:
             self._add(spending)
+
+    def spend_unstored(self, principal: str, used: Usage) -> None:
+        """Count, until the server ends, what a request used whose conversation is gone: no commit can store it."""
+        spending = self.spending(principal, (used.context_tokens, used.cost_micros), self._clock.now_ms())
+        if spending is not None:
+            self.spend(spending)
 
     def spent(self, principal: str) -> str:
         """Describe the quota of which nothing is left to spend; "" if there is none."""

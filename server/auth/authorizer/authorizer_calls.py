@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_CALLS = 16
-"""Calls of the authorizer at the same time; one that never returns keeps its place."""
+"""Calls of each of the authorizer's methods at the same time; one that never returns keeps its place. Those of one take
+none of the other's: else strangers, of whom `authenticate` is asked, would keep callers out who are known."""
 MAX_REASON_CHARS = 500
 
 
@@ -33,7 +34,7 @@ class AuthorizerCalls:
         self._authorizer = authorizer
         self._threads = threads
         self._seconds = seconds
-        self._free = asyncio.Semaphore(MAX_CALLS)
+        self._for_strangers, self._for_callers = asyncio.Semaphore(MAX_CALLS), asyncio.Semaphore(MAX_CALLS)
 
     async def identity(self, metadata: Iterable[tuple[str, str | bytes]], peer: Peer) -> Identity | None:
         """Return who calls; None if nobody may."""
@@ -41,14 +42,16 @@ class AuthorizerCalls:
         for name, value in metadata:
             if isinstance(value, str):
                 said.setdefault(name, value)
-        found: Any = await self._ask(functools.partial(self._authorizer.authenticate, said, peer))
+        question = functools.partial(self._authorizer.authenticate, said, peer)
+        found: Any = await self._ask(question, self._for_strangers)
         if found is None or (isinstance(found, Identity) and _is_sound(found)):
             return found
         raise self._failed(TypeError("authenticate must return an Identity, or None"))
 
     async def refusal(self, principal: str, role: Role, method: str, resource: str) -> str | None:
         """Return why a call may not be made, as text for people; None if it may."""
-        found: Any = await self._ask(functools.partial(self._authorizer.authorize, principal, role, method, resource))
+        question = functools.partial(self._authorizer.authorize, principal, role, method, resource)
+        found: Any = await self._ask(question, self._for_callers)
         if not isinstance(found, Decision) or not isinstance(found.reason, str):
             raise self._failed(TypeError("authorize must return a Decision"))
         if found.allowed is True:
@@ -56,13 +59,13 @@ class AuthorizerCalls:
         shown = "".join(each if each.isprintable() else " " for each in found.reason[:MAX_REASON_CHARS])
         return shown or "the authorizer of this server does not allow that"
 
-    async def _ask(self, question: Callable[[], T]) -> T:
+    async def _ask(self, question: Callable[[], T], free: asyncio.Semaphore) -> T:
         """Return what `question` returns, asked on a thread of its own. A wait for a free place counts as time."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
         def done(result: T | None, error: Exception | None) -> None:
-            self._free.release()
+            free.release()
             if answer.done():  # nobody waits any more
                 return
             if error is None:
@@ -71,21 +74,26 @@ class AuthorizerCalls:
                 answer.set_exception(error)
 
         def ask() -> None:
-            result, failure = None, None
+            result: T | None = None
+            failure: Exception | None = None
             try:
                 result = question()
+            except StopIteration as error:  # which a future does not take
+                failure = RuntimeError(f"it has raised {type(error).__name__}")
             except Exception as error:  # noqa: BLE001 -- of code that is not ours
                 failure = error
+            except BaseException as error:  # noqa: BLE001 -- such as that of sys.exit, which must not end this server
+                failure = RuntimeError(f"it has raised {type(error).__name__}")
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(done, result, failure)
 
         try:
             async with asyncio.timeout(self._seconds):
-                await self._free.acquire()
+                await free.acquire()
                 try:
                     self._threads.run(ask, "bedrock-authorizer")
                 except RuntimeError:
-                    self._free.release()
+                    free.release()
                     raise
                 return await answer
         except Exception as error:  # noqa: BLE001 -- of code that is not ours, or it took too long

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bedrock.testing.waiting import eventually
 
 from actors.adapters.store.memory import MemoryStore
 from actors.core.content import SystemKind, ToolUse, Usage
@@ -17,6 +18,8 @@ from actors.messages.commands import (
     DeleteConversationCommand,
     ForkConversationCommand,
     SendMessageCommand,
+    SpawnSubAgentsCommand,
+    SpawnSubAgentsTask,
 )
 from actors.ports import Spending, ToolOutput, day_of
 from actors.runtime.quotas.quota_book import QuotaBook
@@ -204,3 +207,17 @@ def test_what_sub_agents_spend_is_counted_once_and_they_are_no_runs(limited: Cal
     requests = len(model.requests)
     assert requests >= 4
     assert [(each.tokens, each.cost_micros) for each in world.store.spendings(0)] == [(100 * requests,) * 2]
+
+
+def test_what_was_spent_counts_although_its_conversation_or_sub_agent_is_gone(limited: Callable[..., World]) -> None:
+    """Else whoever deletes a conversation just before the end of each answer would spend without a bound."""
+    world = limited(tokens_per_day=200)
+    deleted, parent, other = world.create(), world.create(), world.create()
+    deleted.send("go")
+    deleted.exchange().counted = Usage(60, 40)
+    deleted.ask(DeleteConversationCommand(force=True))
+    parent.ask(SpawnSubAgentsCommand((SpawnSubAgentsTask("look"),)))
+    parent.exchange().counted = Usage(60, 40)
+    parent.cancel()
+    eventually(lambda: world.services.quotas.spent("tester"), "both requests have ended")
+    assert refused(other).used == 200

@@ -41,6 +41,7 @@ class ToolHarness:
         self.inbox = inbox
         self.cancel = CancelToken()
         self.ended = threading.Semaphore(0)
+        self.unclaimed: list[Usage] = []
         self.asked = 0
         self.pace: Any = ReadPace(services.clock, lambda: 1, self.cancel)
 
@@ -64,7 +65,14 @@ class ToolHarness:
             "",
             self.cancel,
         )
-        runner = LlmRunner(request, self.inbox, self.services.clock, self.pace, self.ended.release)
+        runner = LlmRunner(
+            request,
+            self.inbox,
+            self.services.clock,
+            self.pace,
+            ended=self.ended.release,
+            unclaimed=self.unclaimed.append,
+        )
         runner.launch(self.services.threads)
         assert self.ended.acquire(timeout=PATIENCE)
         assert runner.actor_stopped.wait(PATIENCE)

@@ -68,6 +68,40 @@ def test_one_that_hangs_refuses_and_answers_again_when_it_can(
     asyncio.run(story())
 
 
+def test_strangers_who_are_asked_for_keep_no_caller_waiting_who_is_known(threads: ThreadPool) -> None:
+    gated = Gated("no")
+
+    async def story() -> None:
+        calls = AuthorizerCalls(gated, threads, 60)
+        strangers = [asyncio.create_task(calls.identity([("x-user", "eve")], PEER)) for _ in range(50)]
+        while not gated.threads:
+            await asyncio.sleep(0.01)
+        assert await calls.refusal("ada", Role.USER, "/m", "conversations/c") == "no"
+        gated.open.set()
+        await asyncio.gather(*strangers)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration])
+def test_what_is_no_usual_error_refuses_and_keeps_no_place(threads: ThreadPool, error: type[BaseException]) -> None:
+    class Ends(Gated):
+        def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
+            if not metadata:
+                raise error
+            return Identity("ada")
+
+    async def story() -> None:
+        calls = AuthorizerCalls(Ends(), threads, 0.05)
+        for _ in range(authorizer_calls.MAX_CALLS):
+            with pytest.raises(AuthorizerUnavailableError):
+                await calls.identity([], PEER)
+        calls._seconds = 60
+        assert await calls.identity([("x-user", "ada")], PEER) == Identity("ada")
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize(
     ("reason", "shown"),
     [("", "the authorizer of this server does not allow that"), ("a\x1b[31m\nb", "a [31m b"), ("x" * 900, "x" * 500)],
