@@ -1,7 +1,11 @@
-"""The messages of an MCP server, before the protocol's library makes objects of them: what is too large is an error."""
+"""The messages of an MCP server, before the protocol's library makes objects of them: what is too large is an error.
+
+A server that asks on without reading the answers is not listened to until it does: the library would keep them all.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,27 +15,71 @@ if TYPE_CHECKING:
 MAX_PARTS = 5_000
 """Maximum length of each list of a result, such as the parts of its content. More would hold up all other servers."""
 
+MAX_UNSENT = 8
+"""Maximum number of messages that wait for a server to read them, before nothing more is read of it."""
+
 
 @asynccontextmanager
 async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
     """Yield the streams of a transport; an answer with too many parts arrives as the error of its call."""
     async with transport as (received, sent):
-        yield _Bounded(received), sent
+        sending = _Sending(sent)
+        yield _Bounded(received, sending), sending
+
+
+class _Sending:
+    """A stream of messages that are sent (mcp.shared WriteStream). Loop's thread only."""
+
+    def __init__(self, sent: Any) -> None:
+        self._sent = sent
+        self._waiting = 0
+        self._fewer = asyncio.Event()
+
+    async def until_few_wait(self) -> None:
+        """Wait until the server has read enough of what is sent."""
+        while self._waiting >= MAX_UNSENT:
+            self._fewer.clear()
+            await self._fewer.wait()
+
+    async def send(self, item: Any) -> None:
+        self._waiting += 1
+        try:
+            await self._sent.send(item)
+        finally:
+            self._waiting -= 1
+            self._fewer.set()
+
+    async def aclose(self) -> None:
+        await self._sent.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._sent.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        closed: bool | None = await self._sent.__aexit__(*error)
+        return closed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sent, name)
 
 
 class _Bounded:
     """A stream of messages that are read (mcp.shared ReadStream). Loop's thread only."""
 
-    def __init__(self, received: Any) -> None:
+    def __init__(self, received: Any, sending: _Sending) -> None:
         self._received = received
+        self._sending = sending
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
+        await self._sending.until_few_wait()
         return _bounded(await self._received.__anext__())
 
     async def receive(self) -> Any:
+        await self._sending.until_few_wait()
         return _bounded(await self._received.receive())
 
     async def aclose(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from bedrock import v1
+from bedrock import Client, v1
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import DummyInput
@@ -14,8 +14,9 @@ from prompt_toolkit.key_binding.defaults import load_key_bindings
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import DummyOutput
 
-from tests.unit.clients.fake_server import FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
+from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
 from tests.unit.clients.terminals import Terminal
+from tests.unit.clients.test_question_form import asked, asks
 from tests.unit.clients.test_session import sent
 
 if TYPE_CHECKING:
@@ -200,3 +201,30 @@ def test_of_two_open_questions_the_prompt_says_which_is_answered(terminal: Termi
     terminal.keys("n")
     terminal.wait(lambda: len(fake.asked(v1.ResolveApprovalRequest)) == 2, "both answers")
     assert decisions(fake) == [("APPROVE", ""), ("DENY", "")]
+
+
+def test_a_text_that_was_begun_before_a_tool_asks_goes_to_the_agent(
+    terminal: Terminal, fake: FakeBedrock, address: str
+) -> None:
+    def asks_later(run: str) -> list[Step]:
+        approval = v1.PendingApproval(
+            name=f"{NAME}/approvals/t1", tool_call=call("bash", {"command": "rm x"}, call_id="t1").tool_call
+        )
+        asking = state("awaiting_tool_approval", run)
+        asking.state_changed.state.awaiting_approval.pending.append(approval)
+        told = v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=approval))
+        return [asking, told, Gate(approval, asks(asked({"branch": {"type": "string"}}))(run))]
+
+    fake.answers.append(asks_later)
+    sends(terminal, fake, "Move it")
+    terminal.shows("bash wants to run")
+    terminal.keys("this is for you alone")
+    terminal.shows("this is for you alone")
+    with Client(address, token="secret") as other:
+        other.conversation(NAME).approve(f"{NAME}/approvals/t1")
+    terminal.shows("asks you, for mcp__files__move")
+    terminal.keys("\r")
+    terminal.wait(lambda: any("for you alone" in text for text, _ in sent(fake)), "the message")
+    assert not fake.asked(v1.AnswerQuestionRequest)
+    terminal.keys("main\r")
+    terminal.wait(lambda: len(fake.asked(v1.AnswerQuestionRequest)) == 1, "the answer")

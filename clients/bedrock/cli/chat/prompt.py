@@ -64,6 +64,8 @@ class ChatPrompt:
         self._attention = attention
         self._shown: Asked | None = None
         """The question drawn last, which typed input answers."""
+        self._begun_before = False
+        """Whether what is typed was begun before that question was drawn."""
         self._answering: asyncio.TimerHandle | None = None
         self._prompt: PromptSession[str] = PromptSession(
             message=self._message,
@@ -121,9 +123,12 @@ class ChatPrompt:
     def enter(self, text: str) -> None:
         """Submit a text and clear the line. The prompt keeps running, so that no keystroke is lost."""
         self._stop_answering()
-        answers = isinstance(self._shown, QuestionForm) or (self._shown and parse_reply(text, self._shown))
+        # A form takes any text: one that was meant for the agent must not go to whoever asks in that moment.
+        asked = None if self._begun_before and isinstance(self._shown, QuestionForm) else self._shown
+        answers = isinstance(asked, QuestionForm) or (asked and parse_reply(text, asked))
         self.typed.reset(append_to_history=not answers)
-        self.session.enter(text, self._shown)
+        self._begun_before = False
+        self.session.enter(text, asked)
 
     def answer_soon(self, letter: str) -> None:
         """Answer the question with a letter, unless more keys show that it begins a text."""
@@ -175,7 +180,9 @@ class ChatPrompt:
         self._app.invalidate()
 
     def _message(self) -> ANSI:
-        self._shown = self.session.question
+        asked, before = self.session.question, self._shown
+        self._begun_before = bool(self.typed.text) and (self._begun_before or asked is not before)
+        self._shown = asked
         return ANSI(
             prompt_text(self.session, self._paint, min(self._app.output.get_size().rows // TAIL_SHARE, TAIL_LINES))
         )
