@@ -102,7 +102,7 @@ class GrpcServer:
         watching = watching or WatchSettings()
         conversion = conversion_context(services)
         self._reads = ReadPool()
-        self._pictures = ImageUploads(services.images)
+        self._pictures = ImageUploads(services.images, services.quotas.check_stored)
         calls, encoded = LoopCalls(asyncio.get_running_loop()), EncodedConversations(conversion)
         sources = Sources(
             hub=hub,

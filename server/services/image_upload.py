@@ -9,12 +9,15 @@ from bedrock import v1
 
 from actors.ports import CancelToken, FencedError, Images, InvalidImageError
 from actors.ports.images import IMAGE_TYPES
+from server.auth.authentication import OWN_USER, caller
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, ImageRefusedError
 from server.queries.read_pool import ReadPool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.core.content import Image
 
 THREADS = 2
@@ -24,8 +27,10 @@ THREADS = 2
 class ImageUploads:
     """Event loop only. Owns the threads that wait for images."""
 
-    def __init__(self, images: Images) -> None:
+    def __init__(self, images: Images, check_stored: Callable[[str], None] = lambda _principal: None) -> None:
+        """`check_stored` raises QuotaExceededError if a principal may store nothing more; it may block."""
         self._images = images
+        self._check_stored = check_stored
         self._threads = ReadPool(THREADS, name="bedrock-image")
 
     async def taken(
@@ -39,6 +44,7 @@ class ImageUploads:
             ImageRefusedError: An image is invalid; the error names the first such image.
             ConversationNotFoundError: The conversation was deleted during the upload.
             AnswerTimeoutError: It took longer than `seconds`.
+            QuotaExceededError: The caller may store nothing more.
             ImagesUnavailableError, StoreError: Images cannot be decoded, or not be stored, now.
         """
         pictures = list(request.images)
@@ -46,10 +52,10 @@ class ImageUploads:
             _check(index, picture)
         if not pictures:
             return ()
-        cancel = CancelToken()
+        cancel, principal = CancelToken(), caller.get(OWN_USER).principal
         try:
             async with asyncio.timeout(seconds):
-                images = await self._threads(self._ingest, conversation_id, pictures, cancel)
+                images = await self._threads(self._ingest, principal, conversation_id, pictures, cancel)
         except TimeoutError:
             raise AnswerTimeoutError from None
         finally:
@@ -58,8 +64,11 @@ class ImageUploads:
             picture.CopyFrom(v1.Image(media_type=image.media_type, attachment=image.attachment))
         return images
 
-    def _ingest(self, conversation_id: str, pictures: list[v1.Image], cancel: CancelToken) -> tuple[Image, ...]:
+    def _ingest(
+        self, principal: str, conversation_id: str, pictures: list[v1.Image], cancel: CancelToken
+    ) -> tuple[Image, ...]:
         """Ingest the images one after the other (upload thread)."""
+        self._check_stored(principal)  # now, since they are kept even if their message is refused
         taken: list[Image] = []
         for index, picture in enumerate(pictures):
             try:

@@ -15,6 +15,7 @@ from actors.adapters.store.integrity import rows_of, violations
 from actors.adapters.store.kept_conversation import KeptConversation, changed_by, created_by
 from actors.adapters.store.log_rows import check_shape, events_after, refuse_before, stored_transition
 from actors.adapters.store.pruning import Bounds, place_after, prunable
+from actors.core.profile import Profile
 from actors.core.states import TERMINAL, Idle
 from actors.ports import (
     Attachment,
@@ -341,10 +342,11 @@ class MemoryStore:
             return tuple(each for each in self._spent.values() if each.day >= since)
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes of a principal's messages and attachments, "": of all; see ports.Store."""
+        """Return the bytes that a principal has stored, "": all; see ports.Store."""
         return sum(
             sum(len(msgspec.json.encode(message.content)) for message in kept.messages)
             + sum(len(attachment.data) for attachment in kept.attachments.values())
+            + (0 if kept.record.profile == Profile() else len(msgspec.json.encode(kept.record.profile)))
             for kept in self._read().values()
             if principal in ("", kept.record.principal)
         )

@@ -173,6 +173,7 @@ class CommandDispatch:
         if request.generation:
             check_generation(request.generation, validation.served_model(self._services, loaded.record.model).info)
         _check_output_schema(request.output_schema)
+        self._services.quotas.check_stored(loaded.record.principal)  # else one run could be fed for ever
         event = UserMessage(
             at=self._pipeline.now(),
             message_id=self._services.ids.message(),

@@ -92,7 +92,10 @@ class ConversationReader(Protocol):
         ...
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes of a principal's messages and attachments; "": of the whole database. May take seconds."""
+        """Return the bytes of a principal's messages, attachments and profiles; "": of the whole database.
+
+        May take seconds.
+        """
         ...
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:

@@ -23,7 +23,7 @@ class Quota(StrEnum):
     CALLS_PER_SECOND = "calls_per_second"
     """Calls a second; twice as many at once after a quiet second."""
     STORED_BYTES = "stored_bytes"
-    """Bytes of stored messages and images; of all together the bytes of the database."""
+    """Bytes of stored messages, images, instructions and clients' tools; of all together the bytes of the database."""
     TOKENS_PER_DAY = "tokens_per_day"
     """Tokens of input and output from midnight to midnight, UTC."""
     TOKENS_PER_MONTH = "tokens_per_month"

@@ -179,7 +179,9 @@ def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: 
     settings = QuotaSettings(each={Quota.STORED_BYTES: 100})
     book = QuotaBook(settings, SystemClock(), stored_bytes=store.stored_bytes)
     world = make_world(store, quotas=book)
-    talk = world.create()
+    talk, fed = world.create(), world.create()
+    fed.send("go")
+    fed.exchange()
     talk.send("x" * 100)
     talk.send("y", delivery="follow_up")
     talk.exchange().say("done")
@@ -187,6 +189,9 @@ def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: 
     talk.rest(Idle)
     book.deleted("another", "tester")
     assert refused(talk).quota == "stored_bytes"
+    with pytest.raises(QuotaExceededError):
+        fed.send("z", delivery="follow_up")
+    fed.cancel()
     for command in (
         CreateConversationCommand("tester", "/tmp"),
         ForkConversationCommand("tester", talk.id),

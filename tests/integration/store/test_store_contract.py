@@ -798,7 +798,7 @@ def test_what_principals_spend_is_summed_by_day_and_outlives_the_conversation(
     assert store.spendings(8) == (Spending("bob", 8, 3, 0),)
 
 
-def test_stored_bytes_are_those_of_the_messages_and_attachments_of_a_principal(
+def test_stored_bytes_are_those_of_the_messages_attachments_and_profiles_of_a_principal(
     store: Store, grown: CommitBuilder
 ) -> None:
     size = sum(len(msgspec.json.encode(message.content)) for message in store.messages(grown.id, limit=100))
@@ -807,6 +807,12 @@ def test_stored_bytes_are_those_of_the_messages_and_attachments_of_a_principal(
     store.put_attachment(grown.id, Attachment("sha256-1", "image/png", b"bytes", 1, 1))
     assert store.stored_bytes("local") == size + 5
     assert store.stored_bytes("") >= size + 5
+    profile = Profile(instructions="Be brief. " * 100)
+    asked = CommitBuilder("c2", principal="bob", profile=profile)
+    store.commit(asked.create())
+    assert store.stored_bytes("bob") == len(msgspec.json.encode(profile)), (
+        "else conversations without messages are free"
+    )
     store.delete(grown.id)
     assert store.stored_bytes("local") == 0
 

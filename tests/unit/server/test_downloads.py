@@ -10,6 +10,7 @@ import pytest
 from bedrock import v1
 
 from actors.adapters.store.memory import MemoryStore
+from actors.core.errors import QuotaExceededError
 from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailableError, ImageView
 from server.contract import limits
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, SlowReaderError
@@ -103,5 +104,22 @@ def test_an_image_that_takes_too_long_fails_and_its_decoder_is_stopped() -> None
         with pytest.raises(AnswerTimeoutError):
             asyncio.run(pictures.taken("c1", request, 0.01))
         assert images.stopped.wait(30)
+    finally:
+        pictures.close()
+
+
+def test_no_image_is_looked_at_or_kept_for_a_principal_who_may_store_nothing_more() -> None:
+    images, asked = Endless(), []
+
+    def refuse(principal: str) -> None:
+        asked.append(principal)
+        raise QuotaExceededError("stored_bytes", principal, limit=1, used=1, retry_ms=1, dollars=False)
+
+    pictures = ImageUploads(images, refuse)
+    request = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"x")])
+    try:
+        with pytest.raises(QuotaExceededError):
+            asyncio.run(pictures.taken("c1", request, 60))
+        assert (asked, images.stopped.is_set()) == (["local"], False)
     finally:
         pictures.close()

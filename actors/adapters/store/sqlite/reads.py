@@ -63,6 +63,7 @@ WITH owned AS (SELECT id FROM conversations WHERE principal = :principal AND {sc
 SELECT
 (SELECT coalesce(sum(octet_length(content)), 0) FROM messages WHERE conversation_id IN owned)
 + (SELECT coalesce(sum(octet_length(data)), 0) FROM attachments WHERE conversation_id IN owned)
++ (SELECT coalesce(sum(octet_length(profile)), 0) FROM profiles WHERE conversation_id IN owned)
 """  # noqa: S608
 _EVENTS = """
 SELECT first_revision, at, notifications FROM log
@@ -334,7 +335,7 @@ class StoreReads:
 
     @read_again
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes of a principal's messages and attachments, "": of the database; see ports.Store."""
+        """Return the bytes that a principal has stored, "": of the database; see ports.Store."""
         with self._reading() as connection:
             if principal:
                 return int(connection.execute(_STORED_BYTES, {"principal": principal}).fetchone()[0])
