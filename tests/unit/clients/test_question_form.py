@@ -71,6 +71,38 @@ def test_fields_are_filled_in_one_after_the_other() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("field", "typed", "wrong"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 9}, "0", "type at least 1"),
+        ({"type": "integer", "minimum": 1, "maximum": 9}, "10", "type at most 9"),
+        ({"type": "number", "maximum": 0.5}, "0.6", "type at most 0.5"),
+        ({"type": "number"}, "nan", "type a number"),
+        ({"type": "number"}, "1e999", "type a number"),
+        ({"type": "integer"}, "9" * 400, "type a whole number"),
+        ({"type": "string", "minLength": 2}, "a", "type at least 2 characters"),
+        ({"type": "string", "maxLength": 1}, "ab", "type at most 1 character"),
+    ],
+)
+def test_what_is_beyond_a_bound_is_asked_again_before_the_next_field(
+    field: dict[str, Any], typed: str, wrong: str
+) -> None:
+    filled = form({"first": field, "second": {"type": "string"}}, "first")
+    assert (filled.enter(typed), filled.name, filled.content) == (wrong, "first", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "about", "told"),
+    [
+        ("branch_name", {"title": "Branch Name", "description": "What to deploy"}, "What to deploy"),
+        ("force", {"title": "Force it", "description": "Even if tests fail"}, "Force it: Even if tests fail"),
+        ("force", {"title": "Force it", "description": "Force it"}, "Force it"),
+    ],
+)
+def test_what_a_field_is_about_is_said_once(name: str, about: dict[str, Any], told: str) -> None:
+    assert form({name: {"type": "boolean", **about}}, name).prompt() == f"{name} \N{EN DASH} {told} (y or n)"
+
+
 def test_an_empty_line_takes_the_default_or_leaves_a_field_out() -> None:
     filled = form(FIELDS, "branch")
     fill(filled, "main", "", "", "", "", "")
@@ -91,7 +123,7 @@ def test_what_can_be_typed_is_said() -> None:
         prompts.append(str(filled.prompt()))
         filled.enter("main" if filled.name == "branch" else "")
     assert prompts == [
-        "branch \N{EN DASH} Which branch (a text, at least 1 characters)",
+        "branch \N{EN DASH} Which branch (a text, at least 1 character)",
         "times (a whole number, at least 1, Enter leaves it out)",
         "share (a number, Enter leaves it out)",
         "sure (y or n, Enter: n)",
@@ -191,7 +223,10 @@ def test_a_question_is_answered_by_command(address: str, fake: FakeBedrock) -> N
     assert "the MCP server files asks you" in shown
     assert f"bedrock answer {SLUG}" in shown
     assert "no terminal" in program(address, "answer", SLUG).stderr
-    assert "Fields: branch, parts" in program(address, "answer", SLUG, "--set", "tag=1").stderr
+    unknown = program(address, "answer", SLUG, "--set", "tag=1").stderr
+    assert "there is no field “tag”" in unknown
+    assert "Fields: branch, parts" in unknown
+    assert "not FIELD=VALUE" in program(address, "answer", SLUG, "--set", "branch").stderr
     assert "type a whole number" in program(address, "answer", SLUG, "--set", "times=x").stderr
     assert program(address, "answer", SLUG, "--set", "branch=a=b", "--set", "times=2").stdout == "answered\n"
     assert program(address, "answer", SLUG, "1", "--decline").stdout == "declined\n"

@@ -73,9 +73,8 @@ def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
     for given in values:
         name, separator, text = given.partition("=")
         if not separator or name not in fields:
-            raise exits.CommandError(
-                f"--set {given}: not FIELD=VALUE", f"Fields: {', '.join(sorted(fields))}.", exits.USAGE
-            )
+            wrong = f"there is no field “{name}”" if separator else "not FIELD=VALUE"
+            raise exits.CommandError(f"--set {given}: {wrong}", f"Fields: {', '.join(sorted(fields))}.", exits.USAGE)
         try:
             content[name] = value_of(fields[name], text)
         except ValueError as error:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from bedrock.cli.text.safe_text import SafeText, literal
 from bedrock.cli.text.style import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from bedrock.cli.text.style import Paint
     from bedrock.states import Question
@@ -69,9 +69,8 @@ class QuestionForm:
         if not self.name:
             return SafeText("Enter: yes")
         field, parts = self._fields[self.name], [one_line(literal(self.name), WORDS_COLUMNS)]
-        about = field.get("title") or field.get("description")
-        if about:
-            parts.append(SafeText("\N{EN DASH} ") + one_line(literal(str(about)), WORDS_COLUMNS))
+        if about := _about(self.name, field):
+            parts.append(SafeText("\N{EN DASH} ") + one_line(literal(about), WORDS_COLUMNS))
         parts.append(SafeText("(") + SafeText(", ").join(self._expected(field)) + SafeText(")"))
         return SafeText(" ".join(parts))
 
@@ -98,15 +97,7 @@ class QuestionForm:
             listed = (f"{number} {label}" for number, (_, label) in enumerate(choices, 1))
             several = "some of " if field.get("type") == "array" else ""
             found = [SafeText(several) + one_line(literal(" · ".join(listed)), 2 * WORDS_COLUMNS)]
-        for key, word in (
-            ("minimum", "at least"),
-            ("maximum", "at most"),
-            ("minLength", "at least"),
-            ("maxLength", "at most"),
-        ):
-            if key in field:
-                unit = " characters" if key.endswith("Length") else ""
-                found.append(literal(f"{word} {field[key]}{unit}"))
+        found += (literal(_bound(key, field[key])) for key in _BOUNDS if key in field)
         if field.get("format"):
             found.append(literal(str(field["format"])))
         if "default" in field:
@@ -117,6 +108,24 @@ class QuestionForm:
 
 
 _KINDS = {"boolean": "y or n", "integer": "a whole number", "number": "a number", "string": "a text"}
+_BOUNDS = {"minimum": "at least", "maximum": "at most", "minLength": "at least", "maxLength": "at most"}
+
+
+def _bound(key: str, limit: Any) -> str:
+    """Return a bound of a field in words."""
+    unit = f" character{'' if limit == 1 else 's'}" if key.endswith("Length") else ""
+    return f"{_BOUNDS[key]} {limit}{unit}"
+
+
+def _about(name: str, field: Mapping[str, Any]) -> str:
+    """Return what a field is about: its title, unless that only repeats its name, and its description."""
+    title, description = str(field.get("title") or ""), str(field.get("description") or "")
+    told = "" if _letters(title) == _letters(name) else title
+    return ": ".join(dict.fromkeys(words for words in (told, description) if words))
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
 
 
 def choices_of(field: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -140,22 +149,33 @@ def value_of(field: Mapping[str, Any], text: str) -> Any:
                 return text.lower() in _YES
             raise ValueError("type y or n")
         case "integer":
-            try:
-                number = int(text)
-                float(number)  # which is how it is sent
-                return number
-            except (ValueError, OverflowError):
-                raise ValueError("type a whole number") from None
+            return _number(field, text, int, "type a whole number")
         case "number":
-            try:
-                share = float(text)
-                if not math.isfinite(share):
-                    raise ValueError(text)
-                return share
-            except ValueError:
-                raise ValueError("type a number") from None
+            return _number(field, text, float, "type a number")
+        case _ if choices:
+            return _choice(choices, text)
         case _:
-            return _choice(choices, text) if choices else text
+            _check_bounds(field, "minLength", len(text), "maxLength")
+            return text
+
+
+def _number(field: Mapping[str, Any], text: str, kind: Callable[[str], float], otherwise: str) -> float:
+    """Return the number that was typed. Raises ValueError that says what can be typed."""
+    try:
+        found = kind(text)
+        if not isfinite(found):
+            raise ValueError(otherwise)
+    except (ValueError, OverflowError):
+        raise ValueError(otherwise) from None
+    _check_bounds(field, "minimum", found, "maximum")
+    return found
+
+
+def _check_bounds(field: Mapping[str, Any], least: str, value: float, most: str) -> None:
+    """Raise ValueError that says a field's bound which a value does not keep."""
+    for key, beyond in ((least, value < field.get(least, value)), (most, value > field.get(most, value))):
+        if beyond:
+            raise ValueError(f"type {_bound(key, field[key])}")
 
 
 def _choice(choices: list[tuple[str, str]], text: str) -> str:
