@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from actors.ports import Store
     from actors.ports.permissions import PermissionsOf
     from actors.ports.telemetry import Telemetry
+    from server.auth.principals import Principal
 
 log = logging.getLogger(__name__)
 
@@ -605,7 +606,7 @@ def _checked_principals(config: Config) -> Iterator[str]:
     """Yield a line for each principal, and for each way to know them beside the server's tokens. Raises ConfigError."""
     for principal in config.principals.values():
         roots = ", ".join(principal.permissions.roots or ()) or "no directories"
-        yield f"principal {principal.name}: {principal.role}, reads {roots}"
+        yield f"principal {principal.name}: {principal.role}, reads {roots}{_note_of_principal(principal, config)}"
     for name, principal in config.client_certificates.items():
         yield f"client certificate {name}: {principal.name}"
     if config.authorizer is not None:
@@ -620,6 +621,14 @@ def _checked_principals(config: Config) -> Iterator[str]:
         others = "a principal for each" if issuer.template else f"{len(issuer.principals)} principals"
         where = issuer.jwks_url or issuer.jwks_file
         yield f"issuer {issuer.name}: {issuer.url}, keys from {where}, {others} by {issuer.principal_claim}"
+
+
+def _note_of_principal(principal: Principal, config: Config) -> str:
+    """Return what is odd about a principal: it names what there is not."""
+    servers = {table.get("name") for table in config.mcp_servers}
+    unknown = [f"MCP server {name}" for name in principal.permissions.mcp_servers or () if name not in servers]
+    missing = [f"directory {root}" for root in principal.permissions.roots or () if not os.path.isdir(root)]
+    return f"; there is no {', no '.join(missing + unknown)}" if missing or unknown else ""
 
 
 def _load_later(wired: Wiring) -> None:

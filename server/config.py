@@ -524,7 +524,7 @@ def _listen_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
     if not isinstance(table.get("listen"), list):
         return ()
     found: list[Listener] = []
-    for number, given in enumerate(_tables(table, "listen", origin)):
+    for number, given in enumerate(_tables(table, "listen", origin), 1):
         where = f"{origin}: listen[{number}]"
         if unknown := given.keys() - LISTENER.keys():
             raise ConfigError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(LISTENER)}")
@@ -532,6 +532,8 @@ def _listen_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
         address = values.pop("address", None)
         if address is None:
             raise ConfigError(f"{where}.address: needed: host:port, or unix:/path")
+        if (address.path or address.port) and any(address == each.where for each in found):
+            raise ConfigError(f"{where}.address: another table has {address.target}, too; make one of both")
         found.append(Listener(where=address, **values))
         _check_listener(found[-1], where)
     if len({each.client_ca for each in found} - {None}) > 1:

@@ -31,6 +31,15 @@ _TYPES: Mapping[str, Any] = {
     "call_seconds": float,
     "question_seconds": float,
 }
+_KINDS: Mapping[Any, str] = {
+    str: "a text",
+    list[str]: "a list of texts",
+    dict[str, Any]: "a table",
+    bool | list[str]: "true, false or a list of texts",
+    bool: "true or false",
+    float: "a number",
+}
+"""What people call these types."""
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
 """Keys of `oauth`, and of `login`."""
 
@@ -128,7 +137,7 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
         try:
             given[key] = convert(value, _TYPES[key])
         except (TypeError, ValueError):
-            raise ValueError(f"{where}.{key}: has the wrong type") from None
+            raise ValueError(f"{where}.{key}: must be {_KINDS[_TYPES[key]]}") from None
     command, url = tuple(given.get("command", ())), given.get("url", "")
     _check_transport(where, command, url, given)
     for key in ("connect_seconds", "call_seconds"):

@@ -52,6 +52,8 @@ def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
         raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {type(error).__name__}") from error
     if not callable(found):
         raise ValueError(f"authorizer.class: {settings.name} is no class")
+    if isinstance(found, type):
+        _check_methods(settings, found)
     return cast("Callable[..., Authorizer]", found)
 
 
@@ -59,6 +61,15 @@ def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
     """Make the authorizer. Raises ValueError, "authorizer.key: why"; what it says is left out, it may hold secrets."""
     kind = authorizer_class(settings)
     try:
-        return kind(**settings.options)
+        made = kind(**settings.options)
     except Exception as error:
         raise ValueError(f"authorizer.options: {settings.name} cannot be made: {type(error).__name__}") from error
+    _check_methods(settings, made)
+    return made
+
+
+def _check_methods(settings: AuthorizerSettings, found: object) -> None:
+    """Raise ValueError, "authorizer.class: why", if an object or its class lacks a method of an authorizer."""
+    for method in ("authenticate", "authorize"):
+        if not callable(getattr(found, method, None)):
+            raise ValueError(f"authorizer.class: {settings.name} has no method {method}")

@@ -41,6 +41,9 @@ class Template:
         self._where = f"issuers.{issuer}.template"
         if "quotas" in table:
             raise ValueError(f"{self._where}.quotas: those of everybody are in [principal_defaults.quotas]")
+        for root in table.get("roots", ()):
+            if "{" in str(root).replace(PLACEHOLDER, ""):
+                raise ValueError(f"{self._where}.roots: {root!r} has a brace that does not belong to {PLACEHOLDER}")
         self._personal = any(PLACEHOLDER in str(root) for root in table.get("roots", ()))
         principal_from_table(self._where, self._where, self._table_of("example"))
         self.principal = functools.lru_cache(KNOWN_PRINCIPALS)(self._principal)
@@ -111,7 +114,9 @@ def _issuer(name: str, table: Mapping[str, Any], principals: Mapping[str, Princi
         raise ValueError(f"{where}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @")
     if unknown := table.keys() - set(KEYS):
         raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(KEYS)}")
-    if ("jwks_url" in table) == ("jwks_file" in table):
+    if "jwks_url" in table and "jwks_file" in table:
+        raise ValueError(f"{where}.jwks_url: there is a jwks_file, too; give one of both")
+    if "jwks_url" not in table and "jwks_file" not in table:
         raise ValueError(f"{where}.jwks_url: name where its keys are, here or as jwks_file")
     template = table.get("template")
     if template is not None and not isinstance(template, dict):

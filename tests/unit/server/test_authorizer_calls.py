@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 PEER = Peer("unix:")
 
 
+class Picky:
+    """Cannot be made, and says a secret."""
+
+    def __init__(self, *, secret: str) -> None:
+        raise OSError(secret)
+
+    authenticate = authorize = __init__
+
+
 class Gated:
     """Answers once it may."""
 
@@ -128,13 +137,13 @@ def test_a_reason_is_shown_as_plain_text(threads: ThreadPool, reason: str, shown
             "authorizer.class: no_such_module_here:X cannot be imported: ModuleNotFound",
         ),
         ({"class": "os:sep"}, "authorizer.class: os:sep is no class"),
-        (
-            {"class": "threading:Thread", "options": {"secret": "s"}},
-            "authorizer.options: threading:Thread cannot be made",
-        ),
+        ({"class": "threading:Thread"}, "authorizer.class: threading:Thread has no method authenticate"),
+        ({"class": "functools:partial", "options": {"f": 1}}, "authorizer.class: functools:partial has no method"),
+        ({"class": f"{__name__}:Picky", "options": {"secret": "s3"}}, ":Picky cannot be made: OSError"),
     ],
 )
 def test_a_wrong_table_is_refused_with_the_reason(table: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match="authorizer") as refusal:
         made_authorizer(authorizer_settings(table))
     assert said in str(refusal.value)
+    assert "s3" not in str(refusal.value)

@@ -135,13 +135,17 @@ def test_a_proxy_is_believed_where_it_is_in_front_of_every_address(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[listen]]\nport = 1", "listen[0].port: unknown; there are: address"),
-        ("[[listen]]", "listen[0].address: needed"),
-        ('[[listen]]\naddress = "7421"', "listen[0].address: must be host:port"),
-        ('[[listen]]\naddress = "0.0.0.0:1"', "listen[0].address: refusing to listen on 0.0.0.0:1 without TLS"),
-        ('[[listen]]\naddress = "127.0.0.1:1"\nkey = "/k"', "listen[0]: certificate and key are needed together"),
-        ('[[listen]]\naddress = "127.0.0.1:1"\nclient_ca = "/ca"', "listen[0].client_ca: needs TLS"),
-        (f'[[listen]]\naddress = "unix:/s"\n{PAIR}', "listen[0].certificate: a Unix socket takes none"),
+        ("[[listen]]\nport = 1", "listen[1].port: unknown; there are: address"),
+        ("[[listen]]", "listen[1].address: needed"),
+        ('[[listen]]\naddress = "7421"', "listen[1].address: must be host:port"),
+        ('[[listen]]\naddress = "0.0.0.0:1"', "listen[1].address: refusing to listen on 0.0.0.0:1 without TLS"),
+        ('[[listen]]\naddress = "127.0.0.1:1"\nkey = "/k"', "listen[1]: certificate and key are needed together"),
+        ('[[listen]]\naddress = "127.0.0.1:1"\nclient_ca = "/ca"', "listen[1].client_ca: needs TLS"),
+        (f'[[listen]]\naddress = "unix:/s"\n{PAIR}', "listen[1].certificate: a Unix socket takes none"),
+        (
+            '[[listen]]\naddress = "127.0.0.1:1"\n[[listen]]\naddress = "127.0.0.1:1"',
+            "listen[2].address: another table has 127.0.0.1:1, too",
+        ),
         ('[[listen]]\naddress = "unix:/s"\ninsecure_behind_proxy = true', "only for host:port without TLS"),
         (
             f'[[listen]]\naddress = "[::]:1"\nclient_ca = "/a"\n{PAIR}\n'

@@ -83,6 +83,17 @@ def test_what_principals_read_is_shown(home: Path) -> None:
     assert "principal board: reader, reads no directories" in lines
 
 
+def test_what_principals_name_and_nobody_has_is_noted(home: Path) -> None:
+    file = home / "bedrock.toml"
+    file.write_text(
+        f'[principals.ada]\nroots = ["{home}", "{home}/none"]\nmcp_servers = ["web", "wbe"]\n'
+        '[[mcp_servers]]\nname = "web"\nurl = "https://mcp.test/"\nenabled = false\n'
+    )
+    file.chmod(0o600)
+    told = f"principal ada: user, reads {home}, {home}/none; there is no directory {home}/none, no MCP server wbe"
+    assert told in check("--config", str(file)).output.splitlines()
+
+
 def test_a_wrong_setting_is_named() -> None:
     done = check(BEDROCK_LISTEN="nowhere")
     assert (done.exit_code, "BEDROCK_LISTEN: must be host:port" in done.output) == (2, True)
