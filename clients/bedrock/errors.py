@@ -381,10 +381,10 @@ class Unauthenticated(BedrockError):
     """The token is missing or not known to the server."""
 
     hint = (
-        "Restart the server if the file `token` in its data directory was replaced since it started; "
-        "if not, set BEDROCK_TOKEN to what that file holds. "
-        "Clients find it by themselves only if no address is given: it goes through the Unix socket of this machine. "
-        "The token of a principal may have expired or been revoked: `bedrock token list` on the server's machine tells."
+        "Set BEDROCK_TOKEN to the token that the operator of the server gave you; it may have expired or been revoked, "
+        "as `bedrock token list` on the server's machine tells. "
+        "For a server of your own it is what the file `token` in its data directory holds, which clients find by "
+        "themselves only if no address is given; restart the server if that file was replaced since it started."
     )
 
 

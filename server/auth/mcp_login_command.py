@@ -109,10 +109,10 @@ def _server(config: Config, name: str) -> McpServer:
     found = next((server for server in servers if server.name == name), None)
     possible = ", ".join(server.name for server in servers if server.login is not None) or "none"
     if found is None:
-        fail(f"the settings have no MCP server {name!r}; there are: {possible}", USAGE)
+        fail(f"the settings have no MCP server {name!r}; those with a login are: {possible}", USAGE)
     if found.login is None:
         why = "it is a program, has credentials in the settings, or has no https URL"
-        fail(f"{name} cannot be logged in to: {why}; there are: {possible}", USAGE)
+        fail(f"{name} cannot be logged in to: {why}; those with a login are: {possible}", USAGE)
     return found
 
 

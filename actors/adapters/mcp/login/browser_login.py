@@ -162,7 +162,8 @@ class _Provider(OAuthClientProvider):
         try:
             return redirected(address, self._state)
         except LookupError:
-            raise LoginError("this is not the address that this login leads to in the end") from None
+            begins = f"{self._listener.address}?"
+            raise LoginError(f"this is not the address that this login leads to: that begins with {begins}") from None
 
     def login(self, status: int) -> McpLogin:
         """Return the login once the server has answered with `status`. Raises LoginError."""
