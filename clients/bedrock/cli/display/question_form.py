@@ -87,6 +87,8 @@ class QuestionForm:
                 self.content[name] = field["default"]
             elif name in self._required:
                 return "this one has to be filled in"
+        elif text.strip().casefold() not in {"", *_YES}:
+            return "this was not sent: press Enter alone to accept, or decline"
         self._place += 1
         return ""
 
