@@ -421,6 +421,17 @@ def test_the_audit_trail_is_printed_as_lines_of_json(program: Program, fake: Fak
     assert "must be a time" in refused.stderr
 
 
+def test_that_nothing_was_found_is_said(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bedrock.Client.audit", lambda *_, **__: iter(()))
+    monkeypatch.setattr("bedrock.cli.commands.audit._listed", lambda *_, **__: iter(()))
+    none = program("audit", "--refused")
+    assert (none.exit_code, none.stdout, none.stderr) == (exits.OK, "", "There are no such entries.\n")
+    assert "by its id" in program("audit", "--conversation", SLUG).stderr
+    unchecked = program("verify", "--all")
+    assert (unchecked.exit_code, unchecked.stdout) == (exits.OK, "")
+    assert "those of other principals are not looked at" in unchecked.stderr
+
+
 def test_audit_goes_on_with_new_entries_and_repeats_none(
     program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,23 +36,28 @@ LATE = timedelta(seconds=30)
 
 @click.command()
 @click.argument("names", nargs=-1, type=CONVERSATION)
-@click.option("--all", "everything", is_flag=True, help="All conversations, archived ones and sub-agents too.")
+@click.option("--all", "everything", is_flag=True, help="All of yours, archived ones and sub-agents too.")
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], everything: bool) -> None:
     """Check stored conversations and change nothing.
 
     The check covers the stored rows, gaps, the hash chain, the results of tool calls and the ends of runs.
+
+    Conversations of other principals are not looked at: `bedrock restore` into an empty directory checks those of all
+    in a backup.
     """
     client = connect(ctx)
     if not (names or everything):
         raise click.UsageError("name conversations, or use --all")
-    broken = 0
+    broken = checked = 0
     for name in _everything(client) if everything else names:
         violations = client.conversation(name).verify()
-        broken += bool(violations)
+        broken, checked = broken + bool(violations), checked + 1
         print_text(f"{name}: {'ok' if not violations else f'{len(violations)} violation(s)'}")
         for violation in violations:
             print_text(f"  {violation}")
+    if not checked:
+        print_text("You have no conversations; those of other principals are not looked at.", err=True)
     ctx.exit(exits.FAILED if broken else exits.OK)
 
 
@@ -161,18 +166,23 @@ def audit(
     """
     client = connect(ctx)
     seen: dict[str, datetime] = {}
+    found = False
     while True:
         latest = since
         entries = client.audit(
             since=since, until=until, principal=principal, conversation=conversation or "", outcome=outcome
         )
         for entry in entries:
+            found = True
             line = json.dumps(entry.to_dict(), ensure_ascii=False)
             if line not in seen:
                 print_json_line(line)
             if follow:
                 seen[line] = latest = entry.time
         if not follow:
+            if not found:
+                by_id = " about it; it is named by its id, as entries name it" if conversation else ""
+                print_text(f"There are no such entries{by_id}.", err=True)
             return
         if latest is not None:
             since = latest - LATE
