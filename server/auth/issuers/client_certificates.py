@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from server.auth.issuers.certificate_names import has_cut_name
 from server.auth.principals import Caller
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class ClientCertificates:
         named = {principal.name: principal for principal in self._named(connection)}
         if not named:
             return by_token
+        if any(map(has_cut_name, connection[CERTIFICATE])):
+            return None
         if len(named) > 1 or (by_token is not None and by_token.principal not in named):
             return None
         (principal,) = named.values()
