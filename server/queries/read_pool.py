@@ -1,6 +1,7 @@
 """Read the store from the event loop: on a thread of a small pool, never on the loop itself.
 
-Principals take turns: one with a thousand reads waiting delays another's by one read for each thread.
+Principals take turns: one with a thousand reads waiting delays another's by one read for each thread. And none has all
+threads: a read may take minutes, such as the check of a long log.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 8
+KEPT_SHARE = 4
+"""One in so many threads is kept from each principal, for others."""
 
 
 class ReadPool:
     """Runs blocking reads. Called on the event loop; closed once, after the server has stopped."""
 
     def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:
-        self._slots = FairSlots(threads)
+        most_of_one = threads - threads // KEPT_SHARE
+        self._slots = FairSlots(threads, lambda _principal: most_of_one)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._start_all(threads)
 

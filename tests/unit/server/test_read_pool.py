@@ -92,3 +92,21 @@ def test_a_read_that_fails_gives_its_thread_back(pool: ReadPool) -> None:
 
     work: Coroutine[None, None, None] = asyncio.wait_for(fails(), PATIENCE)
     asyncio.run(work)
+
+
+def test_reads_of_one_principal_that_take_long_leave_a_thread_to_others() -> None:
+    async def run() -> None:
+        pool = ReadPool(4)
+        reads, other = Reads(pool), Reads(pool)
+        other.open()
+        try:
+            tasks = [reads.begin(f"a{number}") for number in range(100)]
+            await reads.held()
+            assert await asyncio.wait_for(other.begin("b0"), PATIENCE) == "b0"
+            reads.open()
+            await asyncio.gather(*tasks)
+        finally:
+            reads.open()
+            await asyncio.to_thread(pool.close)
+
+    asyncio.run(run())
