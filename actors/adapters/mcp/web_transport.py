@@ -11,9 +11,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from actors.adapters.mcp.login.kept_logins import LoginUnavailableError
 from actors.adapters.mcp.login.token_answers import TokensInMemory
+from actors.adapters.mcp.pipes import LINE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
     from contextlib import AsyncExitStack
 
     from actors.adapters.mcp.login.kept_logins import KeptLogins
@@ -21,6 +22,25 @@ if TYPE_CHECKING:
 
 for _name in ("httpx2", "httpcore2", "mcp"):
     logging.getLogger(_name).setLevel(logging.WARNING)  # they log every request, and what servers send
+
+
+class _BoundedBody(httpx2.AsyncByteStream):
+    """The body of an answer that is one message, which may not be too large. Of events, the library bounds each."""
+
+    def __init__(self, body: AsyncIterable[bytes], close: Callable[[], Awaitable[None]]) -> None:
+        self._body = body
+        self._close = close
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        size = 0
+        async for part in self._body:
+            size += len(part)
+            if size > LINE_BYTES:
+                raise httpx2.ReadError("a message is too large")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._close()
 
 
 class _LoginAuth(httpx2.Auth):
@@ -77,6 +97,12 @@ async def http_transport(
     async def look(response: httpx2.Response) -> None:
         if response.status_code >= 400:
             on_refusal(f"HTTP {response.status_code}")
+        if response.headers.get("content-encoding", "identity") != "identity":
+            on_refusal("it compresses its answers, unasked")
+            raise httpx2.DecodingError("it compresses its answers, unasked")
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            body: Any = response.stream
+            response.stream = _BoundedBody(body, body.aclose)
 
     auth: httpx2.Auth | None = None
     if server.oauth is not None:
@@ -93,6 +119,9 @@ async def http_transport(
     silence = max(server.connect_seconds, server.call_seconds) + server.question_seconds
     timeout = httpx2.Timeout(server.connect_seconds, read=silence)
     client = httpx2.AsyncClient(
-        headers=dict(server.headers), timeout=timeout, auth=auth, event_hooks={"response": [look]}
+        headers={"Accept-Encoding": "identity", **server.headers},
+        timeout=timeout,
+        auth=auth,
+        event_hooks={"response": [look]},
     )
     return streamable_http_client(server.url, http_client=await stack.enter_async_context(client))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -98,3 +100,48 @@ def test_one_that_never_answers_is_given_up_and_can_be_stopped(hub: Callable[...
         made.all.start()
         assert "did not answer within 1 s" in made.settled().error
         made.close()
+
+
+class _Large(BaseHTTPRequestHandler):
+    """Answers with one message of 100 MiB."""
+
+    sent: ClassVar[list[int]] = []
+    """How much of each answer was taken, in bytes."""
+
+    def do_POST(self) -> None:
+        kind = self.path.strip("/").replace("-", "/", 1)
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(b"data: " if "event" in kind else b'"')
+            place = len(self.sent)
+            self.sent.append(0)
+            for _ in range(1_600):
+                self.wfile.write(b"x" * (1 << 16))
+                self.sent[place] += 1 << 16
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("kind", ["application-json", "text-event-stream"])
+def test_a_message_that_is_too_large_fills_no_memory(
+    hub: Callable[..., Hub], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from actors.adapters.mcp import web_transport
+
+    _Large.sent.clear()
+    monkeypatch.setattr(web_transport, "LINE_BYTES", 1 << 20)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Large) as large:
+        large.daemon_threads = True
+        thread = threading.Thread(target=large.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            made = hub(McpServer(name="t", url=f"http://127.0.0.1:{large.server_address[1]}/{kind}"))
+            made.all.start()
+            assert made.settled().state is McpState.FAILED
+            assert 0 < max(_Large.sent) < 50 << 20
+        finally:
+            large.shutdown()
+            thread.join()
