@@ -60,6 +60,7 @@ from actors.ports import (
 )
 from actors.ports.mcp import McpLoginsError, McpServers, NoMcpServers
 from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
+from actors.runtime.quotas.quota_limits import COSTS
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from actors.ports import Store
     from actors.ports.permissions import PermissionsOf
     from actors.ports.telemetry import Telemetry
+    from actors.runtime.quotas.quota_limits import QuotaSettings
     from server.auth.principals import Principal
 
 log = logging.getLogger(__name__)
@@ -570,6 +572,7 @@ def checked(config: Config) -> Iterator[str]:
         except SandboxUnavailableError as error:
             raise CannotStartError(str(error)) from None
         yield from _checked_principals(config)
+        yield from _told_quotas(config.quotas)
         if report.separation_reason:
             yield f"no tool of a principal would run: {report.separation_reason}"
         yield _sandbox_line(report)
@@ -621,6 +624,17 @@ def _checked_principals(config: Config) -> Iterator[str]:
         others = "a principal for each" if issuer.template else f"{len(issuer.principals)} principals"
         where = issuer.jwks_url or issuer.jwks_file
         yield f"issuer {issuer.name}: {issuer.url}, keys from {where}, {others} by {issuer.principal_claim}"
+
+
+def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
+    """Yield a line for each table of quotas, a principal's together with the defaults that it does not replace."""
+    tables = {"all together": quotas.together, "each principal": quotas.each, **quotas.named}
+    for whose, limits in tables.items():
+        told = (
+            f"{quota} {f'${value / 1_000_000:,.2f}' if quota in COSTS else value}" for quota, value in limits.items()
+        )
+        if limits:
+            yield f"quotas of {whose}: {', '.join(told)}"
 
 
 def _note_of_principal(principal: Principal, config: Config) -> str:

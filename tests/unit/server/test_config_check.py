@@ -94,6 +94,20 @@ def test_what_principals_name_and_nobody_has_is_noted(home: Path) -> None:
     assert told in check("--config", str(file)).output.splitlines()
 
 
+def test_quotas_are_shown_as_they_count_for_each(home: Path) -> None:
+    file = home / "bedrock.toml"
+    file.write_text(
+        "[quotas]\ncost_per_month = 500\n[principal_defaults.quotas]\nconcurrent_runs = 2\nstreams = 9\n"
+        "[principals.ada]\nroots = []\nquotas = { concurrent_runs = 5 }\n[principals.bob]\nroots = []\n"
+    )
+    file.chmod(0o600)
+    assert [line for line in check("--config", str(file)).output.splitlines() if line.startswith("quotas ")] == [
+        "quotas of all together: cost_per_month $500.00",
+        "quotas of each principal: concurrent_runs 2, streams 9",
+        "quotas of ada: concurrent_runs 5, streams 9",
+    ]
+
+
 def test_a_wrong_setting_is_named() -> None:
     done = check(BEDROCK_LISTEN="nowhere")
     assert (done.exit_code, "BEDROCK_LISTEN: must be host:port" in done.output) == (2, True)
