@@ -118,6 +118,8 @@ def _issuer(name: str, table: Mapping[str, Any], principals: Mapping[str, Princi
         raise ValueError(f"{where}.jwks_url: there is a jwks_file, too; give one of both")
     if "jwks_url" not in table and "jwks_file" not in table:
         raise ValueError(f"{where}.jwks_url: name where its keys are, here or as jwks_file")
+    if "roles" in table and "role_claim" not in table:
+        raise ValueError(f"{where}.role_claim: needed, since roles are given by the values of a claim")
     template = table.get("template")
     if template is not None and not isinstance(template, dict):
         raise ValueError(f"{where}.template: must be a table with the keys {', '.join(PRINCIPAL_KEYS)}")
