@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +26,8 @@ MAX_CALLS = 16
 """Calls of each of the authorizer's methods at the same time; one that never returns keeps its place. Those of one take
 none of the other's: else strangers, of whom `authenticate` is asked, would keep callers out who are known."""
 MAX_REASON_CHARS = 500
+LOG_SECONDS = 10.0
+"""How often a failure of one kind is logged, at most: strangers can make one with each call."""
 
 
 class AuthorizerCalls:
@@ -34,6 +37,8 @@ class AuthorizerCalls:
         self._authorizer = authorizer
         self._threads = threads
         self._seconds = seconds
+        self._logged: dict[type[Exception], float] = {}
+        """When a failure of each kind was logged last."""
         self._for_strangers, self._for_callers = asyncio.Semaphore(MAX_CALLS), asyncio.Semaphore(MAX_CALLS)
 
     async def identity(self, metadata: Iterable[tuple[str, str | bytes]], peer: Peer) -> Identity | None:
@@ -100,6 +105,10 @@ class AuthorizerCalls:
             raise self._failed(error) from None
 
     def _failed(self, error: Exception) -> AuthorizerUnavailableError:
+        now, kind = time.monotonic(), type(error)
+        if now - self._logged.get(kind, float("-inf")) < LOG_SECONDS:
+            return AuthorizerUnavailableError()
+        self._logged[kind] = now
         log.error("the authorizer failed: %s", type(error).__name__, exc_info=error)
         return AuthorizerUnavailableError()
 

@@ -111,6 +111,23 @@ def test_what_is_no_usual_error_refuses_and_keeps_no_place(threads: ThreadPool, 
     asyncio.run(story())
 
 
+def test_a_flood_of_calls_that_fail_does_not_fill_the_log(
+    threads: ThreadPool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorizer_calls, "LOG_SECONDS", 3_600)
+
+    async def story() -> None:
+        gated = Gated()
+        gated.open.set()
+        calls = AuthorizerCalls(gated, threads, 60)
+        for _ in range(5):  # without a user
+            with pytest.raises(AuthorizerUnavailableError):
+                await calls.identity([], PEER)
+
+    asyncio.run(story())
+    assert [record.message for record in caplog.records] == ["the authorizer failed: KeyError"]
+
+
 @pytest.mark.parametrize(
     ("reason", "shown"),
     [("", "the authorizer of this server does not allow that"), ("a\x1b[31m\nb", "a [31m b"), ("x" * 900, "x" * 500)],
