@@ -100,7 +100,8 @@ async def http_transport(
         if response.headers.get("content-encoding", "identity") != "identity":
             on_refusal("it compresses its answers, unasked")
             raise httpx2.DecodingError("it compresses its answers, unasked")
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        events = response.headers.get("content-type", "").startswith("text/event-stream")
+        if not events or response.is_error or response.request.url != httpx2.URL(server.url):
             body: Any = response.stream
             response.stream = _BoundedBody(body, body.aclose)
 

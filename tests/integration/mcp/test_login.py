@@ -143,6 +143,14 @@ def test_what_is_not_right_is_no_login(ways: Ways, why: str, capfd: pytest.Captu
     assert capfd.readouterr().err == "", "the library logs nothing"
 
 
+def test_what_the_provider_has_in_its_address_is_kept(fake: LoginServer) -> None:
+    fake.ways.metadata["authorization_endpoint"] = f"{fake.address}/authorize?policy=b2c&state=theirs"
+    shown: list[str] = []
+    login = log_in(server_at(fake), shown.append, paste=lambda: fake.browse(shown[0].replace("&state=theirs", "")))
+    assert login.access_token in fake.valid
+    assert "/authorize?policy=b2c&state=theirs&response_type=code&" in shown[0]
+
+
 def test_a_login_ends_if_nobody_comes(fake: LoginServer) -> None:
     with pytest.raises(LoginError, match=r"nobody has logged in within 0.01 s"):
         logged_in(fake, seconds=0.01, led=lambda _: None)

@@ -103,13 +103,21 @@ def test_one_that_never_answers_is_given_up_and_can_be_stopped(hub: Callable[...
 
 
 class _Large(BaseHTTPRequestHandler):
-    """Answers with one message of 100 MiB."""
+    """Answers with one message of 100 MiB; at /login only where to log in is asked."""
 
     sent: ClassVar[list[int]] = []
     """How much of each answer was taken, in bytes."""
 
     def do_POST(self) -> None:
-        kind = self.path.strip("/").replace("-", "/", 1)
+        if self.path == "/login":
+            self.send_error(401)
+        else:
+            self._answer(self.path.strip("/").replace("-", "/", 1))
+
+    def do_GET(self) -> None:
+        self._answer("text/event-stream")
+
+    def _answer(self, kind: str) -> None:
         self.send_response(200)
         self.send_header("content-type", kind)
         self.end_headers()
@@ -125,7 +133,7 @@ class _Large(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.mark.parametrize("kind", ["application-json", "text-event-stream"])
+@pytest.mark.parametrize("kind", ["application-json", "text-event-stream", "login"])
 def test_a_message_that_is_too_large_fills_no_memory(
     hub: Callable[..., Hub], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +146,9 @@ def test_a_message_that_is_too_large_fills_no_memory(
         thread = threading.Thread(target=large.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            made = hub(McpServer(name="t", url=f"http://127.0.0.1:{large.server_address[1]}/{kind}"))
+            address = f"http://127.0.0.1:{large.server_address[1]}"
+            oauth = OAuth("me", "pw", address) if kind == "login" else None
+            made = hub(McpServer(name="t", url=f"{address}/{kind}", oauth=oauth))
             made.all.start()
             assert made.settled().state is McpState.FAILED
             assert 0 < max(_Large.sent) < 50 << 20

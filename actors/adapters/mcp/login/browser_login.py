@@ -149,7 +149,11 @@ class _Provider(OAuthClientProvider):
 
     async def _lead(self, address: str) -> None:
         """Show the person where to log in."""
-        self._state = parse_qs(urlsplit(address).query)["state"][0]
+        metadata = self.context.oauth_metadata
+        endpoint = str(metadata.authorization_endpoint) if metadata else ""
+        if urlsplit(endpoint).query:  # which is to be kept; the library puts a second ? behind it
+            address = f"{endpoint}&{address.removeprefix(f'{endpoint}?')}"
+        self._state = parse_qs(urlsplit(address).query)["state"][-1]
         self._listener.expect(self._state)
         self._show(address)
 
