@@ -12,6 +12,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -165,6 +166,20 @@ def test_no_other_token_is_believed(world: World, name: str) -> None:
         assert await world.caller(token()) is not None
 
     asyncio.run(tried())
+
+
+def test_a_token_that_names_no_known_key_is_not_looked_at_byte_by_byte(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    good = token()
+    monkeypatch.setattr(jwt, "decode", lambda *args, **_: asked.append(args))
+    monkeypatch.setattr(jwt, "get_unverified_header", lambda *args: asked.append(args))
+    for name in ("an id of no key", "no signature", "another issuer", "no issuer", "nested without end"):
+        assert world.known(FORGED[name]()) is None
+    assert not asked
+    with pytest.raises(TypeError):
+        world.known(good)
 
 
 @pytest.mark.filterwarnings("ignore:The RSA key is 1024 bits long")
