@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 from bedrock.errors import NotAwaitingApproval, UnknownOrDecided
-from bedrock.states import Approval
+from bedrock.states import Approval, Question
 
 if TYPE_CHECKING:
     from bedrock.messages import Usage
 
 
-__all__ = ["Answer", "AsyncOnApproval", "OnApproval", "ToolAnswer"]
+__all__ = ["Answer", "AsyncOnApproval", "AsyncOnQuestion", "OnApproval", "OnQuestion", "ToolAnswer"]
 
 Decide = Callable[[Approval], bool]
 """Returns whether a tool call may run."""
@@ -28,8 +28,18 @@ OnApproval = Literal["approve", "deny"] | Decide
 AsyncOnApproval = Literal["approve", "deny"] | AsyncDecide
 """The same for asyncio, where the function may be asynchronous."""
 
+Content = Mapping[str, Any] | None
+"""What is filled into the form of a tool's question; None declines it."""
+
+OnQuestion = Callable[[Question], Content]
+"""Answers what a running tool asks a person: gets the `Question`, and returns a value for each field of its form that
+is filled in, for an address ``{}`` once it was visited, or None to decline."""
+
+AsyncOnQuestion = Callable[[Question], Content | Awaitable[Content]]
+"""The same for asyncio, where the function may be asynchronous."""
+
 ANSWERED = (NotAwaitingApproval, UnknownOrDecided)
-"""The errors raised on answering an approval that another client has already answered."""
+"""The errors raised on answering an approval, or a tool's question, that another client has already answered."""
 
 DecideT = TypeVar("DecideT", bound=Callable[[Approval], Any])
 
@@ -86,6 +96,17 @@ def checked(decision: object) -> bool:
     if isinstance(decision, bool):
         return decision
     raise TypeError(f"the function that decides about tool calls returned {decision!r}, neither True nor False")
+
+
+def checked_content(content: object) -> Content:
+    """Return what is filled into a form; None to decline.
+
+    Raises:
+        TypeError: It is no mapping, for example True.
+    """
+    if content is None or isinstance(content, Mapping):
+        return cast("Content", content)
+    raise TypeError(f"the function that answers tools' questions returned {content!r}, neither a mapping nor None")
 
 
 def decider(on_approval: Literal["approve", "deny"] | DecideT | None) -> DecideT | Decide | None:

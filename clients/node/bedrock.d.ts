@@ -31,9 +31,13 @@ export interface NewConversation extends Message {
 /** What decides about a question: 'APPROVE', 'DENY', or a function of the approval. */
 export type OnApproval = 'APPROVE' | 'DENY' | ((approval: Message) => boolean | Promise<boolean>);
 
+/** What is filled into the form of a tool's question, `{}` for an address that was visited, or null to decline. */
+export type OnQuestion = (question: Message) => Message | null | Promise<Message | null>;
+
 /** Of a message: more fields of SendMessageRequest, some of them in short. */
 export interface SendOptions extends Message {
   onApproval?: OnApproval;
+  onQuestion?: OnQuestion;
   /** Whether questions are left to other clients. */
   waitForOthers?: boolean;
   /** A JSON Schema: the run ends with a value that fits it, its `output`. */
@@ -104,6 +108,8 @@ export interface Conversation {
   serveTools(): Promise<void>;
   send(text: string, options?: SendOptions): Promise<Run>;
   resolve(approval: { name: string }, decision: 'APPROVE' | 'DENY', note?: string, rule?: Message): Promise<Message>;
+  answerQuestion(question: { name: string }, content?: Record<string, unknown>): Promise<Message>;
+  declineQuestion(question: { name: string }): Promise<Message>;
   approvalRules(): AsyncGenerator<Message>;
   createApprovalRule(approvalRule: Message): Promise<Message>;
   deleteApprovalRule(rule: { name: string }): Promise<Message>;

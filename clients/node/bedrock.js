@@ -223,16 +223,21 @@ class Conversation {
    * Send a message; returns its run. `fields`: more of SendMessageRequest, like delivery: 'DELIVERY_STEER'. A question
    * of the run that is still open when its loop asks for the next event goes to `onApproval`: 'APPROVE', 'DENY', or a
    * function of the approval that returns true or false, or a promise of it. Without one it is denied, the next events
-   * show it, and a warning is emitted. With `waitForOthers: true` it is left to somebody else. `outputSchema`, a JSON
-   * Schema as a plain object, lets the run end with a value that fits it: its `output`. `generation` says how the model
-   * answers in this run, before what the conversation says, as for `create`.
+   * show it, and a warning is emitted. What a tool asks a person (`questionChanged`) goes to `onQuestion`, a function of
+   * the question that returns a value for each field of its form that is filled in, `{}` for an address that was
+   * visited, or null to decline; without one it is declined. With `waitForOthers: true` all is left to somebody else.
+   * `outputSchema`, a JSON Schema as a plain object, lets the run end with a value that fits it: its `output`.
+   * `generation` says how the model answers in this run, before what the conversation says, as for `create`.
    *
    * @param {string} text
    * @param {Record<string, unknown> & { generation?: import('./requests.js').Generation, outputSchema?: object }} [fields]
    */
-  async send(text, { onApproval, waitForOthers = false, outputSchema, ...fields } = {}) {
+  async send(text, { onApproval, onQuestion, waitForOthers = false, outputSchema, ...fields } = {}) {
     if (!['undefined', 'function'].includes(typeof onApproval) && !['APPROVE', 'DENY'].includes(onApproval)) {
       throw invalid('onApproval', `${JSON.stringify(onApproval)} is not one of APPROVE, DENY, nor a function`);
+    }
+    if (!['undefined', 'function'].includes(typeof onQuestion)) {
+      throw invalid('onQuestion', `${JSON.stringify(onQuestion)} is not a function`);
     }
     if (typeof waitForOthers !== 'boolean') throw invalid('waitForOthers', `${waitForOthers} is not true or false`);
     const schema = outputSchema ?? null;
@@ -242,7 +247,7 @@ class Conversation {
     const request = { name: this.name, text, requestId: randomUUID(), ...writtenOut(fields) };
     if (schema !== null) request.outputSchema = struct(schema);
     await this.tools.declare();
-    return new Run(this, await this.client.call('sendMessage', request), { onApproval, waitForOthers });
+    return new Run(this, await this.client.call('sendMessage', request), { onApproval, onQuestion, waitForOthers });
   }
 
   /**
@@ -256,6 +261,19 @@ class Conversation {
       note,
       rule: rule && { ...rule, action: 'ACTION_UNSPECIFIED' },
     });
+
+  /**
+   * Answer what a running tool asks a person: `questionChanged.question` of an event, and a value for each field of its
+   * form that is filled in; none for an address: then it was visited. Returns the question as it is then.
+   */
+  answerQuestion = async ({ name }, content = undefined) => {
+    const request = { name, requestId: randomUUID(), ...(content && { content: struct(content) }) };
+    return (await this.client.call('answerQuestion', request)).question;
+  };
+
+  /** Refuse to answer what a running tool asks; what becomes of its call is up to it. */
+  declineQuestion = async ({ name }) =>
+    (await this.client.call('answerQuestion', { name, decline: true, requestId: randomUUID() })).question;
 
   /** The rules about tool calls that hold here: those of the operator, then its own. */
   async *approvalRules() {
@@ -348,11 +366,13 @@ class Conversation {
 /** What one message does: an iterable of events that ends with the run. `stop`, its runStopped, then says how. */
 class Run {
   #onApproval;
+  #onQuestion;
   #waitForOthers;
 
-  constructor(conversation, { message, disposition, run, revision }, { onApproval, waitForOthers }) {
+  constructor(conversation, { message, disposition, run, revision }, { onApproval, onQuestion, waitForOthers }) {
     Object.assign(this, { conversation, message, disposition, name: run, revision, stop: null });
     this.#onApproval = onApproval;
+    this.#onQuestion = onQuestion;
     this.#waitForOthers = waitForOthers;
   }
 
@@ -364,11 +384,12 @@ class Run {
   async *[Symbol.asyncIterator]() {
     const mine = (message) => message?.name === this.message.name;
     const open = new Map(); // the questions that were shown and, as far as is known, not decided
+    const asked = new Map(); // what tools asked and, as far as is known, nobody answered
     let waiting = []; // the calls of clients' tools that were shown
     const note = ({ approval, decision }) =>
       decision === 'APPROVAL_DECISION_UNSPECIFIED' ? open.set(approval.name, approval) : open.delete(approval.name);
     for await (const event of this.conversation.events(this.revision)) {
-      const { approvalChanged, messageAdded, queueChanged, runStopped, snapshot } = event;
+      const { approvalChanged, messageAdded, questionChanged, queueChanged, runStopped, snapshot } = event;
       this.name = [messageAdded, queueChanged?.message].find(mine)?.requestCycle || this.name;
       if (this.name && runStopped?.requestCycle === this.name) this.stop = runStopped;
       yield event;
@@ -378,13 +399,25 @@ class Run {
       if (approvalChanged) note(approvalChanged);
       for (const approval of snapshot?.pendingApprovals ?? []) {
         if (open.has(approval.name)) continue;
-        const asked = { approval, decision: 'APPROVAL_DECISION_UNSPECIFIED', note: '' };
-        yield { event: 'approvalChanged', revision: 0, approvalChanged: asked };
-        note(asked);
+        const shown = { approval, decision: 'APPROVAL_DECISION_UNSPECIFIED', note: '' };
+        yield { event: 'approvalChanged', revision: 0, approvalChanged: shown };
+        note(shown);
+      }
+      const { question } = questionChanged ?? {};
+      if (question?.status === 'STATUS_PENDING') asked.set(question.name, question);
+      else if (question) asked.delete(question.name);
+      for (const pending of snapshot?.pendingQuestions ?? []) {
+        if (asked.has(pending.name)) continue;
+        yield { event: 'questionChanged', revision: 0, questionChanged: { question: pending } };
+        asked.set(pending.name, pending);
       }
       waiting = waitingCalls(event) ?? waiting;
       await this.conversation.tools.answer(waiting);
       if (open.size && !this.#waitForOthers) await this.#settle(open);
+      for (const each of this.name && !this.#waitForOthers ? asked.values() : []) {
+        asked.delete(each.name);
+        await this.#reply(each);
+      }
     }
   }
 
@@ -395,6 +428,29 @@ class Run {
     for (const [name, approval] of open) {
       open.delete(name);
       if (pending.some((each) => each.name === name)) await this.#answer(approval);
+    }
+  }
+
+  /** Answer what a tool of this run asks, if it still does; what does not fit its form is declined, and thrown. */
+  async #reply(question) {
+    const { client } = this.conversation;
+    const { name, url, mcpServer } = question;
+    if (!(await insist(client, 'getQuestion', { name })).question) return;
+    const content = this.#onQuestion ? await this.#onQuestion(question) : null;
+    if (typeof content !== 'object' || Array.isArray(content)) {
+      throw new TypeError(`onQuestion returned ${content}, neither an object nor null`);
+    }
+    if (!this.#onQuestion) {
+      process.emitWarning(`what ${mcpServer} asked was declined, because nobody answered: answer in the loop, or give onQuestion`);
+    }
+    const decline = () => insist(client, 'answerQuestion', { name, decline: true, requestId: randomUUID() });
+    if (content === null) return void (await decline());
+    const filled = url ? {} : { content: struct(content) };
+    try {
+      await insist(client, 'answerQuestion', { name, requestId: randomUUID(), ...filled });
+    } catch (error) {
+      if (error.reason === 'INVALID_ARGUMENT') await decline();
+      throw error;
     }
   }
 

@@ -160,6 +160,12 @@ def test_what_it_asks_is_answered_by_a_person_and_a_late_answer_says_why_it_is_t
         chat.assert_valid()
         part.then(calls(("mcp__t__echo", {"text": "on"})), says("On."))
         assert chat.ask("Go on.") == "On.", "the server goes on"
+        part.then(calls(("mcp__t__ask", {}), ("mcp__t__ask", {})), says("Told."))
+        contents = iter([{"branch": "main"}, None])
+        asked_again = chat.send("Again.", on_question=lambda _: next(contents))
+        assert within(asked_again.answer) == "Told.", "a function answers, and declines"
+        *_, filled, declined = [each for message in chat.conversation.messages() for each in message.tool_results]
+        assert ['"accept"' in filled.output, '"decline"' in declined.output] == [True, True]
 
 
 def test_a_person_answers_it_in_a_chat_at_the_terminal(

@@ -20,7 +20,7 @@ from tests.e2e.patience import PATIENCE
 from tests.peers import installed
 from tests.peers.node_chat import run_module, run_script
 from tests.pictures import png
-from tests.unit.clients.fake_server import delta, discarded, stopped, stored
+from tests.unit.clients.fake_server import FakeBedrock, FakeServer, asks_person, delta, discarded, stopped, stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,6 +205,7 @@ WRONG = {
     "images[0].mime": ("conversation('conversations/c').send('Hi', { images: [{ mime: 'a/b' }] })", "mediaType"),
     "onApproval": ("conversation('conversations/c').send('Hi', { onApproval: 'approve' })", "APPROVE, DENY"),
     "discardQueued": ("conversation('conversations/c').cancel({ discardQueued: 'false' })", "true or false"),
+    "onQuestion": ("conversation('conversations/c').send('Hi', { onQuestion: 'no' })", "is not a function"),
     "decision": ("conversation('conversations/c').resolve({ name: 'n' }, 'APROVE')", "APPROVAL_DECISION_APPROVE"),
     "tasks[0].timeout.second": (
         "call('spawnSubAgents', { name: 'n', tasks: [{ task: 't', timeout: { second: 1 } }] })",
@@ -290,6 +291,51 @@ def test_no_question_hangs_a_loop(node: Node, server: ServerProcess, tmp_path: P
     assert asked == ["APPROVAL_DECISION_DENY", ""]
     assert left == ["APPROVAL_DECISION_APPROVE", "later"]
     assert neither == ["onApproval returned no, neither true nor false"]
+
+
+def test_what_a_tool_asks_hangs_no_loop(node: Node, tmp_path: Path) -> None:
+    """Each run is answered in another way; the address is the one that a function visits."""
+    fake = FakeBedrock()
+    server = FakeServer(fake)
+    ways = {
+        "{}": ("STATUS_DECLINED", {}),
+        "{ onQuestion: async ({ message }) => ({ branch: message }) }": (
+            "STATUS_ANSWERED",
+            {"branch": "Which branch?"},
+        ),
+        "{ onQuestion: () => null }": ("STATUS_DECLINED", {}),
+        "{ waitForOthers: true, self: 'answerQuestion' }": ("STATUS_ANSWERED", {"branch": "main"}),
+        "{ waitForOthers: true, self: 'declineQuestion' }": ("STATUS_DECLINED", {}),
+        "{ onQuestion: () => true }": ("onQuestion returned true, neither an object nor null", None),
+    }
+    body = f"""
+        const bedrock = new Bedrock({{ address: '{server.address}', token: 'secret' }});
+        const conversation = bedrock.conversation('conversations/c1');
+        const outcome = async ({{ self, ...options }}) => {{
+          let ended = '';
+          for await (const {{ questionChanged }} of await conversation.send('Use it', options)) {{
+            const question = questionChanged?.question;
+            ended = question?.status ?? ended;
+            if (self && ended === 'STATUS_PENDING' && question) {{
+              const {{ status }} = await conversation[self](question, {{ branch: 'main' }});
+              if (status === ended) throw new Error('it still waits');
+            }}
+          }}
+          return ended;
+        }};
+        console.log(JSON.stringify(await outcome(%s).catch((error) => error.message)));
+        bedrock.close();
+    """
+    try:
+        for way, (ended, content) in ways.items():
+            fake.over.clear()
+            fake.requests.clear()
+            fake.answers.append(asks_person())
+            assert run_script(node, tmp_path, body % way) == ended, way
+            replies = fake.asked(v1.AnswerQuestionRequest)
+            assert [dict(each.content) for each in replies] == ([] if content is None else [content]), way
+    finally:
+        server.stop()
 
 
 def test_a_follow_up_is_shown_to_the_end_of_its_own_run(

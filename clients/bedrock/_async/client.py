@@ -17,7 +17,7 @@ from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock._shared.wrapper import check_list
-from bedrock.answers import Answer, AsyncOnApproval, decider
+from bedrock.answers import Answer, AsyncOnApproval, AsyncOnQuestion, decider
 from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Quota, ServerInfo, Tool
 from bedrock.conversations import (
     Budget,
@@ -203,6 +203,7 @@ class AsyncClient(AsyncClosing):
         tools: Sequence[str] | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
+        on_question: AsyncOnQuestion | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -223,6 +224,7 @@ class AsyncClient(AsyncClosing):
             tools: As for `create`.
             images: As for `AsyncConversation.ask`.
             on_approval: As for `AsyncConversation.ask`.
+            on_question: As for `AsyncConversation.ask`.
             wait_for_others: As for `AsyncConversation.ask`.
             generation: As for `AsyncConversation.ask`: for this message alone.
             output_schema: As for `AsyncConversation.ask`: the answer's `output` is a value that fits it.
@@ -234,7 +236,8 @@ class AsyncClient(AsyncClosing):
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
         request = requests.send("", text, images=images, generation=generation, output_schema=output_schema)
-        decide, deadline = decider(on_approval), Deadline(timeout)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
+        deadline = Deadline(timeout)
         conversation = await self.create(
             working_directory,
             model=model,
@@ -245,7 +248,7 @@ class AsyncClient(AsyncClosing):
             timeout=deadline.shorten(self._transport.timeout),
         )
         request.name = conversation.name
-        return await ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline, new=True)
+        return await ask(self._transport, request, policy, deadline, new=True)
 
     def conversation(self, name: str) -> AsyncConversation:
         """Return a conversation by its slug, id or resource name. The server is not called."""

@@ -16,7 +16,7 @@ from bedrock._shared.cursor import EventCursor
 from bedrock._shared.deadline import Deadline
 from bedrock._shared.enum_names import enum_value, resource_name
 from bedrock._shared.run_progress import RunProgress, waiting_calls
-from bedrock.answers import Answer, AsyncOnApproval, decider
+from bedrock.answers import Answer, AsyncOnApproval, AsyncOnQuestion, decider
 from bedrock.conversations import (
     Budget,
     CancelConversationResult,
@@ -75,6 +75,7 @@ class AsyncConversation:
         delivery: Delivery | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
+        on_question: AsyncOnQuestion | None = None,
         wait_for_others: bool = False,
         expected_run: str = "",
         generation: Generation | None = None,
@@ -93,7 +94,12 @@ class AsyncConversation:
             on_approval: Decides about a tool call that needs approval if the loop has not answered before it reads the
                 next event: "approve" lets every call run, "deny" none; a function gets the `Approval` and returns True
                 or False. If None, the call is denied and a warning is logged.
-            wait_for_others: Leave approvals open that the loop does not answer, so that other clients can answer them.
+            on_question: Answers what a running tool asks a person (an MCP server, in the middle of a call) if the loop
+                has not: gets the `Question`, and returns a value for each field of its form that is filled in, ``{}``
+                for an address that was visited, or None to decline. If None, the question is declined and a warning is
+                logged. What does not fit the form is declined, too, and InvalidArgument is raised.
+            wait_for_others: Leave approvals and questions open that the loop does not answer, so that other clients can
+                answer them.
             expected_run: Refuse with RunOver unless this run is in progress.
             generation: How the model is to answer in this run; what is not set is as the conversation has it.
             output_schema: A JSON Schema of the value that the run is to end with; see `Stop.output` and
@@ -115,7 +121,7 @@ class AsyncConversation:
             output_schema=output_schema,
             request_id=request_id,
         )
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return send(self._transport, request, policy, timeout, self._tools)
 
     async def ask(
@@ -124,6 +130,7 @@ class AsyncConversation:
         *,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
+        on_question: AsyncOnQuestion | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -132,14 +139,15 @@ class AsyncConversation:
     ) -> Answer:
         """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        If the wait is interrupted, by a cancelled task, by the time limit or by an error in `on_approval`, the run is
-        cancelled, even while the message is still being sent.
+        If the wait is interrupted, by a cancelled task, by the time limit or by an error in `on_approval` or
+        `on_question`, the run is cancelled, even while the message is still being sent.
 
         Args:
             text: What to say.
             images: As for `send`.
             on_approval: As for `send`. If None, every call that needs approval is denied at once.
-            wait_for_others: Leave approvals open, and wait until other clients have answered them.
+            on_question: As for `send`. If None, every question of a tool is declined at once.
+            wait_for_others: Leave approvals and questions open, and wait until other clients have answered them.
             generation: As for `send`.
             output_schema: As for `send`.
             request_id: As for `send`. Asking again with the same id waits for the same run.
@@ -153,7 +161,7 @@ class AsyncConversation:
         request = requests.send(
             self.name, text, images=images, generation=generation, output_schema=output_schema, request_id=request_id
         )
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return await ask(self._transport, request, policy, Deadline(timeout), self._tools)
 
     def question(
@@ -162,6 +170,7 @@ class AsyncConversation:
         *,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: AsyncOnApproval | None = None,
+        on_question: AsyncOnQuestion | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -172,7 +181,7 @@ class AsyncConversation:
         errors raised are those of `send`.
         """
         request = requests.send(self.name, text, images=images, generation=generation, output_schema=output_schema)
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return question(self._transport, request, policy, Deadline(None), self._tools)
 
     async def run(
@@ -180,6 +189,7 @@ class AsyncConversation:
         name: str,
         *,
         on_approval: AsyncOnApproval | None = None,
+        on_question: AsyncOnQuestion | None = None,
         wait_for_others: bool = False,
         timeout: float | None = None,
     ) -> Answer:
@@ -188,6 +198,7 @@ class AsyncConversation:
         Args:
             name: Its resource name or id; see `AsyncRun.name`, `Event.run` and `cycles`.
             on_approval: As for `ask`.
+            on_question: As for `ask`.
             wait_for_others: As for `ask`.
             timeout: Seconds to wait; no limit if None. The run is not cancelled after that.
 
@@ -196,7 +207,7 @@ class AsyncConversation:
             RunFailed, RunInterrupted: As for `AsyncRun.answer`.
             DeadlineExceeded: It has not ended in time.
         """
-        policy, deadline = QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout)
+        policy, deadline = QuestionPolicy(decider(on_approval), on_question, wait_for_others), Deadline(timeout)
         await self._check_own_run(name, deadline)
         progress = RunProgress("", f"{self.name}/{resource_name('requestCycles', name.rpartition('/')[2])}")
         watch = AsyncRunWatch(self._transport, EventCursor(self.name), progress, policy, deadline, tools=self._tools)
@@ -824,6 +835,7 @@ class AsyncConversation:
         tasks: Sequence[str | Task],
         *,
         on_approval: AsyncOnApproval | None = None,
+        on_question: AsyncOnQuestion | None = None,
         wait_for_others: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
@@ -833,6 +845,7 @@ class AsyncConversation:
         Args:
             tasks: One to ten, each just its text or a `Task` with limits of its own.
             on_approval: As for `send`.
+            on_question: As for `send`.
             wait_for_others: As for `send`.
             request_id: As for `send`.
             timeout: As for `send`.
@@ -845,7 +858,7 @@ class AsyncConversation:
         """
         request = requests.spawn(self.name, tasks, request_id)
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return AsyncRun(self._transport, self.name, sending, policy, self._tools)
 
     async def sub_agents(self, *, timeout: float | None = None) -> AsyncIterator[ConversationInfo]:

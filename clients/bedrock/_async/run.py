@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bedrock._async.client_tools import AsyncClientTools
     from bedrock._async.transport import AsyncTransport
-    from bedrock.answers import Answer, AsyncDecide
+    from bedrock.answers import Answer, AsyncDecide, AsyncOnQuestion
     from bedrock.events import Event, Stop
 
 __all__ = ["AsyncRun"]
@@ -35,6 +35,9 @@ class AsyncRun(AsyncSending):
     `on_approval` decides it; without `on_approval` it is denied. The agent reads the denial, and a later event shows
     it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` it stays open for other clients.
 
+    So is what a running tool asks a person, ``event.question``: `on_question` answers it; without `on_question` it is
+    declined.
+
     A call of a tool that `AsyncConversation.tool` has a function for is yielded first, too, and answered when the next
     event is read.
     """
@@ -44,7 +47,7 @@ class AsyncRun(AsyncSending):
         transport: AsyncTransport,
         conversation: str,
         sending: Awaitable[Sent],
-        policy: QuestionPolicy[AsyncDecide],
+        policy: QuestionPolicy[AsyncDecide, AsyncOnQuestion],
         tools: AsyncClientTools | None = None,
     ) -> None:
         super().__init__(self._events(), sending)
@@ -79,7 +82,8 @@ class AsyncRun(AsyncSending):
     async def wait(self, *, timeout: float | None = None) -> Stop | None:
         """Wait for the end of the run and return how it ended; None if the iterator was closed before.
 
-        An approval request is decided by `on_approval`, or denied at once.
+        An approval request is decided by `on_approval`, or denied at once; what a tool asks is answered by
+        `on_question`, or declined at once.
 
         Args:
             timeout: Seconds to wait; no limit if None. The run is not cancelled after that, and `wait` may be repeated.
@@ -135,7 +139,7 @@ class AsyncRun(AsyncSending):
 async def question(
     transport: AsyncTransport,
     request: v1.SendMessageRequest,
-    policy: QuestionPolicy[AsyncDecide],
+    policy: QuestionPolicy[AsyncDecide, AsyncOnQuestion],
     deadline: Deadline,
     tools: AsyncClientTools | None = None,
     *,
@@ -170,7 +174,7 @@ async def question(
 async def ask(
     transport: AsyncTransport,
     request: v1.SendMessageRequest,
-    policy: QuestionPolicy[AsyncDecide],
+    policy: QuestionPolicy[AsyncDecide, AsyncOnQuestion],
     deadline: Deadline,
     tools: AsyncClientTools | None = None,
     *,
@@ -185,7 +189,7 @@ async def _cancel(transport: AsyncTransport, request: v1.SendMessageRequest, run
     """Cancel the run of a message that the server may have accepted although no response arrived."""
     with suppress(BedrockError):
         if run is None or not run.name:  # idempotent: the same request id yields the same run
-            run = send(transport, request, QuestionPolicy(None, wait_for_others=False), None)
+            run = send(transport, request, QuestionPolicy(None, None, wait_for_others=False), None)
             await run._sent()
         cancel = requests.cancel_abandoned(request.name, run.name)
         await transport.call(transport.conversations.CancelConversation, cancel)
@@ -194,7 +198,7 @@ async def _cancel(transport: AsyncTransport, request: v1.SendMessageRequest, run
 def send(
     transport: AsyncTransport,
     request: v1.SendMessageRequest,
-    policy: QuestionPolicy[AsyncDecide],
+    policy: QuestionPolicy[AsyncDecide, AsyncOnQuestion],
     timeout: float | None,
     tools: AsyncClientTools | None = None,
 ) -> AsyncRun:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.run_progress import RunProgress
-from bedrock.answers import checked
+from bedrock.answers import checked, checked_content
 from bedrock.events import Event
 from bedrock.messages import Message
 from bedrock.streams import AsyncStream
@@ -20,6 +20,7 @@ from bedrock.streams import AsyncStream
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
+    from bedrock.answers import Content
     from bedrock.types import Disposition
 
 T = TypeVar("T")
@@ -77,6 +78,11 @@ def opened(items: AsyncGenerator[T]) -> AsyncStream[T]:
 async def decided(decision: bool | Awaitable[bool]) -> bool:
     """Return a decision, after awaiting it if the function that decides is asynchronous."""
     return checked(await decision if inspect.isawaitable(decision) else decision)
+
+
+async def filled_in(content: Content | Awaitable[Content]) -> Content:
+    """Return what is filled into a form, after awaiting it if the function that answers is asynchronous."""
+    return checked_content(await content if inspect.isawaitable(content) else content)
 
 
 async def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

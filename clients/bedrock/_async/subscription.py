@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 from bedrock._async.retries import insist, pause
-from bedrock._async.sending import decided
+from bedrock._async.sending import decided, filled_in
 from bedrock._shared import requests
-from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_denied, question_of_others
+from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_declined, log_denied, question_of_others
 from bedrock._shared.reconnection import Reconnection
-from bedrock.answers import ANSWERED, AsyncDecide
-from bedrock.errors import BedrockError, NotFound, Unavailable
+from bedrock.answers import ANSWERED, AsyncDecide, AsyncOnQuestion
+from bedrock.errors import BedrockError, InvalidArgument, NotFound, Unavailable
 from bedrock.events import Event
 from bedrock.request_cycles import RequestCycle
 from bedrock.streams import AsyncStream
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from bedrock._shared.deadline import Deadline
     from bedrock._shared.run_progress import RunProgress
     from bedrock.events import Event, Snapshot
-    from bedrock.states import Approval
+    from bedrock.states import Approval, Question
     from bedrock.types import ApprovalDecision
 
 
 class AsyncRunWatch:
-    """Follows one run to its end, decides its approvals and answers calls of clients' tools."""
+    """Follows one run to its end, decides its approvals, and answers tools' questions and calls of clients' tools."""
 
     def __init__(
         self,
         transport: AsyncTransport,
         cursor: EventCursor,
         progress: RunProgress,
-        policy: QuestionPolicy[AsyncDecide],
+        policy: QuestionPolicy[AsyncDecide, AsyncOnQuestion],
         deadline: Deadline,
         *,
         tools: AsyncClientTools | None = None,
@@ -49,7 +49,7 @@ class AsyncRunWatch:
             transport: Makes the calls.
             cursor: Where to begin; it advances with the events.
             progress: The known state of the run, which the events update.
-            policy: Decides its approvals.
+            policy: Decides its approvals, and answers its tools' questions.
             deadline: When to raise DeadlineExceeded.
             tools: Answers calls of clients' tools.
         """
@@ -61,7 +61,7 @@ class AsyncRunWatch:
         self._tools = tools
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Yield events to the end of the run. An approval is decided, and a call answered, when the next event is read.
+        """Yield events to the end of the run. What an event asks is answered when the next event is read.
 
         Raises:
             ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
@@ -77,7 +77,7 @@ class AsyncRunWatch:
                 self._progress.observe(event)
                 yield event
                 if event.snapshot:
-                    for question in self._progress.unasked(event.snapshot.pending_approvals):
+                    for question in self._progress.unasked(event.snapshot):
                         yield question
                 if self._progress.stop:
                     return
@@ -98,15 +98,19 @@ class AsyncRunWatch:
         self._progress.lost(snapshot)
 
     async def _settle(self) -> None:
-        """Answer the calls that wait for a function here, and decide the open approvals."""
+        """Answer the calls that wait for a function here, decide the open approvals and answer tools' questions."""
         if self._tools is not None:
             await self._tools.answer(self._progress.waiting_calls(), self._deadline)
+        if self._policy.wait_for_others:
+            return
         for approval in self._progress.questions():
-            if self._policy.wait_for_others:
-                return
             if await self._waits(approval):
                 await self._answer(approval)
             self._progress.settled(approval)
+        for question in self._progress.tool_questions():
+            if await self._is_asked(question):
+                await self._fill_in(question)
+            self._progress.settled(question)
 
     async def _answer(self, approval: Approval) -> None:
         """Decide an approval by the policy; deny it if the policy has no function."""
@@ -123,6 +127,38 @@ class AsyncRunWatch:
         request = requests.resolve(self._cursor.name, approval, decision, note)
         with suppress(*ANSWERED):
             await self._insist(self._transport.conversations.ResolveApproval, request)
+
+    async def _fill_in(self, question: Question) -> None:
+        """Answer what a tool asks by the policy; decline it if the policy has no function.
+
+        Raises InvalidArgument if what it fills in does not fit the form; that is declined, too.
+        """
+        content = None
+        if self._policy.fill_in is None:
+            log_declined(question)
+        else:
+            content = await filled_in(self._policy.fill_in(question))
+        if content is None:
+            await self._reply(requests.decline_question(self._cursor.name, question, None))
+            return
+        try:
+            filled = None if question.url else content
+            await self._reply(requests.answer_question(self._cursor.name, question, filled, None))
+        except InvalidArgument:
+            await self._reply(requests.decline_question(self._cursor.name, question, None))
+            raise
+
+    async def _reply(self, request: v1.AnswerQuestionRequest) -> None:
+        with suppress(*ANSWERED):
+            await self._insist(self._transport.conversations.AnswerQuestion, request)
+
+    async def _is_asked(self, question: Question) -> bool:
+        """Return whether a tool still waits for the answer to a question."""
+        try:
+            await self._insist(self._transport.conversations.GetQuestion, v1.GetQuestionRequest(name=question.name))
+        except NotFound:
+            return False
+        return True
 
     async def _waits(self, approval: Approval) -> bool:
         """Return whether an approval is still open: one answer can also decide others of the same response."""

@@ -1,4 +1,4 @@
-"""Decides approvals that the caller's loop over the events has not answered."""
+"""Decides approvals, and tools' questions, that the caller's loop over the events has not answered."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from bedrock.errors import ApprovalNeeded
 
 if TYPE_CHECKING:
-    from bedrock.states import Approval
+    from bedrock.states import Approval, Question
 
 DecideT = TypeVar("DecideT")
+FillInT = TypeVar("FillInT")
 
 _log = logging.getLogger("bedrock")
 
@@ -20,13 +21,19 @@ DENIED_NOTE = "Denied automatically: the program that sent the message went on w
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionPolicy(Generic[DecideT]):
-    """The caller's rule for tool calls that need approval."""
+class QuestionPolicy(Generic[DecideT, FillInT]):
+    """The caller's rule for tool calls that need approval, and for what running tools ask."""
 
     decide: DecideT | None
     """The function that decides an approval; if None, unanswered approvals are denied."""
+    fill_in: FillInT | None
+    """The function that answers what a tool asks a person; if None, unanswered questions are declined."""
     wait_for_others: bool
-    """Whether approvals stay open, so that other clients can answer them."""
+    """Whether approvals and questions stay open, so that other clients can answer them."""
+
+    def __post_init__(self) -> None:
+        if self.fill_in is not None and not callable(self.fill_in):
+            raise TypeError(f"on_question={self.fill_in!r} answers nothing; give a function, or None")
 
 
 def log_denied(approval: Approval) -> None:
@@ -34,6 +41,15 @@ def log_denied(approval: Approval) -> None:
     _log.warning(
         "%s was denied, because the loop did not answer: answer there, or pass on_approval= or wait_for_others=True",
         approval.tool,
+    )
+
+
+def log_declined(question: Question) -> None:
+    """Log a warning that a tool's question was declined, and why."""
+    _log.warning(
+        "what the MCP server %s asked was declined, because the loop did not answer: answer there, or pass on_question="
+        " or wait_for_others=True",
+        question.mcp_server,
     )
 
 

@@ -1,4 +1,4 @@
-"""The progress of a run, derived from its events: the agent's text, open approvals, how it ended. No I/O."""
+"""The progress of a run, derived from its events: the agent's text, what waits for an answer, how it ended. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bedrock.answers import Answer
 from bedrock.errors import RunFailed, RunInterrupted
 from bedrock.events import Event, Snapshot, Stop
 from bedrock.messages import Message, ToolCall, Usage
-from bedrock.states import Approval
+from bedrock.states import Approval, Question
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,18 +34,28 @@ class RunProgress:
     """The token usage of each message of the agent, by the name of the message."""
     _questions: dict[str, Approval] = field(default_factory=dict)
     """The approvals that were asked and not decided, by name."""
+    _tool_questions: dict[str, Question] = field(default_factory=dict)
+    """What running tools asked a person, as far as it was not answered, by name."""
     _calls: dict[str, ToolCall] = field(default_factory=dict)
     """The calls that wait for the answer of a client, by id."""
     _shown: set[str] = field(default_factory=set)
-    """The names of the approvals that were shown as events."""
+    """The names of the approvals and questions that were shown as events."""
 
     def questions(self) -> list[Approval]:
         """Return the approvals that were asked and, as far as is known, not decided; none after the end."""
         return [] if self.stop else list(self._questions.values())
 
-    def settled(self, approval: Approval) -> None:
-        """Record that an approval is decided."""
-        self._questions.pop(approval.name, None)
+    def tool_questions(self) -> list[Question]:
+        """Return what running tools asked and, as far as is known, nobody answered; nothing before the run begins.
+
+        Until then, and after its end, questions are those of another run.
+        """
+        return list(self._tool_questions.values()) if self.run and not self.stop else []
+
+    def settled(self, asked: Approval | Question) -> None:
+        """Record that an approval is decided, or a question over."""
+        self._questions.pop(asked.name, None)
+        self._tool_questions.pop(asked.name, None)
 
     def waiting_calls(self) -> list[ToolCall]:
         """Return the calls that, as far as is known, wait for the answer of a client."""
@@ -63,6 +73,8 @@ class RunProgress:
                 self.stop = Stop("withdrawn")
         if event.kind == "approval_changed":
             self._ask(event)
+        if event.question_changed:
+            self._ask_person(event.question_changed.question)
         if event.client_tool_call_changed:
             self._calls = waiting_calls(event)
         if event.kind == "message_added" and message is not None and message.request_cycle == self.run:
@@ -71,15 +83,21 @@ class RunProgress:
             self.stop = event.stop
 
     def observe_gap(self, snapshot: Snapshot) -> None:
-        """Take the open approvals from a snapshot, because their events are no longer available."""
+        """Take the open approvals and questions from a snapshot, because their events are no longer available."""
         self._questions = {asked.name: asked for asked in snapshot.pending_approvals}
+        self._tool_questions = {asked.name: asked for asked in snapshot.pending_questions}
         self._calls = {each.call.tool_use_id: each.call for each in snapshot.pending_client_tool_calls}
         if self.run:  # it may have been given by the slug of the conversation
             self.run = f"{snapshot.conversation.name}/requestCycles/{self.run.rpartition('/')[2]}"
 
-    def unasked(self, pending: Iterable[Approval]) -> Iterator[Event]:
-        """Yield the approvals of a snapshot that were not yielded before, as the events that report new ones."""
-        for approval in pending:
+    def unasked(self, snapshot: Snapshot) -> Iterator[Event]:
+        """Yield the approvals and questions of a snapshot that were not yielded before, as events that report them."""
+        for question in snapshot.pending_questions:
+            if question.name not in self._shown:
+                self._shown.add(question.name)
+                changed = v1.Event.QuestionChanged(question=question.proto)
+                yield Event.from_proto(v1.Event(time=question.proto.create_time, question_changed=changed))
+        for approval in snapshot.pending_approvals:
             if approval.name in self._questions and approval.name not in self._shown:
                 self._shown.add(approval.name)
                 asked = v1.Event.ApprovalChanged(approval=approval.proto)
@@ -125,6 +143,13 @@ class RunProgress:
             self._shown.add(event.approval.name)
         elif event.approval_changed:
             self.settled(event.approval_changed.approval)
+
+    def _ask_person(self, question: Question) -> None:
+        if question.status == "pending":
+            self._tool_questions[question.name] = question
+            self._shown.add(question.name)
+        else:
+            self.settled(question)
 
     def _listen(self, message: Message) -> None:
         if message.role in ("user", "tool"):

@@ -18,7 +18,7 @@ from bedrock._sync.conversation import Conversation
 from bedrock._sync.run import ask
 from bedrock._sync.sending import fitting
 from bedrock._sync.transport import Transport
-from bedrock.answers import Answer, OnApproval, decider
+from bedrock.answers import Answer, OnApproval, OnQuestion, decider
 from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Quota, ServerInfo, Tool
 from bedrock.conversations import (
     Budget,
@@ -204,6 +204,7 @@ class Client(Closing):
         tools: Sequence[str] | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -224,6 +225,7 @@ class Client(Closing):
             tools: As for `create`.
             images: As for `Conversation.ask`.
             on_approval: As for `Conversation.ask`.
+            on_question: As for `Conversation.ask`.
             wait_for_others: As for `Conversation.ask`.
             generation: As for `Conversation.ask`: for this message alone.
             output_schema: As for `Conversation.ask`: the answer's `output` is a value that fits it.
@@ -235,7 +237,8 @@ class Client(Closing):
             InvalidArgument, ModeUnavailable, PermissionDenied, Unavailable: As for `create`.
         """
         request = requests.send("", text, images=images, generation=generation, output_schema=output_schema)
-        decide, deadline = decider(on_approval), Deadline(timeout)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
+        deadline = Deadline(timeout)
         conversation = self.create(
             working_directory,
             model=model,
@@ -246,7 +249,7 @@ class Client(Closing):
             timeout=deadline.shorten(self._transport.timeout),
         )
         request.name = conversation.name
-        return ask(self._transport, request, QuestionPolicy(decide, wait_for_others), deadline, new=True)
+        return ask(self._transport, request, policy, deadline, new=True)
 
     def conversation(self, name: str) -> Conversation:
         """Return a conversation by its slug, id or resource name. The server is not called."""

@@ -17,7 +17,7 @@ from bedrock._sync.client_tools import ClientTools
 from bedrock._sync.run import Run, ask, question, send
 from bedrock._sync.sending import fitting, opened
 from bedrock._sync.subscription import RunWatch, follow
-from bedrock.answers import Answer, OnApproval, decider
+from bedrock.answers import Answer, OnApproval, OnQuestion, decider
 from bedrock.conversations import (
     Budget,
     CancelConversationResult,
@@ -76,6 +76,7 @@ class Conversation:
         delivery: Delivery | None = None,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         expected_run: str = "",
         generation: Generation | None = None,
@@ -94,7 +95,12 @@ class Conversation:
             on_approval: Decides about a tool call that needs approval if the loop has not answered before it reads the
                 next event: "approve" lets every call run, "deny" none; a function gets the `Approval` and returns True
                 or False. If None, the call is denied and a warning is logged.
-            wait_for_others: Leave approvals open that the loop does not answer, so that other clients can answer them.
+            on_question: Answers what a running tool asks a person (an MCP server, in the middle of a call) if the loop
+                has not: gets the `Question`, and returns a value for each field of its form that is filled in, ``{}``
+                for an address that was visited, or None to decline. If None, the question is declined and a warning is
+                logged. What does not fit the form is declined, too, and InvalidArgument is raised.
+            wait_for_others: Leave approvals and questions open that the loop does not answer, so that other clients can
+                answer them.
             expected_run: Refuse with RunOver unless this run is in progress.
             generation: How the model is to answer in this run; what is not set is as the conversation has it.
             output_schema: A JSON Schema of the value that the run is to end with; see `Stop.output` and
@@ -116,7 +122,7 @@ class Conversation:
             output_schema=output_schema,
             request_id=request_id,
         )
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return send(self._transport, request, policy, timeout, self._tools)
 
     def ask(
@@ -125,6 +131,7 @@ class Conversation:
         *,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -133,14 +140,15 @@ class Conversation:
     ) -> Answer:
         """Send a message and wait for the answer, a `str` that also has `run`, `conversation` and `usage`.
 
-        If the wait is interrupted, by Ctrl-C, by the time limit or by an error in `on_approval`, the run is
-        cancelled, even while the message is still being sent.
+        If the wait is interrupted, by Ctrl-C, by the time limit or by an error in `on_approval` or
+        `on_question`, the run is cancelled, even while the message is still being sent.
 
         Args:
             text: What to say.
             images: As for `send`.
             on_approval: As for `send`. If None, every call that needs approval is denied at once.
-            wait_for_others: Leave approvals open, and wait until other clients have answered them.
+            on_question: As for `send`. If None, every question of a tool is declined at once.
+            wait_for_others: Leave approvals and questions open, and wait until other clients have answered them.
             generation: As for `send`.
             output_schema: As for `send`.
             request_id: As for `send`. Asking again with the same id waits for the same run.
@@ -154,7 +162,7 @@ class Conversation:
         request = requests.send(
             self.name, text, images=images, generation=generation, output_schema=output_schema, request_id=request_id
         )
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return ask(self._transport, request, policy, Deadline(timeout), self._tools)
 
     def question(
@@ -163,6 +171,7 @@ class Conversation:
         *,
         images: requests.ImageSource | Sequence[requests.ImageSource] = (),
         on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         generation: Generation | None = None,
         output_schema: Mapping[str, Any] | None = None,
@@ -173,7 +182,7 @@ class Conversation:
         errors raised are those of `send`.
         """
         request = requests.send(self.name, text, images=images, generation=generation, output_schema=output_schema)
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return question(self._transport, request, policy, Deadline(None), self._tools)
 
     def run(
@@ -181,6 +190,7 @@ class Conversation:
         name: str,
         *,
         on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         timeout: float | None = None,
     ) -> Answer:
@@ -189,6 +199,7 @@ class Conversation:
         Args:
             name: Its resource name or id; see `Run.name`, `Event.run` and `cycles`.
             on_approval: As for `ask`.
+            on_question: As for `ask`.
             wait_for_others: As for `ask`.
             timeout: Seconds to wait; no limit if None. The run is not cancelled after that.
 
@@ -197,7 +208,7 @@ class Conversation:
             RunFailed, RunInterrupted: As for `Run.answer`.
             DeadlineExceeded: It has not ended in time.
         """
-        policy, deadline = QuestionPolicy(decider(on_approval), wait_for_others), Deadline(timeout)
+        policy, deadline = QuestionPolicy(decider(on_approval), on_question, wait_for_others), Deadline(timeout)
         self._check_own_run(name, deadline)
         progress = RunProgress("", f"{self.name}/{resource_name('requestCycles', name.rpartition('/')[2])}")
         watch = RunWatch(self._transport, EventCursor(self.name), progress, policy, deadline, tools=self._tools)
@@ -823,6 +834,7 @@ class Conversation:
         tasks: Sequence[str | Task],
         *,
         on_approval: OnApproval | None = None,
+        on_question: OnQuestion | None = None,
         wait_for_others: bool = False,
         request_id: str | None = None,
         timeout: float | None = None,
@@ -832,6 +844,7 @@ class Conversation:
         Args:
             tasks: One to ten, each just its text or a `Task` with limits of its own.
             on_approval: As for `send`.
+            on_question: As for `send`.
             wait_for_others: As for `send`.
             request_id: As for `send`.
             timeout: As for `send`.
@@ -844,7 +857,7 @@ class Conversation:
         """
         request = requests.spawn(self.name, tasks, request_id)
         sending = self._transport.call(self._stub.SpawnSubAgents, request, timeout)
-        policy = QuestionPolicy(decider(on_approval), wait_for_others)
+        policy = QuestionPolicy(decider(on_approval), on_question, wait_for_others)
         return Run(self._transport, self.name, sending, policy, self._tools)
 
     def sub_agents(self, *, timeout: float | None = None) -> Iterator[ConversationInfo]:

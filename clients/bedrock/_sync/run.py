@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bedrock._sync.client_tools import ClientTools
     from bedrock._sync.transport import Transport
-    from bedrock.answers import Answer, Decide
+    from bedrock.answers import Answer, Decide, OnQuestion
     from bedrock.events import Event, Stop
 
 __all__ = ["Run"]
@@ -36,6 +36,9 @@ class Run(Sending):
     `on_approval` decides it; without `on_approval` it is denied. The agent reads the denial, and a later event shows
     it, with ``event.decision == "deny"`` and ``event.note``. With `wait_for_others` it stays open for other clients.
 
+    So is what a running tool asks a person, ``event.question``: `on_question` answers it; without `on_question` it is
+    declined.
+
     A call of a tool that `Conversation.tool` has a function for is yielded first, too, and answered when the next
     event is read.
     """
@@ -45,7 +48,7 @@ class Run(Sending):
         transport: Transport,
         conversation: str,
         sending: Sent,
-        policy: QuestionPolicy[Decide],
+        policy: QuestionPolicy[Decide, OnQuestion],
         tools: ClientTools | None = None,
     ) -> None:
         super().__init__(self._events(), sending)
@@ -80,7 +83,8 @@ class Run(Sending):
     def wait(self, *, timeout: float | None = None) -> Stop | None:
         """Wait for the end of the run and return how it ended; None if the iterator was closed before.
 
-        An approval request is decided by `on_approval`, or denied at once.
+        An approval request is decided by `on_approval`, or denied at once; what a tool asks is answered by
+        `on_question`, or declined at once.
 
         Args:
             timeout: Seconds to wait; no limit if None. The run is not cancelled after that, and `wait` may be repeated.
@@ -133,7 +137,7 @@ class Run(Sending):
 def question(
     transport: Transport,
     request: v1.SendMessageRequest,
-    policy: QuestionPolicy[Decide],
+    policy: QuestionPolicy[Decide, OnQuestion],
     deadline: Deadline,
     tools: ClientTools | None = None,
     *,
@@ -168,7 +172,7 @@ def question(
 def ask(
     transport: Transport,
     request: v1.SendMessageRequest,
-    policy: QuestionPolicy[Decide],
+    policy: QuestionPolicy[Decide, OnQuestion],
     deadline: Deadline,
     tools: ClientTools | None = None,
     *,
@@ -183,7 +187,7 @@ def _cancel(transport: Transport, request: v1.SendMessageRequest, run: Run | Non
     """Cancel the run of a message that the server may have accepted although no response arrived."""
     with suppress(BedrockError):
         if run is None or not run.name:  # idempotent: the same request id yields the same run
-            run = send(transport, request, QuestionPolicy(None, wait_for_others=False), None)
+            run = send(transport, request, QuestionPolicy(None, None, wait_for_others=False), None)
             run._sent()
         cancel = requests.cancel_abandoned(request.name, run.name)
         transport.call(transport.conversations.CancelConversation, cancel)
@@ -192,7 +196,7 @@ def _cancel(transport: Transport, request: v1.SendMessageRequest, run: Run | Non
 def send(
     transport: Transport,
     request: v1.SendMessageRequest,
-    policy: QuestionPolicy[Decide],
+    policy: QuestionPolicy[Decide, OnQuestion],
     timeout: float | None,
     tools: ClientTools | None = None,
 ) -> Run:

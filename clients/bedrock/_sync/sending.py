@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from bedrock import v1
 from bedrock._shared import requests
 from bedrock._shared.run_progress import RunProgress
-from bedrock.answers import checked
+from bedrock.answers import checked, checked_content
 from bedrock.events import Event
 from bedrock.messages import Message
 from bedrock.streams import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from bedrock.answers import Content
 
 T = TypeVar("T")
 
@@ -50,6 +52,11 @@ def opened(items: Generator[T]) -> Stream[T]:
 def decided(decision: bool) -> bool:
     """Return what a function decided."""
     return checked(decision)
+
+
+def filled_in(content: Content) -> Content:
+    """Return what a function filled into a form."""
+    return checked_content(content)
 
 
 def carried_out(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
 from bedrock._shared import requests
-from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_denied, question_of_others
+from bedrock._shared.approvals import DENIED_NOTE, QuestionPolicy, log_declined, log_denied, question_of_others
 from bedrock._shared.reconnection import Reconnection
 from bedrock._sync.retries import insist, pause
-from bedrock._sync.sending import decided
-from bedrock.answers import ANSWERED, Decide
-from bedrock.errors import BedrockError, NotFound, Unavailable
+from bedrock._sync.sending import decided, filled_in
+from bedrock.answers import ANSWERED, Decide, OnQuestion
+from bedrock.errors import BedrockError, InvalidArgument, NotFound, Unavailable
 from bedrock.events import Event
 from bedrock.request_cycles import RequestCycle
 from bedrock.streams import Stream
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from bedrock._sync.client_tools import ClientTools
     from bedrock._sync.transport import Transport
     from bedrock.events import Event, Snapshot
-    from bedrock.states import Approval
+    from bedrock.states import Approval, Question
     from bedrock.types import ApprovalDecision
 
 
 class RunWatch:
-    """Follows one run to its end, decides its approvals and answers calls of clients' tools."""
+    """Follows one run to its end, decides its approvals, and answers tools' questions and calls of clients' tools."""
 
     def __init__(
         self,
         transport: Transport,
         cursor: EventCursor,
         progress: RunProgress,
-        policy: QuestionPolicy[Decide],
+        policy: QuestionPolicy[Decide, OnQuestion],
         deadline: Deadline,
         *,
         tools: ClientTools | None = None,
@@ -50,7 +50,7 @@ class RunWatch:
             transport: Makes the calls.
             cursor: Where to begin; it advances with the events.
             progress: The known state of the run, which the events update.
-            policy: Decides its approvals.
+            policy: Decides its approvals, and answers its tools' questions.
             deadline: When to raise DeadlineExceeded.
             tools: Answers calls of clients' tools.
         """
@@ -62,7 +62,7 @@ class RunWatch:
         self._tools = tools
 
     def events(self) -> Generator[Event]:
-        """Yield events to the end of the run. An approval is decided, and a call answered, when the next event is read.
+        """Yield events to the end of the run. What an event asks is answered when the next event is read.
 
         Raises:
             ApprovalNeeded: An earlier run waits for an approval, so this one cannot begin.
@@ -78,7 +78,7 @@ class RunWatch:
                 self._progress.observe(event)
                 yield event
                 if event.snapshot:
-                    yield from self._progress.unasked(event.snapshot.pending_approvals)
+                    yield from self._progress.unasked(event.snapshot)
                 if self._progress.stop:
                     return
                 self._settle()
@@ -98,15 +98,19 @@ class RunWatch:
         self._progress.lost(snapshot)
 
     def _settle(self) -> None:
-        """Answer the calls that wait for a function here, and decide the open approvals."""
+        """Answer the calls that wait for a function here, decide the open approvals and answer tools' questions."""
         if self._tools is not None:
             self._tools.answer(self._progress.waiting_calls(), self._deadline)
+        if self._policy.wait_for_others:
+            return
         for approval in self._progress.questions():
-            if self._policy.wait_for_others:
-                return
             if self._waits(approval):
                 self._answer(approval)
             self._progress.settled(approval)
+        for question in self._progress.tool_questions():
+            if self._is_asked(question):
+                self._fill_in(question)
+            self._progress.settled(question)
 
     def _answer(self, approval: Approval) -> None:
         """Decide an approval by the policy; deny it if the policy has no function."""
@@ -123,6 +127,38 @@ class RunWatch:
         request = requests.resolve(self._cursor.name, approval, decision, note)
         with suppress(*ANSWERED):
             self._insist(self._transport.conversations.ResolveApproval, request)
+
+    def _fill_in(self, question: Question) -> None:
+        """Answer what a tool asks by the policy; decline it if the policy has no function.
+
+        Raises InvalidArgument if what it fills in does not fit the form; that is declined, too.
+        """
+        content = None
+        if self._policy.fill_in is None:
+            log_declined(question)
+        else:
+            content = filled_in(self._policy.fill_in(question))
+        if content is None:
+            self._reply(requests.decline_question(self._cursor.name, question, None))
+            return
+        try:
+            filled = None if question.url else content
+            self._reply(requests.answer_question(self._cursor.name, question, filled, None))
+        except InvalidArgument:
+            self._reply(requests.decline_question(self._cursor.name, question, None))
+            raise
+
+    def _reply(self, request: v1.AnswerQuestionRequest) -> None:
+        with suppress(*ANSWERED):
+            self._insist(self._transport.conversations.AnswerQuestion, request)
+
+    def _is_asked(self, question: Question) -> bool:
+        """Return whether a tool still waits for the answer to a question."""
+        try:
+            self._insist(self._transport.conversations.GetQuestion, v1.GetQuestionRequest(name=question.name))
+        except NotFound:
+            return False
+        return True
 
     def _waits(self, approval: Approval) -> bool:
         """Return whether an approval is still open: one answer can also decide others of the same response."""

@@ -41,11 +41,12 @@ PAGE_SIZE = 2
 
 @dataclass
 class Gate:
-    """The world waits here until the approval is answered or the run is cancelled."""
+    """The world waits here until the approval, or the tool's question, is answered or the run is cancelled."""
 
     approval: v1.PendingApproval | None = None
     approved: list[Step] = field(default_factory=list)
     denied: list[Step] = field(default_factory=list)
+    question: v1.Question | None = None
 
 
 T = TypeVar("T")
@@ -248,6 +249,31 @@ def uses_tool(
     return steps
 
 
+def asks_person(*, url: str = "", server: str = "t") -> Answer:
+    """A run whose tool asks a person something, and which says whether that was answered."""
+
+    def steps(run: str) -> list[Step]:
+        asked = v1.Question(
+            name=f"{NAME}/questions/1",
+            tool=f"tools/mcp__{server}__ask",
+            mcp_server=server,
+            message="Which branch?",
+            url=url,
+            status=v1.Question.STATUS_PENDING,
+        )
+        if not url:
+            asked.requested_schema.update({"type": "object", "properties": {"branch": {"type": "string"}}})
+            asked.requested_schema.update({"required": ["branch"]})
+        executing = state("tool_executing", run)
+        executing.state_changed.state.tool_executing.questions.append(asked)
+        tell = v1.Event(question_changed=v1.Event.QuestionChanged(question=asked))
+        end = [state("idle"), stopped(run)]
+        gate = Gate(None, [*text("Done."), *end], [*text("Then not."), *end], question=asked)
+        return [state("llm_requesting", run), executing, tell, gate]
+
+    return steps
+
+
 def fails(kind: str, message: str) -> Answer:
     """A run that ends in an error."""
     error = v1.RunError(kind=v1.ErrorKind.Value(f"ERROR_KIND_{kind.upper()}"), message=message)
@@ -310,6 +336,8 @@ class FakeBedrock:
         """What ListQueue answers, the oldest first."""
         self.cycles: list[v1.RequestCycle] = []
         """What ListRequestCycles answers instead of what the feed tells."""
+        self.over: set[str] = set()
+        """The names of the questions of tools that are answered."""
         self.waits = 0
         """How many calls of WaitRequestCycle return before the run has ended."""
         self._pending: deque[Step] = deque()
@@ -587,6 +615,17 @@ class FakeBedrock:
 
     def AnswerQuestion(self, request: v1.AnswerQuestionRequest) -> v1.AnswerQuestionResponse:
         status = v1.Question.STATUS_DECLINED if request.decline else v1.Question.STATUS_ANSWERED
+        if request.name in self.over:
+            raise Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "answered already")
+        self.settle()  # the state and the question are one commit
+        with self._changed:
+            gate = self._pending[0] if self._pending else None
+            if isinstance(gate, Gate) and gate.question and gate.question.name == request.name:
+                self.over.add(request.name)
+                self._pending.popleft()
+                self._pending.extendleft(reversed(gate.denied if request.decline else gate.approved))
+                ended = v1.Question(name=request.name, status=status)
+                self._append(v1.Event(question_changed=v1.Event.QuestionChanged(question=ended)))
         return v1.AnswerQuestionResponse(question=v1.Question(name=request.name, status=status))
 
     def CreateApprovalRule(self, request: v1.CreateApprovalRuleRequest) -> v1.CreateApprovalRuleResponse:
@@ -713,6 +752,7 @@ class FakeBedrock:
                 messages=[] if resume else recent,
                 partial=[] if request.omit_deltas else self._partial(),
                 pending_approvals=self.conversation.state.awaiting_approval.pending,
+                pending_questions=self.conversation.state.tool_executing.questions,
                 queue=[each for each in self.queued if each.fate == v1.QueuedMessage.FATE_QUEUED],
             )
             missed = [event for event in self.durable if event.revision > request.after_revision] if resume else []
@@ -768,6 +808,8 @@ class FakeBedrock:
         return v1.GetApprovalResponse(approval=v1.PendingApproval(name=request.name))
 
     def GetQuestion(self, request: v1.GetQuestionRequest) -> v1.GetQuestionResponse:
+        if request.name in self.over:
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "it is answered")
         return v1.GetQuestionResponse(question=v1.Question(name=request.name, message="Sure?"))
 
     def GetAttachment(self, request: v1.GetAttachmentRequest) -> v1.GetAttachmentResponse:

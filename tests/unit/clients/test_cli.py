@@ -28,6 +28,7 @@ from tests.unit.clients.fake_server import (
     SLUG,
     FakeBedrock,
     Refusal,
+    asks_person,
     ends_with,
     fails,
     says,
@@ -72,6 +73,17 @@ def test_a_quiet_question_prints_only_the_answer(program: Program, fake: FakeBed
     fake.answers.append(uses_tool("ls", "a.txt", "Yes."))
     result = program("ask", "-q", "Hm?")
     assert (result.stdout, result.stderr) == ("Yes.\n", "")
+
+
+def test_without_a_terminal_what_a_tool_asks_is_declined_and_told(program: Program, fake: FakeBedrock) -> None:
+    fake.answers.append(asks_person())
+    result = program("ask", "-q", "Use it")
+    assert (result.exit_code, result.stdout) == (exits.OK, "Then not.\n")
+    assert result.stderr == (
+        "There is no terminal to ask at, so this was declined; the MCP server t asks: Which branch?\n"
+    )
+    (reply,) = fake.asked(v1.AnswerQuestionRequest)
+    assert reply.decline
 
 
 def test_the_prompt_is_read_from_standard_input(program: Program, fake: FakeBedrock) -> None:

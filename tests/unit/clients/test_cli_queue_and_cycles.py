@@ -213,6 +213,12 @@ def test_wait_says_for_whom_the_run_waits(program: Program, fake: FakeBedrock) -
     done = program("wait", SLUG)
     assert (done.exit_code, done.stderr) == (exits.OK, f"{SLUG} waits for a client (find_order)\n"), "told once"
 
+    fake.waits = 1_000
+    state.tool_executing.questions.add(name=f"{NAME}/questions/1")
+    asked = program("wait", SLUG, "--timeout", "0")
+    assert (asked.exit_code, asked.stdout) == (exits.FAILED, "c1:3\t\t0\twaits for an answer (find_order)\n")
+    assert asked.stderr == f"{SLUG} waits for an answer (find_order): `bedrock answer {SLUG}`\n"
+
 
 def test_wait_takes_the_last_run_if_none_is_in_progress(program: Program, fake: FakeBedrock) -> None:
     none = program("wait", SLUG)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 import pytest
-from bedrock import Approval, AsyncClient, Client, Event, v1
+from bedrock import Approval, AsyncClient, Client, Event, Question, v1
 from bedrock._shared.run_progress import RunProgress
-from bedrock.errors import DeadlineExceeded, NotFound, RunFailed, Unauthenticated, Unavailable
+from bedrock.errors import DeadlineExceeded, InvalidArgument, NotFound, RunFailed, Unauthenticated, Unavailable
 from bedrock.events import Snapshot
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, Refusal, fails, says, uses_tool
+from tests.unit.clients.fake_server import NAME, FakeBedrock, Refusal, asks_person, fails, says, uses_tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -127,7 +127,7 @@ def test_a_question_that_a_snapshot_shows_has_the_time_at_which_it_was_asked() -
     )
     progress = RunProgress("", RUN)
     progress.observe_gap(snapshot)
-    (event,) = progress.unasked(snapshot.pending_approvals)
+    (event,) = progress.unasked(snapshot)
     assert event.approval is not None
     assert event.time == event.approval.create_time == datetime.fromtimestamp(5, UTC)
 
@@ -227,3 +227,131 @@ def test_closing_the_client_while_it_denies_is_said(client: Client, fake: FakeBe
     client.close()
     with pytest.raises(Unavailable, match="this client is closed"):
         next(run)
+
+
+def statuses(events: list[Event]) -> list[str]:
+    """What a tool asked and how that ended, in order."""
+    return [event.question_changed.question.status for event in events if event.question_changed]
+
+
+def replies(fake: FakeBedrock) -> list[tuple[bool, dict[str, object] | None]]:
+    """What was answered to tools: whether declined, and the content."""
+    asked = fake.asked(v1.AnswerQuestionRequest)
+    return [(each.decline, dict(each.content) if each.HasField("content") else None) for each in asked]
+
+
+def test_what_a_tool_asks_is_declined_at_once_where_nobody_answers(
+    client: Client, fake: FakeBedrock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.answers.append(asks_person())
+    with caplog.at_level(logging.WARNING, "bedrock"):
+        events = list(client.conversation("c1").send("Use it"))
+    assert statuses(events) == ["pending", "declined"]
+    assert "on_question=" in caplog.text
+    fake.over.clear()
+    fake.answers.append(asks_person())
+    assert client.ask("Use it") == "Then not."
+
+
+def test_a_function_fills_in_what_a_tool_asks(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(asks_person())
+    asked: list[Question] = []
+
+    def fill_in(question: Question) -> dict[str, str]:
+        asked.append(question)
+        return {"branch": "main"}
+
+    assert client.ask("Use it", on_question=fill_in) == "Done."
+    assert [question.message for question in asked] == ["Which branch?"]
+    assert replies(fake) == [(False, {"branch": "main"})]
+
+
+def test_so_it_does_with_asyncio_where_it_may_be_asynchronous(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(asks_person())
+
+    async def fill_in(question: Question) -> dict[str, str]:
+        await asyncio.sleep(0)
+        return {"branch": "main"}
+
+    async def story(client: AsyncClient) -> None:
+        assert await client.conversation("c1").ask("Use it", on_question=fill_in) == "Done."
+
+    aio(address, story)
+    assert replies(fake) == [(False, {"branch": "main"})]
+
+
+def test_an_address_that_was_visited_is_answered_without_a_form(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(asks_person(url="https://t.test/login"))
+    assert client.ask("Use it", on_question=lambda _: {}) == "Done."
+    assert replies(fake) == [(False, None)]
+
+
+def test_a_function_may_decline_what_a_tool_asks(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(asks_person())
+    assert client.ask("Use it", on_question=lambda _: None) == "Then not."
+    assert replies(fake) == [(True, None)]
+
+
+def test_what_does_not_fit_the_form_is_declined_and_told(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(asks_person())
+    fake.refuse("AnswerQuestion", Refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "branch is no text"))
+    run = client.conversation("c1").send("Use it", on_question=lambda _: {"branch": 7})
+    with pytest.raises(InvalidArgument, match="branch is no text"):
+        run.wait()
+    assert run.answer() == "Then not."
+    assert [declined for declined, _ in replies(fake)] == [False, True]
+
+
+@pytest.mark.parametrize("wrong", [True, "main"])
+def test_what_is_no_content_is_no_answer_to_a_tool(client: Client, fake: FakeBedrock, wrong: object) -> None:
+    fake.answers.append(asks_person())
+    with pytest.raises(TypeError, match="neither a mapping nor None"):
+        client.ask("Use it", on_question=lambda _: wrong)  # type: ignore[arg-type,return-value]
+    assert not replies(fake)
+
+
+def test_on_question_is_a_function(client: Client, fake: FakeBedrock) -> None:
+    with pytest.raises(TypeError, match="on_question='decline' answers nothing"):
+        client.ask("Use it", on_question="decline")  # type: ignore[arg-type]
+    assert not fake.asked(v1.CreateConversationRequest)
+
+
+def test_the_loop_may_answer_a_tool_itself_and_others_may_where_they_are_waited_for(
+    client: Client, fake: FakeBedrock
+) -> None:
+    fake.answers.append(asks_person())
+    conversation = client.conversation("c1")
+    events = []
+    for event in conversation.send("Use it"):
+        events.append(event)
+        if event.question:
+            conversation.answer_question(event.question, {"branch": "main"})
+    assert (statuses(events), len(replies(fake))) == (["pending", "answered"], 1)
+    fake.over.clear()
+    fake.answers.append(asks_person())
+    run = conversation.send("Use it", wait_for_others=True)
+    with pytest.raises(DeadlineExceeded):
+        run.wait(timeout=0.2)
+    assert len(replies(fake)) == 1
+    conversation.answer_question("1", {"branch": "main"})
+    assert run.answer(timeout=60) == "Done."
+
+
+def test_what_a_tool_asks_is_seen_in_a_snapshot_by_who_waits_for_the_run(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(asks_person())
+    conversation = client.conversation("c1")
+    conversation.send("Use it")
+    fake.settle()
+    assert conversation.run("1", on_question=lambda _: {"branch": "main"}) == "Done."
+    assert replies(fake) == [(False, {"branch": "main"})]
+
+
+def test_what_a_tool_of_an_earlier_run_asks_is_left_to_others(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.extend([asks_person(), says("Later.")])
+    conversation = client.conversation("c1")
+    conversation.send("Use it")
+    fake.settle()
+    later = conversation.send("And then", delivery="follow_up")
+    with pytest.raises(DeadlineExceeded):
+        later.wait(timeout=0.2)
+    assert not replies(fake)

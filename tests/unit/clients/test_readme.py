@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.clients.fake_server import FakeBedrock, ends_with, says, uses_tool
+from tests.unit.clients.fake_server import FakeBedrock, asks_person, ends_with, says, uses_tool
 
 README = Path(__file__).parents[3] / "clients" / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
@@ -21,10 +21,12 @@ def test_the_examples_run(
     first = uses_tool("pytest", "a", "Done.", ask=True) if "approve" in example else says("Done.")
     if "output_schema" in example:
         first = ends_with({"lines": "Done."})
+    if "on_question" in example:
+        first = asks_person(server="git")
     fake.answers.extend([first, says("Done.")])
     exec(example, {"__name__": "__main__"})
     assert capsys.readouterr().out.strip().endswith("Done.")
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 9
+    assert len(EXAMPLES) == 10

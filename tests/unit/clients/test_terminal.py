@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import grpc
 import pytest
 from bedrock import Approval, Client, v1
 from bedrock.cli.chat.prompt import prompt_text
@@ -16,8 +17,10 @@ from tests.unit.clients.fake_server import (
     NAME,
     FakeBedrock,
     Gate,
+    Refusal,
     Step,
     allows,
+    asks_person,
     call,
     question,
     says,
@@ -210,6 +213,49 @@ def test_who_waits_for_an_answer_sees_that_it_is_written(address: str, fake: Fak
         terminal.keys("\x03")
         assert terminal.ends() == 130
         assert terminal.rows == ["error: cancelled"]
+
+
+def test_what_a_tool_asks_is_asked_at_the_terminal_again_if_it_does_not_fit(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(asks_person())
+    fake.refuse("AnswerQuestion", Refusal(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "no such branch"))
+    with Terminal("ask", "Use it", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("? the MCP server t asks you, for mcp__t__ask")
+        terminal.shows("branch (a text)  /decline")
+        terminal.keys("\r")
+        terminal.shows("this one has to be filled in")
+        terminal.keys("old\r")
+        terminal.shows("error: no such branch")
+        terminal.keys("main\r")
+        terminal.shows("Done.")
+        assert terminal.ends() == 0
+    replies = fake.asked(v1.AnswerQuestionRequest)
+    assert [reply.content["branch"] for reply in replies] == ["old", "main"]
+
+
+def test_what_a_tool_asks_can_be_declined_at_the_terminal(address: str, fake: FakeBedrock) -> None:
+    for typed in ("/decline\r", "\x04"):
+        fake.over.clear()
+        fake.answers.append(asks_person(url="https://t.test/login"))
+        with Terminal("ask", "Use it", environ={"BEDROCK_ADDRESS": address}) as terminal:
+            terminal.shows("open https://t.test/login")
+            terminal.shows("Enter: I have opened it  /decline")
+            terminal.keys(typed)
+            terminal.shows("Then not.")
+            assert terminal.ends() == 0
+    assert [reply.decline for reply in fake.asked(v1.AnswerQuestionRequest)] == [True, True]
+
+
+def test_a_question_of_a_tool_is_answered_or_declined_by_command(address: str, fake: FakeBedrock) -> None:
+    asked = fake.conversation.state.tool_executing.questions.add(name=f"{NAME}/questions/1")
+    asked.requested_schema.update({"type": "object", "properties": {"branch": {"type": "string"}}})
+    for typed, told in (("main", "answered"), ("/decline", "declined")):
+        with Terminal("answer", "brave-otter", environ={"BEDROCK_ADDRESS": address}) as terminal:
+            terminal.shows("branch (a text, Enter leaves it out)  /decline")
+            terminal.keys(f"{typed}\r")
+            terminal.shows(told)
+            assert terminal.ends() == 0
+    first, second = fake.asked(v1.AnswerQuestionRequest)
+    assert (dict(first.content), second.decline) == ({"branch": "main"}, True)
 
 
 def test_the_answer_at_a_terminal_looks_like_markdown_unless_it_is_to_be_plain(address: str, fake: FakeBedrock) -> None:

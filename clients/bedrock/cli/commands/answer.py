@@ -12,7 +12,6 @@ from bedrock.cli.arguments import NAME
 from bedrock.cli.connect import connect
 from bedrock.cli.display.question_form import QuestionForm, value_of
 from bedrock.cli.text.output import print_line, print_text
-from bedrock.cli.text.safe_text import literal
 from bedrock.cli.text.style import Paint
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ def answer(
 ) -> None:
     """Answer or decline what an MCP server asks in the middle of a call. QUESTION is needed if it asks several.
 
-    At a terminal, the fields of its form are asked for one after the other; --set fills them in without asking. The
-    answer goes to the MCP server: give it no passwords or keys.
+    At a terminal, the fields of its form are asked for one after the other (/decline refuses); --set fills them in
+    without asking. The answer goes to the MCP server: give it no passwords or keys.
     """
     if decline and (values or visited):
         raise click.UsageError("--decline excludes --set and --visited")
@@ -48,6 +47,10 @@ def answer(
     if asked.url and values:
         raise exits.CommandError("this question has an address and no form", "Open it; then --visited.", exits.USAGE)
     content = _content(asked, values) if values or visited else _filled_in(asked)
+    if content is None:
+        conversation.decline_question(asked)
+        print_text("declined")
+        return
     conversation.answer_question(asked, None if asked.url else content)
     print_text("answered")
 
@@ -82,16 +85,29 @@ def _content(asked: Question, values: Iterable[str]) -> dict[str, Any]:
     return content
 
 
-def _filled_in(asked: Question) -> dict[str, Any]:
-    """Ask for the fields at the terminal. Raises CommandError without one."""
+def _filled_in(asked: Question) -> dict[str, Any] | None:
+    """Ask for the fields at the terminal; None for /decline. Raises CommandError without a terminal."""
     if not sys.stdin.isatty():
         hint = "Fill in the form with --set FIELD=VALUE, or say --visited or --decline."
         raise exits.CommandError("there is no terminal to ask at", hint, exits.USAGE)
-    paint, form = Paint.for_stream(sys.stdout), QuestionForm(asked)
+    return fill_in(QuestionForm(asked))
+
+
+def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
+    """Ask for the fields of a form on standard output, or on standard error if `err`; None for /decline.
+
+    Raises click.Abort if the input ends.
+    """
+    paint = Paint.for_stream(sys.stderr if err else sys.stdout)
     for line in form.lines(paint):
-        print_line(line)
+        print_line(line, err=err)
     while not form.complete:
-        typed = click.prompt(literal(form.prompt()), default="", show_default=False)
+        print_line(paint.text(paint.careful(form.prompt()), paint.dim("  /decline")), err=err)
+        typed = sys.stdin.readline()
+        if not typed:
+            raise click.Abort
+        if typed.strip() == "/decline":
+            return None
         if problem := form.enter(typed):
-            print_line(paint.careful(problem))
+            print_line(paint.careful(problem), err=err)
     return form.content

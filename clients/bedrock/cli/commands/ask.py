@@ -19,9 +19,11 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli import stdio as streams
 from bedrock.cli.arguments import generation, generation_options
 from bedrock.cli.choose_conversation import open_conversation, opening_options
+from bedrock.cli.commands.answer import fill_in
 from bedrock.cli.connect import connect
 from bedrock.cli.display.labels import interruption
 from bedrock.cli.display.progress import Progress
+from bedrock.cli.display.question_form import QuestionForm
 from bedrock.cli.text.line_wrap import flow_of
 from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns
@@ -29,6 +31,7 @@ from bedrock.errors import BedrockError, InvalidArgument, RunEnded
 
 if TYPE_CHECKING:
     from bedrock import Client, Conversation, Run, v1
+    from bedrock.states import Question
     from bedrock.types import ReasoningEffort
 
 
@@ -95,7 +98,8 @@ def ask(
 
     The answer goes to standard output, progress to standard error. Exit codes: 0 answered, 1 the run failed, 2 usage,
     3 a tool call needs approval, 4 no server, 130 cancelled (Ctrl-C cancels the run), 141 standard output was
-    closed by its reader (that cancels the run too).
+    closed by its reader (that cancels the run too). What an MCP server asks is asked at the terminal; without one it is
+    declined.
     """
     ctx = click.get_current_context()
     streams.ensure_read(sys.stdout)
@@ -188,7 +192,42 @@ def _follow(
                     return Outcome(exits.NEEDS_APPROVAL, needs_approval=event.approval.tool_use_id)
                 with suppress(*ANSWERED):
                     conversation.approve(event.approval)
+            if event.question is not None:
+                with progress.paused():
+                    _reply(conversation, event.question)
     return _outcome(run)
+
+
+def _reply(conversation: Conversation, asked: Question) -> None:
+    """Have the user answer what an MCP server asks; without a terminal, decline it at once and say so."""
+    try:
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            _answer_at_terminal(conversation, QuestionForm(asked))
+        else:
+            conversation.decline_question(asked)
+            who = f"the MCP server {asked.mcp_server}"
+            exits.print_message(f"There is no terminal to ask at, so this was declined; {who} asks: {asked.message}")
+    except ANSWERED:
+        exits.print_message("That question is not open any more.")
+
+
+def _answer_at_terminal(conversation: Conversation, form: QuestionForm) -> None:
+    """Ask for the fields of a form until the server takes them; the end of the input declines."""
+    while True:
+        try:
+            content = fill_in(form, err=True)
+        except click.Abort:
+            content = None
+        if content is None:
+            conversation.decline_question(form.question)
+            return
+        try:
+            conversation.answer_question(form.question, None if form.question.url else content)
+        except InvalidArgument as error:
+            exits.print_message(f"error: {error.message}")
+            form.begin_again()
+        else:
+            return
 
 
 def _outcome(run: Run) -> Outcome:

@@ -24,7 +24,7 @@ from bedrock.request_cycles import RequestCycle
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bedrock import Conversation
+    from bedrock import Conversation, ConversationInfo
     from bedrock.types import CycleView
 
 #: The entry point group in which the server's distribution registers the function that folds events into cycles.
@@ -107,14 +107,20 @@ def _waited(conversation: Conversation, run: str, deadline: Deadline) -> tuple[R
         is_its = now.state.run.rpartition("/")[2] == run.rpartition("/")[2]
         waits = waits_for(now.state) if is_its else ""
         if waits and waits != told:
-            answer = f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`" if waits == APPROVAL else ""
-            exits.print_message(f"{now.slug} {waits}{answer}")
+            exits.print_message(f"{now.slug} {waits}{_what_answers(now)}")
         told = waits
         cycle = conversation.wait_for_cycle(run, view="full", timeout=deadline.shorten(LOOK_SECONDS))
         if cycle.end_time is not None:
             return cycle, ""
         if deadline.left() == 0:
             return cycle, waits
+
+
+def _what_answers(now: ConversationInfo) -> str:
+    """Return the commands that answer what a run waits for, to follow that; "" if none does."""
+    if now.state.questions:
+        return f": `bedrock answer {now.slug}`"
+    return f": `bedrock approve {now.slug}` or `bedrock deny {now.slug}`" if waits_for(now.state) == APPROVAL else ""
 
 
 def _latest(conversation: Conversation) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -15,7 +16,7 @@ from bedrock.cli.text.live_block import LiveBlock
 from bedrock.cli.text.style import Paint, columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from types import TracebackType
 
     from bedrock import Event
@@ -72,9 +73,13 @@ class Progress:
             self._view.observe(event, time.monotonic())
             if not _is_last_word(event):
                 self._transcript.show(event)
-            if event.question is not None:
-                self._transcript.ask_person(event.question)
-                self._say(f"answer with `bedrock answer {event.question.conversation}`")
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Keep the terminal free for a conversation with the user: nothing is printed, and there is no status line."""
+        with self._lock:
+            self._block.show(())
+            yield
 
     def disconnected(self, error: BedrockError, delay: float) -> None:
         """Record that the connection is lost; the next event shows that it is back."""
