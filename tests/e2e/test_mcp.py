@@ -182,7 +182,7 @@ def test_a_person_answers_it_in_a_chat_at_the_terminal(
             terminal.shows("idle · ")  # the line above wraps where the directory has a long name
             chat.send("Ask me.")
             terminal.shows("? the MCP server t asks you, for mcp__t__ask")
-            terminal.until(lambda screen: "branch (a text, at least 1 characters)  /decline" in screen)
+            terminal.until(lambda screen: "branch (a text, at least 1 character)  /decline" in screen)
             terminal.keys("main\r")
             terminal.until(lambda screen: "force (y or n, Enter: n)  /decline" in screen)
             terminal.keys("y\r")
