@@ -240,9 +240,10 @@ def waiting_time(value: Duration) -> str | None:
 
 def since_1970(value: Timestamp) -> str | None:
     """Check a time."""
-    if value.seconds < 0 or value.nanos < 0:
+    seconds = value.seconds + value.nanos // 10**9
+    if seconds < 0:
         return "must not be before 1970"
-    return None if value.seconds <= LATEST_SECONDS and value.nanos < 10**9 else "must not be after the year 9999"
+    return None if seconds <= LATEST_SECONDS else "must not be after the year 9999"
 
 
 def files(value: Any) -> str | None:

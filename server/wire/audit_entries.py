@@ -11,6 +11,8 @@ from server.contract import resource_names as names
 from server.wire.values import timestamp
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from actors.ports.store.audit import CallDecision
 
 OUTCOME = {Outcome.ACCEPTED: v1.AuditEntry.OUTCOME_ACCEPTED, Outcome.REFUSED: v1.AuditEntry.OUTCOME_REFUSED}
@@ -32,12 +34,17 @@ _OUTCOMES = {number: outcome for outcome, number in OUTCOME.items()}
 def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
     """Return which entries a request wants."""
     return AuditFilter(
-        since=request.start_time.ToMilliseconds() if request.HasField("start_time") else 0,
-        until=request.end_time.ToMilliseconds() if request.HasField("end_time") else None,
+        since=_milliseconds(request.start_time) if request.HasField("start_time") else 0,
+        until=_milliseconds(request.end_time) if request.HasField("end_time") else None,
         principal=request.principal or None,
         conversation=names.parse_conversation(request.conversation) if request.conversation else None,
         outcome=_OUTCOMES.get(request.outcome),
     )
+
+
+def _milliseconds(time: Timestamp) -> int:
+    """Return a time in milliseconds since the epoch, also one with more nanoseconds than a second has."""
+    return time.seconds * 1_000 + time.nanos // 10**6
 
 
 def audit_entry(entry: AuditEntry) -> v1.AuditEntry:

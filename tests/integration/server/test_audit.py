@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bedrock import v1
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from actors.core.errors import Reason, Rejected
 from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, Outcome
@@ -65,6 +66,10 @@ def test_a_refused_command_names_its_conversation_reason_and_request(harness: Gr
     assert not list(entries(harness, principal="ann"))
     assert not list(entries(harness, outcome=v1.AuditEntry.OUTCOME_ACCEPTED))
     assert not list(entries(harness, end_time=entry.time))
+
+
+def test_a_time_may_have_more_nanoseconds_than_a_second() -> None:
+    assert audit_filter(v1.ListAuditEntriesRequest(start_time=Timestamp(seconds=1, nanos=1_500_000_000))).since == 2_500
 
 
 def test_a_forged_token_is_refused(harness: GrpcHarness) -> None:

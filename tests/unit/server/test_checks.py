@@ -230,7 +230,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.ListAuditEntriesRequest: {
         "page_size": (-1,),
         "page_token": BAD_TOKENS,
-        "start_time": (Timestamp(seconds=-1), Timestamp(seconds=1 << 62), Timestamp(nanos=10**9)),
+        "start_time": (Timestamp(seconds=-1), Timestamp(seconds=1 << 62), Timestamp(seconds=253_402_300_800)),
         "end_time": (Timestamp(seconds=-1),),
         "principal": ("x" * 257, "a\0"),
         "conversation": tuple(name for name in BAD_NAMES if name),
