@@ -120,8 +120,8 @@ def test_ctrl_c_cancels_and_the_chat_goes_on(server: ServerProcess, client: Clie
     assert client.conversation(chat.name).get().state.kind == "idle"
     chat.type("run echo again")
     chat.noted.until(r"\[done\]")
-    assert "again" in chat.said.text
     assert chat.leave() == 0
+    assert "again" in chat.said.text
 
 
 # --- whatever breaks --------------------------------------------------------------------------------------------------
@@ -192,5 +192,5 @@ def test_a_server_that_comes_back_somewhere_else_is_found_and_the_chat_goes_on(
     chat.noted.until(r"\[the text of this attempt is void\]\n\[stopped: restart\]")
     chat.type("Are you there?")
     chat.noted.until(r"\[done\]")
-    assert chat.said.text == "word Here I am again.\n"
     assert chat.leave() == 0
+    assert chat.said.text == "word Here I am again.\n"
