@@ -162,7 +162,7 @@ def test_a_chat_ends_with_its_terminal(address: str, fake: FakeBedrock, how: str
         terminal.shows("idle · ")
         if how == "busy":
             terminal.keys("Go\r")
-            terminal.shows("thinking · ")
+            terminal.until(lambda screen: any(row.startswith("thinking · ") for row in screen))
         if how == "signal":
             os.kill(terminal.pid, signal.SIGHUP)
             terminal.shows("To come back")
