@@ -70,7 +70,7 @@ class Supervisor:
         resumed, so no model is called and no process started. A damaged conversation does not prevent the start: it is
         logged as an error, and its recovery retried at its next message. Raises StoreError if the store fails.
         """
-        ids = self._services.store.needing_recovery()
+        ids = self._services.store.unsettled()
         for first in range(0, len(ids), RECOVERY_BATCH):
             self._recover(ids[first : first + RECOVERY_BATCH])
         return ids

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from actors.adapters.store.audit_rows import logged_entry
 from actors.adapters.store.integrity import rows_of, violations
 from actors.adapters.store.kept_conversation import KeptConversation, changed_by, created_by
+from actors.adapters.store.kept_owners import KeptOwners, family_of, top_of
 from actors.adapters.store.log_rows import check_shape, events_after, refuse_before, stored_transition
 from actors.adapters.store.pruning import Bounds, place_after, prunable
 from actors.core.profile import Profile
@@ -26,6 +27,7 @@ from actors.ports import (
     FaultPoints,
     FencedError,
     NoFaultPoints,
+    Owner,
     SettledInput,
     Snapshot,
     Spending,
@@ -44,18 +46,46 @@ if TYPE_CHECKING:
     from actors.ports.store.conditions import Place, Selection
 
 
+class _Data:
+    """What is stored; nodes that share it have a MemoryStore each."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # serialises commits, as the writer's thread does in the SQLite store
+        self.kept: dict[str, KeptConversation] = {}
+        self.created: dict[tuple[str, str], CommandRecord] = {}
+        self.spent: dict[tuple[str, int], Spending] = {}
+        self.audit: tuple[AuditEntry, ...] = ()
+        """The entries of the audit trail that are in no log, with their numbers, in the order in which they came."""
+        self.owners = KeptOwners()
+
+
 class MemoryStore:
-    """Implement ports.Store in dictionaries under a lock. Any thread."""
+    """Implement ports.Store in dictionaries under a lock. Any thread.
+
+    It acts as the server that has the store to itself; `node` returns one that acts as one of several.
+    """
 
     def __init__(self, faults: FaultPoints | None = None) -> None:
         self._faults = faults or NoFaultPoints()
-        self._lock = threading.Lock()  # serialises commits, as the writer's thread does in the SQLite store
-        self._kept: dict[str, KeptConversation] = {}
-        self._created: dict[tuple[str, str], CommandRecord] = {}
-        self._spent: dict[tuple[str, int], Spending] = {}
-        self._audit: tuple[AuditEntry, ...] = ()
-        """The entries of the audit trail that are in no log, with their numbers, in the order in which they came."""
+        self._data = _Data()
+        self._me: Owner | None = None
         self._closed = False
+
+    def node(self, owner: Owner, faults: FaultPoints | None = None) -> MemoryStore:
+        """Return a store of the same data that acts as this server, and is closed separately."""
+        view = MemoryStore(faults)
+        view._data, view._me = self._data, owner
+        return view
+
+    def kill(self, incarnation: int) -> None:
+        """Declare a server dead: what it owned can be claimed, and it can neither write nor claim any more."""
+        with self._data.lock:
+            self._data.owners.kill(incarnation)
+
+    def release(self, incarnation: int) -> None:
+        """Free what a server owns, as one does that drains."""
+        with self._data.lock:
+            self._data.owners.release(incarnation)
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -63,11 +93,16 @@ class MemoryStore:
         """Write the commits atomically; see ports.Store."""
         for part in parts:
             check_shape(part)
-        with self._writing():
-            kept, created, spent = dict(self._kept), dict(self._created), dict(self._spent)
+        with self._writing() as data:
+            kept, created, spent = dict(data.kept), dict(data.created), dict(data.spent)
+            owners = data.owners.copy()
             for part in parts:
+                family = family_of(kept, part)
+                if family in kept and not (part.create and family == part.record.id):
+                    owners.check(self._me, family)
                 before = created_by(kept, part) if part.create else changed_by(kept, part)
                 kept[part.record.id] = before.after(part)
+                owners.take(self._me, family)
                 if part.command is not None and part.create_command:
                     key = (part.record.principal, part.command.request_id)
                     if key in created:
@@ -76,26 +111,29 @@ class MemoryStore:
                 if part.spending is not None:
                     _add(spent, part.spending)
             self._hit("store.before_commit")
-            self._kept, self._created, self._spent = kept, created, spent
+            data.kept, data.created, data.spent, data.owners = kept, created, spent, owners
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""
-        with self._writing():
+        with self._writing() as data:
+            self._check_owned(conversation_id)
             deleted = {conversation_id}
             while (
-                found := {id_ for id_, kept in self._kept.items() if kept.record.parent_conversation_id in deleted}
+                found := {id_ for id_, kept in data.kept.items() if kept.record.parent_conversation_id in deleted}
                 - deleted
             ):
                 deleted |= found
             self._hit("store.before_commit")
-            if audit is not None and conversation_id in self._kept:
-                self._add_audit((audit,))
-            self._kept = {id_: kept for id_, kept in self._kept.items() if id_ not in deleted}
+            if audit is not None and conversation_id in data.kept:
+                _add_audit(data, (audit,))
+            data.kept = {id_: kept for id_, kept in data.kept.items() if id_ not in deleted}
+            data.owners.forget(conversation_id)
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
         """Prune one batch of old rows and return their number; see ports.Store."""
-        with self._writing():
-            kept = self._kept.get(conversation_id)
+        with self._writing() as data:
+            self._check_owned(conversation_id, or_nobody=True)
+            kept = data.kept.get(conversation_id)
             self._hit("store.before_commit")
             if kept is None:
                 return 0
@@ -103,7 +141,7 @@ class MemoryStore:
             going = prunable(kept.begins, kept.log, bounds)
             if going:
                 rest = kept.log[len(going) :]
-                self._kept[conversation_id] = kept._replace(log=rest, begins=place_after(going[-1]))
+                data.kept[conversation_id] = kept._replace(log=rest, begins=place_after(going[-1]))
             return len(going)
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
@@ -112,38 +150,35 @@ class MemoryStore:
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
         """Store an attachment, unless it exists already; see ports.Store."""
-        with self._writing():
-            kept = self._kept.get(conversation_id)
+        with self._writing() as data:
+            kept = data.kept.get(conversation_id)
             if kept is None:
                 raise FencedError(f"{conversation_id} does not exist")
+            self._check_owned(conversation_id)
             self._hit("store.before_commit")
             attachments = {attachment.id: attachment, **kept.attachments}
-            self._kept[conversation_id] = kept._replace(attachments=attachments)
+            data.kept[conversation_id] = kept._replace(attachments=attachments)
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
         """Store entries of the audit trail that are in no log; see ports.Store."""
-        with self._writing():
+        with self._writing() as data:
             self._hit("store.before_commit")
-            self._add_audit(entries)
-
-    def _add_audit(self, entries: Sequence[AuditEntry]) -> None:
-        first = self._audit[-1].number + 1 if self._audit else 1
-        self._audit += tuple(replace(entry, number=number) for number, entry in enumerate(entries, first))
+            _add_audit(data, entries)
 
     def prune_audit(self, *, before: int, keep: int) -> int:
         """Delete the oldest entries that are in no log, and return how many; see ports.Store."""
-        with self._writing():
+        with self._writing() as data:
             self._hit("store.before_commit")
-            oldest = self._audit[-1].number - keep if self._audit else 0
-            kept = tuple(entry for entry in self._audit if entry.at >= before and entry.number > oldest)
-            pruned, self._audit = len(self._audit) - len(kept), kept
+            oldest = data.audit[-1].number - keep if data.audit else 0
+            kept = tuple(entry for entry in data.audit if entry.at >= before and entry.number > oldest)
+            pruned, data.audit = len(data.audit) - len(kept), kept
             return pruned
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
         """Return the next entries of the audit trail; see ports.Store."""
-        with self._lock:
+        with self._data.lock:
             self._check_open()
-            conversations, unlogged = self._kept.values(), self._audit
+            conversations, unlogged = self._data.kept.values(), self._data.audit
         logged = (
             logged_entry(row.at, row.conversation_id, row.step, row.audit)
             for kept in conversations
@@ -208,12 +243,27 @@ class MemoryStore:
         kept = self._read()
         return tuple(id_ for id_ in kept if kept[id_].record.parent_conversation_id == conversation_id)
 
-    def needing_recovery(self) -> tuple[str, ...]:
-        """Return the conversations to recover on start; see ports.Store."""
-        records = (kept.record for kept in self._read().values())
+    def claim(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record, whose family this server owns from now on; see ports.Store."""
+        if self._me is None:
+            return self.load(conversation_id)
+        with self._data.lock:
+            self._check_open()
+            kept = self._data.kept.get(conversation_id)
+            if kept is None:
+                return None
+            self._data.owners.take(self._me, top_of(self._data.kept, conversation_id))
+            return kept.record
+
+    def unsettled(self) -> tuple[str, ...]:
+        """Return this server's conversations to recover on start; see ports.Store."""
+        with self._data.lock:
+            self._check_open()
+            kept, owners = self._data.kept, self._data.owners
+            mine = [each.record for id_, each in kept.items() if owners.owns(self._me, top_of(kept, id_))]
         return tuple(
             record.id
-            for record in records
+            for record in mine
             if not isinstance(record.state, TERMINAL) and not (isinstance(record.state, Idle) and record.user_initiated)
         )
 
@@ -326,9 +376,9 @@ class MemoryStore:
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
         """Return an accepted create command of a principal; see ports.Store."""
-        with self._lock:
+        with self._data.lock:
             self._check_open()
-            return self._created.get((principal, request_id))
+            return self._data.created.get((principal, request_id))
 
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:
         """Return an attachment; None if there is none; see ports.Store."""
@@ -337,9 +387,9 @@ class MemoryStore:
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
         """Return what principals spent on each day from `since` on; see ports.Store."""
-        with self._lock:
+        with self._data.lock:
             self._check_open()
-            return tuple(each for each in self._spent.values() if each.day >= since)
+            return tuple(each for each in self._data.spent.values() if each.day >= since)
 
     def stored_bytes(self, principal: str) -> int:
         """Return the bytes that a principal has stored, "": all; see ports.Store."""
@@ -355,18 +405,23 @@ class MemoryStore:
 
     def close(self) -> None:
         """Release everything; idempotent; see ports.Store."""
-        with self._lock:
+        with self._data.lock:
             self._closed = True
 
     @contextmanager
-    def _writing(self) -> Generator[None]:
+    def _writing(self) -> Generator[_Data]:
         """Hold the lock and hit the fault points of the SQLite store."""
-        with self._lock:
+        with self._data.lock:
             self._check_open()
             self._hit("store.before_begin")
             self._hit("store.before_savepoint")
-            yield
+            yield self._data
             self._hit("store.after_commit")
+
+    def _check_owned(self, conversation_id: str, *, or_nobody: bool = False) -> None:
+        """Raise NotOwnerError unless this server owns a conversation, or there is none."""
+        if conversation_id in self._data.kept:
+            self._data.owners.check(self._me, top_of(self._data.kept, conversation_id), or_nobody=or_nobody)
 
     def _hit(self, point: str) -> None:
         try:
@@ -376,9 +431,9 @@ class MemoryStore:
 
     def _read(self) -> dict[str, KeptConversation]:
         """Return a consistent snapshot of all conversations."""
-        with self._lock:
+        with self._data.lock:
             self._check_open()
-            return self._kept.copy()
+            return self._data.kept.copy()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -386,6 +441,11 @@ class MemoryStore:
 
 
 Ended = TypeVar("Ended", StoppedRun, SettledInput)
+
+
+def _add_audit(data: _Data, entries: Sequence[AuditEntry]) -> None:
+    first = data.audit[-1].number + 1 if data.audit else 1
+    data.audit += tuple(replace(entry, number=number) for number, entry in enumerate(entries, first))
 
 
 def _add(spent: dict[tuple[str, int], Spending], more: Spending) -> None:

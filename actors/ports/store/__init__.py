@@ -8,6 +8,7 @@ from actors.ports.store.attachments import AttachmentStore
 from actors.ports.store.audit import AuditStore
 from actors.ports.store.log import LogReader
 from actors.ports.store.maintenance import StoreMaintenance
+from actors.ports.store.ownership import ConversationOwnership, NotOwnerError, Owner
 from actors.ports.store.reader import ConversationReader
 from actors.ports.store.store_errors import (
     CommandExistsError,
@@ -27,7 +28,9 @@ class StoreReader(ConversationReader, LogReader, Protocol):
     """All reads of conversations, except their attachments."""
 
 
-class Store(StoreReader, ConversationWriter, AttachmentStore, AuditStore, StoreMaintenance, Protocol):
+class Store(
+    StoreReader, ConversationWriter, ConversationOwnership, AttachmentStore, AuditStore, StoreMaintenance, Protocol
+):
     """The whole store. Any thread. Reads see committed data only; they and the writes block."""
 
     @property
@@ -44,11 +47,14 @@ __all__ = [
     "AttachmentStore",
     "AuditStore",
     "CommandExistsError",
+    "ConversationOwnership",
     "ConversationReader",
     "ConversationWriter",
     "DataDirectoryBusyError",
     "FencedError",
     "LogReader",
+    "NotOwnerError",
+    "Owner",
     "RevisionTooOldError",
     "SlugTakenError",
     "Store",

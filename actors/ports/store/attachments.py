@@ -12,7 +12,10 @@ class AttachmentStore(Protocol):
     """Attachments of conversations. Any thread; blocks briefly, a write until it is on disk."""
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment; idempotent. Raises StoreUnavailableError, FencedError without such a conversation."""
+        """Store an attachment; idempotent.
+
+        Raises StoreUnavailableError, NotOwnerError, or FencedError without such a conversation.
+        """
         ...
 
     def attachment(self, conversation_id: str, attachment_id: str) -> Attachment | None:

@@ -33,7 +33,8 @@ class StoreMaintenance(Protocol):
         `older_than` (ms since the epoch); never the one of the latest event. A call deletes a few hundred at most, so
         that it does not hold up other writers.
 
-        Raises StoreUnavailableError; StoreDamagedError if they fail verification; then they are kept.
+        Raises StoreUnavailableError; NotOwnerError if another server owns the conversation; StoreDamagedError if they
+        fail verification; then they are kept.
         """
         ...
 

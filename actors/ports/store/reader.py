@@ -55,10 +55,6 @@ class ConversationReader(Protocol):
         """Return the ids of all sub-agents of a conversation."""
         ...
 
-    def needing_recovery(self) -> tuple[str, ...]:
-        """Return the ids of conversations to recover on start: those not idle, and sub-agents not terminal."""
-        ...
-
     def messages(
         self,
         conversation_id: str,

@@ -17,7 +17,7 @@ class StoreUnavailableError(StoreError):
 
 
 class FencedError(StoreError):
-    """Another owner has written to the conversation since: the state in memory is out of date."""
+    """The conversation has been written to since, or is gone: the state in memory is out of date."""
 
 
 class SlugTakenError(StoreError):

@@ -15,14 +15,14 @@ class ConversationWriter(Protocol):
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         """Write all parts in one transaction and return once it is durable. Urgent writes precede other queued ones.
 
-        Raises StoreUnavailableError, FencedError, SlugTakenError or CommandExistsError; ValueError if the parts
-        contradict each other.
+        Raises StoreUnavailableError, NotOwnerError, FencedError, SlugTakenError or CommandExistsError; ValueError if
+        the parts contradict each other. What it creates is owned by this server.
         """
         ...
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Delete the conversation with its sub-agents, messages, log and attachments; store `audit` with that.
 
-        Raises StoreUnavailableError.
+        Raises StoreUnavailableError or NotOwnerError.
         """
         ...

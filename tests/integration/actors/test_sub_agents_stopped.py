@@ -194,8 +194,8 @@ def test_a_sub_agent_that_is_deleted_at_work_has_failed(family: World) -> None:
 def test_after_a_crash_all_have_ended_and_the_call_has_one_synthetic_result(family: World, *, backwards: bool) -> None:
     talk = begin(family)
     store = family.store
-    unrecovered = store.needing_recovery
-    store.needing_recovery = lambda: unrecovered()[:: -1 if backwards else 1]
+    unrecovered = store.unsettled
+    store.unsettled = lambda: unrecovered()[:: -1 if backwards else 1]
     successor = type(family)(store, model=FamilyModel(), box=FamilyBox())
     try:
         restored = successor.supervisor.start()

@@ -127,9 +127,9 @@ def test_each_conversation_keeps_its_own_and_loses_it_alone(images: SandboxedIma
 def test_a_missing_view_is_derived_again_byte_for_byte(images: SandboxedImages, store: MemoryStore) -> None:
     image = images.ingest("c1", pictures.large_jpeg(), CancelToken())
     before = images.view("c1", image, CancelToken())
-    kept = store._kept["c1"]
+    kept = store._data.kept["c1"]
     rest = {id_: each for id_, each in kept.attachments.items() if id_ != view_name(image.attachment)}
-    store._kept["c1"] = kept._replace(attachments=rest)
+    store._data.kept["c1"] = kept._replace(attachments=rest)
     assert images.view("c1", image, CancelToken()) == before
     assert store.attachment("c1", view_name(image.attachment)) is not None
 

@@ -453,7 +453,7 @@ def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
     assert (ledger.seq, ledger.agents, ledger.total_usage, ledger.used_tokens) == (5, 3, usage, 15)
     assert ledger.run >= 2
     assert ledger.req >= 4
-    assert store.needing_recovery() == ("c1", "c1-a3"), "it was busy: the restart looks at it"
+    assert store.unsettled() == ("c1", "c1-a3"), "it was busy: the restart looks at it"
     snapshot = store.snapshot("c1", 2)
     assert snapshot is not None
     assert snapshot.record == record
@@ -742,7 +742,7 @@ def test_queries_use_their_indexes(store: PeeweeStore) -> None:
     store.load("c1")
     store.find_slug("local", "c1")
     store.children("c1")
-    store.needing_recovery()
+    store.unsettled()
     store.history("c1", 5)
     store.messages("c1", limit=2, descending=True)
     store.events("c1", after=2, limit=5)
@@ -794,7 +794,7 @@ READS: list[Callable[[PeeweeStore], object]] = [
     lambda store: store.owner("c1"),
     lambda store: store.find_slug("local", "c1"),
     lambda store: store.children("c1"),
-    lambda store: store.needing_recovery(),
+    lambda store: store.unsettled(),
     lambda store: store.prunable(before=9_999, keep=0, limit=9),
     lambda store: store.archived(before=9_999, limit=9),
     lambda store: store.list(Selection("local", UNARCHIVED), limit=9).records,

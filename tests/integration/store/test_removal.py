@@ -150,7 +150,7 @@ def test_what_a_stop_leaves_goes_on_with_the_next_start(store: PeeweeStore, slic
     with closing(open_store(tmp_path / "data")) as again:
         assert again.load("c1") is None
         assert again.history("c1", 99) == ()
-        assert again.needing_recovery() == ()
+        assert again.unsettled() == ()
         wait_until_removed(again)
         assert rows(tmp_path / "data") == 1
 

@@ -958,7 +958,7 @@ def test_conversations_to_recover_at_a_restart_are_known(store: Store, state: St
     draft.record = replace(draft.record, user_initiated=not sub_agent)
     commit = draft.create()
     store.commit(replace(commit, record=replace(commit.record, state=state)))
-    assert store.needing_recovery() == (() if isinstance(state, at_rest) else ("c1",))
+    assert store.unsettled() == (() if isinstance(state, at_rest) else ("c1",))
 
 
 # --- deletion -------------------------------------------------------------------------------------------------
@@ -1010,7 +1010,7 @@ def test_what_is_deleted_is_hidden_at_once_from_every_read_and_takes_no_change(s
     listed = store.list(Selection("local", UNARCHIVED), limit=9).records
     assert [record.id for record in listed] == ["c2"]
     assert store.list(Selection("local", parent="c1"), limit=9).records == ()
-    assert store.needing_recovery() == ()
+    assert store.unsettled() == ()
     assert store.prunable(before=99_999, keep=0, limit=9) == ("c2",)
     store.commit(CommitBuilder("c3", slug="c1").create())
     assert store.find_slug("local", "c1") == "c3"

@@ -101,6 +101,10 @@ class StoreReads:
         with self._reading() as connection:
             return self._load(connection, self._visible(conversation_id))
 
+    def claim(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record; None if there is none: this process owns everything; see ports.Store."""
+        return self.load(conversation_id)
+
     @read_again
     def owner(self, conversation_id: str) -> str | None:
         """Return the principal of a conversation; see ports.Store."""
@@ -155,7 +159,7 @@ class StoreReads:
         return self._column(table.select(table.id).where(of_parent, SQL(schema.NOT_DELETED)))
 
     @read_again
-    def needing_recovery(self) -> tuple[str, ...]:
+    def unsettled(self) -> tuple[str, ...]:
         """Return the conversations to recover on start; see ports.Store."""
         return self._column(
             schema.Conversation.select(schema.Conversation.id).where(

@@ -1,0 +1,8 @@
+"""The Cluster port: the servers that share one store, which of them lives, and for how long this one may act."""
+
+from __future__ import annotations
+
+from actors.ports.cluster.lease import FOREVER, Forever, Lease
+from actors.ports.cluster.membership import ONE_NODE, Cluster, Node, OneNode
+
+__all__ = ["FOREVER", "ONE_NODE", "Cluster", "Forever", "Lease", "Node", "OneNode"]

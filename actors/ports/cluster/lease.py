@@ -1,0 +1,31 @@
+"""The lease of a node: for how long it may start tools and change modes without hearing from the store again."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Lease(Protocol):
+    """Permission to act that runs out unless it is renewed. Any thread; nothing here blocks."""
+
+    @property
+    def fd(self) -> int | None:
+        """A descriptor with 8 bytes: until when tools may live, in nanoseconds of CLOCK_MONOTONIC; None: for ever."""
+        ...
+
+    def young(self) -> bool:
+        """Return whether tools may be started and modes be changed now."""
+        ...
+
+
+class Forever:
+    """Implements Lease for a server that has its store to itself."""
+
+    fd: int | None = None
+
+    def young(self) -> bool:
+        """Return True."""
+        return True
+
+
+FOREVER = Forever()

@@ -1,0 +1,118 @@
+"""Nodes: the servers that share one store, each of which owns some of its conversations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from actors.ports.cluster.lease import FOREVER, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Node(Struct, frozen=True):
+    """A server, from its start to its end; one that starts anew is another node."""
+
+    incarnation: int
+    """Never used again."""
+    name: str = ""
+    address: str = ""
+    """Where its own gRPC listener is reached by the others, "host:port"."""
+    version: str = ""
+    labels: frozenset[str] = frozenset()
+    """The workspaces that it offers."""
+    draining: bool = False
+    """Whether it gives its conversations up and takes no others."""
+    active: int = 0
+    """How many conversations it has an actor for, as it last said."""
+
+
+class Cluster(Protocol):
+    """The nodes, as this one knows them. Any thread."""
+
+    on_taken: Callable[[tuple[str, ...]], object]
+    """Called with unsettled conversations that this node has just taken over from a dead one. Set it before the start,
+    as all of these; they are called on threads of the cluster."""
+    on_node_dead: Callable[[Node], object]
+    """Called when another node was declared dead: nothing more is to be expected from it."""
+    on_lost: Callable[[], object]
+    """Called when this node was declared dead, or has lost its lease for good: everything has to end at once."""
+
+    @property
+    def me(self) -> Node:
+        """This node."""
+        ...
+
+    @property
+    def lease(self) -> Lease:
+        """For how long this node may act."""
+        ...
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the living nodes with this one, as last seen; does not block."""
+        ...
+
+    def owner_of(self, conversation_id: str) -> Node | None:
+        """Return the other living node that owns a conversation; None: this node owns it, or may claim it.
+
+        Blocks briefly, for what is not remembered. Raises StoreUnavailableError.
+        """
+        ...
+
+    def forget(self, conversation_id: str) -> None:
+        """Forget who owns a conversation, because it was wrong; does not block."""
+        ...
+
+    def drain(self) -> None:
+        """Give up all conversations of this node, whose actors have ended. Blocks. Raises StoreUnavailableError."""
+        ...
+
+    def close(self) -> None:
+        """End all threads and connections of the cluster; idempotent. Blocks."""
+        ...
+
+
+class OneNode:
+    """Implements Cluster for a server that has its store to itself."""
+
+    def __init__(self) -> None:
+        self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
+        self.on_node_dead: Callable[[Node], object] = _ignore
+        self.on_lost: Callable[[], object] = _ignore
+
+    @property
+    def me(self) -> Node:
+        """The only node."""
+        return Node(0)
+
+    @property
+    def lease(self) -> Lease:
+        """A lease without end."""
+        return FOREVER
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the only node."""
+        return (self.me,)
+
+    def owner_of(self, conversation_id: str) -> Node | None:
+        """Return None: this node owns everything."""
+        return None
+
+    def forget(self, conversation_id: str) -> None:
+        """Do nothing."""
+
+    def drain(self) -> None:
+        """Do nothing: nobody else would take anything."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+ONE_NODE = OneNode()
+"""The embedded server, which has its store to itself."""
