@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests import leftovers
+from tests.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 settings.register_profile("bedrock", deadline=None)
 settings.load_profile("bedrock")
@@ -63,3 +68,11 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """What failed can be looked at until the next run."""
     session.config.stash[_PASSED] = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """PostgreSQL without any data. Each worker has one, if it needs it."""
+    server = PostgresServer()
+    yield server
+    server.close()

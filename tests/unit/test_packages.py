@@ -42,7 +42,14 @@ def test_what_the_program_needs_comes_with_the_client() -> None:
     needed = {requirement.partition(">")[0] for requirement in CLIENT["project"]["dependencies"]}
     assert {"click", "rich", "prompt_toolkit"} <= needed
     assert "optional-dependencies" not in CLIENT["project"]
-    assert SERVER["project"]["optional-dependencies"].keys() == {"jwt", "mcp", "metrics", "otel", "testing"}
+    assert SERVER["project"]["optional-dependencies"].keys() == {
+        "jwt",
+        "mcp",
+        "metrics",
+        "otel",
+        "postgres",
+        "testing",
+    }
 
 
 def test_the_client_s_wheel_is_tried_with_everything_that_it_needs() -> None:
