@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import stat
 import tomllib
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 from actors.ports.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
+from actors.ports.settings.settings_checks import check_keys, is_loopback
 from actors.ports.telemetry import CONTENTS
 from actors.runtime.quotas.quota_limits import QuotaSettings
 from server.auth.authorizer.authorizer_tables import AuthorizerSettings, authorizer_settings
@@ -52,12 +52,7 @@ class Listen:
     @property
     def local(self) -> bool:
         """Whether only this machine can connect."""
-        if self.path or self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return bool(self.path) or is_loopback(self.host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -526,8 +521,10 @@ def _listen_tables(table: dict[str, Any], origin: str) -> tuple[Listener, ...]:
     found: list[Listener] = []
     for number, given in enumerate(_tables(table, "listen", origin), 1):
         where = f"{origin}: listen[{number}]"
-        if unknown := given.keys() - LISTENER.keys():
-            raise ConfigError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(LISTENER)}")
+        try:
+            check_keys(where, given, LISTENER)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         values = {key: _parsed(LISTENER[key], value, f"{where}.{key}") for key, value in given.items()}
         address = values.pop("address", None)
         if address is None:

@@ -20,6 +20,8 @@ from actors.core.context import ToolGroup
 if TYPE_CHECKING:
     from collections.abc import Container
 
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, in milliseconds since the epoch: the latest time that a protobuf Timestamp can hold."""
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 """Ids of tool calls that every provider accepts, so that a conversation can change its model."""
 _NOT_IN_CALL_ID = re.compile(r"[^A-Za-z0-9_-]")

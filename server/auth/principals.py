@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from actors.core.context import Mode
 from actors.ports.permissions import EVERYTHING, Permissions
+from actors.ports.settings.settings_checks import check_keys
 
 LOCAL = "local"
 """The principal of the server's own user, who has the token of the data directory and may do everything."""
@@ -80,8 +81,7 @@ def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Principal:
     """Return the principal of a table, which errors call `where`. Raises ValueError, "where.key: why"."""
-    if unknown := table.keys() - set(KEYS):
-        raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(KEYS)}")
+    check_keys(where, table, KEYS)
     modes = _choices(f"{where}.modes", table.get("modes", [Mode.RESTRICTED]), Mode)
     role = _choices(f"{where}.role", [table.get("role", Role.USER)], Role)[0]
     if "roots" not in table:
@@ -93,6 +93,15 @@ def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Pri
         mcp_servers=_names(f"{where}.mcp_servers", table.get("mcp_servers", [])),
     )
     return Principal(name, permissions, role, table.get("quotas", {}))
+
+
+def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
+    """Return the principals that something stands for, by its name. Raises ValueError, "where: why"."""
+    for said, name in names.items():
+        if name not in principals:
+            known = ", ".join(sorted(principals)) or "none"
+            raise ValueError(f"{where}: {said!r} stands for {name!r}, which is no principal; there are: {known}")
+    return {said: principals[name] for said, name in names.items()}
 
 
 def _roots(where: str, value: Any) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from actors.ports.settings.settings_checks import check_keys
 from actors.runtime.quotas.quota_limits import COSTS, Quota, QuotaSettings
 from server.auth.principals import LOCAL
 
@@ -39,8 +40,7 @@ def limits(where: str, table: Any) -> Limits:
     if not isinstance(table, dict):
         raise ValueError(f"{where}: must be a table, [{where}]")
     known = {quota.value: quota for quota in Quota}
-    if unknown := table.keys() - known.keys():
-        raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(known)}")
+    check_keys(where, table, known)
     return {known[name]: _limit(f"{where}.{name}", known[name], value) for name, value in table.items()}
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bedrock import v1
 
+from actors.core.content import LATEST_MS
 from actors.runtime.system_clock import has_form_of_id
 from server.contract import limits
 from server.contract import resource_names as names
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
 Rule: TypeAlias = Callable[[Any], str | None]
 
-LATEST_SECONDS = 253_402_300_799
-"""The end of the year 9999, which is the latest time that a Timestamp may hold."""
+LATEST_SECONDS = LATEST_MS // 1000
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -87,18 +87,15 @@ def rapid_reset(address: str, seconds: float, connections: int = 4) -> dict[str,
 
 def silent(address: str, seconds: float, connections: int = 1_100) -> dict[str, int]:
     """Connect, and say nothing."""
-    crowd = Crowd(address, seconds, greet=False)
-    while crowd.going_on:
-        crowd.fill(connections)
-        crowd.read()
-        time.sleep(0.05)
-    crowd.close()
-    return crowd.told()
+    return _only_connected(Crowd(address, seconds, greet=False), connections)
 
 
 def idle(address: str, seconds: float, connections: int = 300) -> dict[str, int]:
     """Connect, greet, and call nothing."""
-    crowd = Crowd(address, seconds)
+    return _only_connected(Crowd(address, seconds), connections)
+
+
+def _only_connected(crowd: Crowd, connections: int) -> dict[str, int]:
     while crowd.going_on:
         crowd.fill(connections)
         crowd.read()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 import os
 import re
 import tomllib
@@ -14,6 +13,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, convert
 from msgspec.structs import fields, replace
+
+from actors.ports.settings.settings_checks import check_keys, is_loopback
 
 ANTHROPIC = "anthropic"
 OPENAI_CHAT = "openai-chat"
@@ -234,11 +235,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     @property
     def local(self) -> bool:
         """Return whether the server runs on this machine."""
-        host = urlsplit(self.base_url).hostname or ""
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return is_loopback(urlsplit(self.base_url).hostname or "")
 
     def url(self, path: str) -> str:
         """Return the address of an endpoint."""
@@ -286,9 +283,9 @@ def provider_from_mapping(
     """
     known = setting_types()
     arguments: dict[str, Any] = {}
-    for key, value in _with_preset(name, settings).items():
-        if key not in known:
-            raise ValueError(f"providers.{name}.{key}: unknown setting")
+    given = _with_preset(name, settings)
+    check_keys(f"providers.{name}", given, known)
+    for key, value in given.items():
         try:
             match key:
                 case "api_key" | "proxy":

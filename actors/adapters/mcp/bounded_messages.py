@@ -27,11 +27,32 @@ async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
         yield _Bounded(received, sending), sending
 
 
-class _Sending:
-    """A stream of messages that are sent (mcp.shared WriteStream). Loop's thread only."""
+class _Wrapped:
+    """A stream of the library, with what it has besides messages. Loop's thread only."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        closed: bool | None = await self._stream.__aexit__(*error)
+        return closed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Sending(_Wrapped):
+    """A stream of messages that are sent (mcp.shared WriteStream)."""
 
     def __init__(self, sent: Any) -> None:
-        self._sent = sent
+        super().__init__(sent)
         self._waiting = 0
         self._fewer = asyncio.Event()
 
@@ -44,31 +65,17 @@ class _Sending:
     async def send(self, item: Any) -> None:
         self._waiting += 1
         try:
-            await self._sent.send(item)
+            await self._stream.send(item)
         finally:
             self._waiting -= 1
             self._fewer.set()
 
-    async def aclose(self) -> None:
-        await self._sent.aclose()
 
-    async def __aenter__(self) -> Self:
-        await self._sent.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> bool | None:
-        closed: bool | None = await self._sent.__aexit__(*error)
-        return closed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sent, name)
-
-
-class _Bounded:
-    """A stream of messages that are read (mcp.shared ReadStream). Loop's thread only."""
+class _Bounded(_Wrapped):
+    """A stream of messages that are read (mcp.shared ReadStream)."""
 
     def __init__(self, received: Any, sending: _Sending) -> None:
-        self._received = received
+        super().__init__(received)
         self._sending = sending
 
     def __aiter__(self) -> Self:
@@ -76,25 +83,11 @@ class _Bounded:
 
     async def __anext__(self) -> Any:
         await self._sending.until_few_wait()
-        return _bounded(await self._received.__anext__())
+        return _bounded(await self._stream.__anext__())
 
     async def receive(self) -> Any:
         await self._sending.until_few_wait()
-        return _bounded(await self._received.receive())
-
-    async def aclose(self) -> None:
-        await self._received.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._received.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> bool | None:
-        closed: bool | None = await self._received.__aexit__(*error)
-        return closed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._received, name)
+        return _bounded(await self._stream.receive())
 
 
 def _bounded(item: Any) -> Any:

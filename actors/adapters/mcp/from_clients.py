@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from actors.adapters.mcp.server_settings import HEADER, NAME, McpServer, url_fault, value_of
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
+from actors.ports.settings.settings_checks import check_keys
 
 if TYPE_CHECKING:
     from actors.core.profile import ChosenMcpServer
@@ -53,8 +54,7 @@ class FromClients(Struct, frozen=True):
 
 def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromClients:
     """Read the table [mcp_from_clients]. Raises ValueError that begins with the setting's name and shows no secret."""
-    if unknown := table.keys() - set(_SETTINGS):
-        raise ValueError(f"{SETTING}.{min(unknown)}: unknown setting; there are: {', '.join(_SETTINGS)}")
+    check_keys(SETTING, table, _SETTINGS)
     programs, urls, secrets = table.get("programs", False), table.get("urls", []), table.get("secrets", {})
     if not isinstance(programs, bool):
         raise ValueError(f"{SETTING}.programs: must be true or false")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct, convert
+
+from actors.ports.settings.settings_checks import check_keys, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -130,10 +131,9 @@ def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[st
 
 def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> McpServer:
     where = f"mcp_servers.{name}"
+    check_keys(where, table, _TYPES)
     given: dict[str, Any] = {}
     for key, value in table.items():
-        if key not in _TYPES:
-            raise ValueError(f"{where}.{key}: unknown setting; there are: {', '.join(_TYPES)}")
         try:
             given[key] = convert(value, _TYPES[key])
         except (TypeError, ValueError):
@@ -189,8 +189,7 @@ def url_fault(url: str) -> str:
 
 
 def _oauth(where: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> OAuth:
-    if unknown := given.keys() - set(_OAUTH):
-        raise ValueError(f"{where}.{min(unknown)}: unknown setting; there are: {', '.join(_OAUTH)}")
+    check_keys(where, given, _OAUTH)
     values = _values(where, given, environ)
     for key in ("client_id", "client_secret", "issuer"):
         if not values.get(key):
@@ -209,8 +208,7 @@ def _login(where: str, url: str, given: Mapping[str, Any], environ: Mapping[str,
         raise ValueError(f"{where}: {others[0]} has the credentials already; give one of them")
     if not is_private(url):
         raise ValueError(f"{where}: needs an https URL, or one of this machine")
-    if unknown := wanted.keys() - set(_OAUTH):
-        raise ValueError(f"{where}.{min(unknown)}: unknown setting; there are: {', '.join(_OAUTH)}")
+    check_keys(where, wanted, _OAUTH)
     found = Login(**_values(where, wanted, environ))
     for key in ("client_id", "issuer") if found.client_secret else ():
         if not getattr(found, key):
@@ -232,8 +230,7 @@ def is_private(url: str) -> bool:
 def is_local(url: str) -> bool:
     """Return whether the host of a URL is this machine."""
     try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import DecodeError, Struct, json
 
 from actors.core.approval.approval_rules import ApprovalRule
-from actors.core.content import Content, Message, MessageType, SystemKind, Usage
+from actors.core.content import LATEST_MS, Content, Message, MessageType, SystemKind, Usage
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
 from actors.core.profile import Profile
 from actors.core.states import STATE_VERSION, Idle, Ledger, State, name_of
@@ -49,8 +49,6 @@ COMMAND = ("conversation_id", "principal", "request_id", "body_hash", "answer", 
 ATTACHMENT = ("conversation_id", "id", "media_type", "data", "width", "height", "created_at", "digest")
 """Columns of an attachment."""
 
-LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999: the latest time that a protobuf Timestamp can hold."""
 
 _ACTOR_KINDS = {
     MessageType.USER: "human",

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from actors.core.content import LATEST_MS
 from actors.core.context import ToolGroup
 from actors.core.notifications import StopReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 """Milliseconds: a time since the epoch, up to the year 9999, 0 if unknown; or a duration."""
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
+from actors.ports.settings.settings_checks import check_keys
+
 if TYPE_CHECKING:
     from server.auth.authorizer.authorizer_port import Authorizer
 
@@ -28,8 +30,7 @@ class AuthorizerSettings(Struct, frozen=True):
 
 def authorizer_settings(table: Mapping[str, Any]) -> AuthorizerSettings:
     """Return the settings of the table [authorizer]. Raises ValueError, "authorizer.key: why"."""
-    if unknown := table.keys() - set(KEYS):
-        raise ValueError(f"authorizer.{min(unknown)}: unknown; there are: {', '.join(KEYS)}")
+    check_keys("authorizer", table, KEYS)
     name, seconds, options = table.get("class"), table.get("timeout_seconds", USUAL_SECONDS), table.get("options", {})
     module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not isinstance(name, str) or not (

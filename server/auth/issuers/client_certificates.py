@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from server.auth.issuers.certificate_names import has_cut_name
-from server.auth.principals import Caller
+from server.auth.principals import Caller, principals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,13 +53,8 @@ class ClientCertificates:
 
 def client_certificates(table: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
     """Return the principals of the table [client_certificates]. Raises ValueError, "client_certificates: why"."""
-    for name, principal in table.items():
+    for name in table:
         if not NAME.fullmatch(name):
             kinds = ", ".join(f"{kind}:" for kind in KINDS)
             raise ValueError(f"client_certificates: {name!r} must begin with one of {kinds}, and go on with a name")
-        if principal not in principals:
-            known = ", ".join(sorted(principals)) or "none"
-            raise ValueError(
-                f"client_certificates: {name!r} stands for {principal!r}, which is no principal; there are: {known}"
-            )
-    return {name: principals[principal] for name, principal in table.items()}
+    return principals_of("client_certificates", table, principals)

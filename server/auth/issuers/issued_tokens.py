@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jwt
 
+from actors.core.content import LATEST_MS
 from server.auth.issuers.issuer_keys import IssuerKeys
 from server.auth.principals import Caller
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 MAX_TOKEN_BYTES = 16 << 10
 """The longest token that is looked at."""
-LAST_SECOND = 253_402_300_799
-"""The end of the year 9999; a token that is valid for longer is none."""
+LAST_SECOND = LATEST_MS // 1000
+"""A token that is valid for longer is none."""
 OPTIONS: Any = {
     "require": ["exp", "iss", "aud"],
     "verify_iat": False,  # what counts is nbf; RFC 7519 has iat for information

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from actors.ports.settings.settings_checks import check_keys, is_loopback
 from server.auth.principals import KEYS as PRINCIPAL_KEYS
-from server.auth.principals import NAME, Principal, Role, principal_from_table
+from server.auth.principals import NAME, Principal, Role, principal_from_table, principals_of
 
 ALGORITHMS = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
@@ -112,8 +112,7 @@ def _issuer(name: str, table: Mapping[str, Any], principals: Mapping[str, Princi
     where = f"issuers.{name}"
     if not NAME.fullmatch(name):
         raise ValueError(f"{where}: a name has up to 64 small letters, digits, dots, hyphens, underscores or @")
-    if unknown := table.keys() - set(KEYS):
-        raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(KEYS)}")
+    check_keys(where, table, KEYS)
     if "jwks_url" in table and "jwks_file" in table:
         raise ValueError(f"{where}.jwks_url: there is a jwks_file, too; give one of both")
     if "jwks_url" not in table and "jwks_file" not in table:
@@ -179,16 +178,9 @@ def _url(where: str, value: Any) -> str:
         host, parts = "", urlsplit("")
     if not host or parts.username or parts.fragment or not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError(f"{where}: must be a URL without a user: https://host/path")
-    if parts.scheme != "https" and not (parts.scheme == "http" and _loopback(host)):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise ValueError(f"{where}: must begin with https://, since whoever changes the keys on the way gets in")
     return text
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _algorithms(where: str, value: Any) -> tuple[str, ...]:
@@ -208,11 +200,7 @@ def _leeway(where: str, value: Any) -> float:
 def _named(where: str, value: Any, principals: Mapping[str, Principal]) -> dict[str, Principal]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: must be a table from values of the claim to names of principals")
-    for said, name in value.items():
-        if name not in principals:
-            known = ", ".join(sorted(principals)) or "none"
-            raise ValueError(f"{where}: {said!r} stands for {name!r}, which is no principal; there are: {known}")
-    return {said: principals[name] for said, name in value.items()}
+    return principals_of(where, value, principals)
 
 
 def _roles(where: str, value: Any) -> dict[str, Role]:

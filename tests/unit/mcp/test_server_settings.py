@@ -68,7 +68,7 @@ def test_one_that_is_not_enabled_is_left_out_and_its_variables_need_not_be_set()
         ({"name": "a", "command": ["x"], "environment": {"K": "a\nb"}}, "mcp_servers.a.environment.K: must be one"),
         ({"name": "a", "command": ["x"], "environment": {"K": 3}}, "mcp_servers.a.environment.K: must be a text"),
         ({"name": "a", "command": ["x"], "call_seconds": 0}, "mcp_servers.a.call_seconds"),
-        ({"name": "a", "command": ["x"], "color": 1}, "mcp_servers.a.color: unknown setting"),
+        ({"name": "a", "command": ["x"], "color": 1}, "mcp_servers.a.color: unknown; there are: name, "),
         ({"name": "a", "url": "https://x", "oauth": {"client_id": "i"}}, "mcp_servers.a.oauth.client_secret"),
         ({"name": "a", "command": ["x"], "login": {}}, "mcp_servers.a.login: is for servers with url"),
         ({"name": "a", "url": "http://x.test", "login": {}}, "mcp_servers.a.login: needs an https URL"),

@@ -1,0 +1,1 @@
+"""What the settings of the server and of its adapters have in common."""
