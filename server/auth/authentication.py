@@ -8,6 +8,8 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
+
 from actors.ports.permissions import NOTHING
 from server.auth.authorizer.authorizer_port import Peer
 from server.auth.local_token import TokenUnusableError
@@ -36,6 +38,8 @@ caller: ContextVar[Caller] = ContextVar("caller")
 subject: ContextVar[str] = ContextVar("subject", default="")
 """The id of the conversation that the call being served is about, once it is known."""
 
+SECRET_CHARS = 16
+"""How much of the digest of a token's secret tells it from the one before."""
 BY_AUTHORIZER = "authorizer"
 """In place of a token's id: the authorizer knows the caller, for some time."""
 OWN_USER = Caller(LOCAL, Role.OPERATOR)
@@ -165,7 +169,9 @@ class Authentication:
         return Caller(principal.name, role, BY_AUTHORIZER if ends else "", expires_at=ends)
 
     def accepts(self, caller: Caller) -> bool:
-        """Whether the token of a caller that was known before is still valid, and gives the same rights."""
+        """Whether token and certificate of a caller that was known before are still valid, and give the same rights."""
+        if caller.certificate_ends and not self._now_ms() < caller.certificate_ends * 1000:
+            return False
         if not caller.token:
             return True
         if caller.token == BY_AUTHORIZER:
@@ -174,7 +180,7 @@ class Authentication:
             return self._issued is not None and self._issued.accepts(caller)
         self._refresh()
         token = self._tokens.get(caller.token)
-        return token is not None and self._caller(token) == caller
+        return token is not None and self._caller(token) == replace(caller, certificate_ends=0.0)
 
     def permissions(self, principal: str) -> Permissions:
         """Return what a principal may do; NOTHING for one that the settings do not name (ports.PermissionsOf)."""
@@ -193,7 +199,7 @@ class Authentication:
         if principal is None or not token.valid(self._now_ms()):
             return None
         role = token.role if principal.role.includes(token.role) else principal.role
-        return Caller(principal.name, role, token.id)
+        return Caller(principal.name, role, token.id, secret=token.digest[:SECRET_CHARS])
 
     def _refresh(self) -> None:
         """Read the token file if it has changed. While it cannot be used, no token of it is valid."""

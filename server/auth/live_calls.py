@@ -1,4 +1,7 @@
-"""Ends the calls of a token that is revoked, expires or loses rights while they are served. Event loop only."""
+"""Ends calls whose token is revoked, rotated or loses rights, and those that outlive it or a certificate.
+
+Event loop only.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ if TYPE_CHECKING:
     from server.auth.principals import Caller
 
 CHECK_SECONDS = 1.0
-"""How often the tokens of live calls are checked."""
+"""How often the tokens and certificates of live calls are checked."""
 
 
 class CallRevokedError(Exception):
-    """The token of the call is no longer valid."""
+    """The token or the certificate of the call is no longer valid."""
 
 
 class LiveCalls:
-    """The calls being served for tokens that can be revoked, each with the task that serves it."""
+    """The calls being served for tokens and certificates that can end, each with the task that serves it."""
 
     def __init__(self, authentication: Authentication) -> None:
         self._authentication = authentication
@@ -31,9 +34,9 @@ class LiveCalls:
 
     @contextmanager
     def serving(self, caller: Caller) -> Generator[None]:
-        """Serve a call in the current task. Raises CallRevokedError when its token is revoked meanwhile."""
+        """Serve a call in the current task. Raises CallRevokedError when what it was made with ends meanwhile."""
         task = asyncio.current_task()
-        if task is None or not caller.token:
+        if task is None or not caller.ends:
             yield
             return
         self._tasks[task] = caller

@@ -61,6 +61,15 @@ class Caller(Struct, frozen=True):
     """Who issued the token; "" for the server itself."""
     expires_at: float = 0.0
     """When a token of an issuer, or what the authorizer said, ends; in seconds since 1970."""
+    secret: str = ""
+    """What tells a token of the token file from those of the same id before it was rotated; no secret itself."""
+    certificate_ends: float = 0.0
+    """When the certificate that the call was made with expires, in seconds since 1970; 0: it was made with none."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether what the call was made with can end before the call does."""
+        return bool(self.token or self.certificate_ends)
 
 
 OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)

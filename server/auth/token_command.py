@@ -102,7 +102,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
 @CONFIG
 @DATA_DIR
 def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
-    """Give a token another secret, and print it. The one before is refused from then on."""
+    """Give a token another secret, and print it. Calls with the one before are refused, and its streams end."""
     tokens = _file(_config(file, data_dir))
     text = _done(lambda: tokens.rotate(token_id))
     if text is None:

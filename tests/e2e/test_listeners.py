@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from bedrock import BedrockError, Client, Unauthenticated, Unavailable
+from bedrock import BedrockError, Client, Unauthenticated, Unavailable, v1
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -39,6 +43,20 @@ def openssl(folder: Path, command: str) -> None:
 
 def make_authority(folder: Path, name: str) -> None:
     openssl(folder, f"req -x509 {KEY} -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem")
+
+
+def make_short_certificate(folder: Path, name: str, like: str, seconds: int) -> None:
+    """Make a certificate with the key and the names of another one, which expires soon."""
+    load = x509.load_pem_x509_certificate
+    signer, other = (load((folder / f"{each}.pem").read_bytes()) for each in ("clients", like))
+    names = other.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    now = datetime.fromtimestamp(time.time(), UTC)
+    made = x509.CertificateBuilder(signer.subject, other.subject, other.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(seconds=seconds))
+    key: Any = serialization.load_pem_private_key((folder / "clients.key").read_bytes(), None)
+    signed = made.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    (folder / f"{name}.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    (folder / f"{name}.key").write_bytes((folder / f"{like}.key").read_bytes())
 
 
 def make_certificate(folder: Path, name: str, names: str, authority: str) -> None:
@@ -160,6 +178,26 @@ def test_without_a_certificate_of_the_authority_nobody_connects(listening: Liste
 def test_a_certificate_says_nothing_where_none_is_asked_for(listening: Listening) -> None:
     with listening.client(listening.addresses[2], "ada") as client, pytest.raises(Unauthenticated):
         client.models()
+
+
+def test_the_end_of_a_certificate_ends_what_its_connection_serves(listening: Listening) -> None:
+    for seconds in (3, 10, 60):  # a busy machine may take too long to connect
+        make_short_certificate(listening.folder, "short", "ada", seconds)
+        with listening.channel("short") as channel:
+            stub = v1.ConversationServiceStub(channel)
+            stream = stub.WatchConversations(v1.WatchConversationsRequest(), timeout=PATIENCE)
+            try:
+                next(stream)
+            except grpc.RpcError:
+                continue
+            with pytest.raises(grpc.RpcError) as refusal:
+                list(stream)
+            assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            with pytest.raises(grpc.RpcError) as refusal:
+                stub.ListConversations(v1.ListConversationsRequest(), timeout=PATIENCE)
+            assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED, "on the same connection, too"
+            return
+    pytest.fail("no connection was made in time")
 
 
 def test_no_call_is_taken_from_a_certificate_that_stands_for_nobody(listening: Listening) -> None:

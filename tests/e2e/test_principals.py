@@ -336,7 +336,8 @@ def test_a_token_gives_no_more_than_its_principal_may(both: Both) -> None:
         token(both.folder, "create", "eve")
 
 
-def test_revoking_a_token_ends_its_streams_and_refuses_its_calls(both: Both) -> None:
+@pytest.mark.parametrize("command", ["revoke", "rotate"])
+def test_revoking_or_rotating_a_token_ends_its_streams_and_refuses_its_calls(both: Both, command: str) -> None:
     secret = token(both.folder, "create", "ada")
     number = secret.split("_")[1]
     with both.client(secret) as client:
@@ -354,13 +355,13 @@ def test_revoking_a_token_ends_its_streams_and_refuses_its_calls(both: Both) -> 
         thread.start()
         assert seen.wait(PATIENCE)
         assert number in token(both.folder, "list")
-        token(both.folder, "revoke", number)
+        token(both.folder, command, number)
         thread.join(PATIENCE)
         assert not thread.is_alive()
         assert isinstance(ended[0], Unauthenticated)
         with pytest.raises(Unauthenticated):
             talk.get()
-    assert number not in token(both.folder, "list")
+    assert (number in token(both.folder, "list")) == (command == "rotate")
     assert both.talk.get().title == MARK
 
 

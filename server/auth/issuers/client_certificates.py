@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
-from server.auth.issuers.certificate_names import has_cut_name
+from msgspec.structs import replace
+
+from server.auth.issuers.certificate_details import certificate_details
 from server.auth.principals import Caller, principals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from server.auth.principals import Principal
 
@@ -22,26 +25,28 @@ CERTIFICATE = "x509_pem_cert"
 class ClientCertificates:
     """The principals of the settings by the names in certificates, such as `uri:spiffe://example.org/ada`."""
 
-    def __init__(self, principals: Mapping[str, Principal]) -> None:
-        self._principals = principals
+    def __init__(self, principals: Mapping[str, Principal], *, now: Callable[[], float] = time.time) -> None:
+        self._principals, self._now = principals, now
 
     def caller_of(self, by_token: Caller | None, connection: Mapping[str, Iterable[bytes]]) -> Caller | None:
         """Return who makes a call on a connection; None if nobody may. `by_token` is whom its token stands for.
 
-        A certificate that stands for a principal goes with that one's tokens only. One that stands for nobody, such as
-        a gateway's, needs a token.
+        A certificate that stands for a principal goes with that one's tokens only, and until it expires, however long
+        its connection stays open. One that stands for nobody, such as a gateway's, needs a token.
         """
         if not any(connection.get(CERTIFICATE, ())):
             return by_token
         named = {principal.name: principal for principal in self._named(connection)}
         if not named:
             return by_token
-        if any(map(has_cut_name, connection[CERTIFICATE])):
+        shown = [certificate_details(each) for each in connection[CERTIFICATE]]
+        ends = min(0.0 if each is None or each.cut_name else each.expires_at for each in shown)
+        if not self._now() < ends:
             return None
         if len(named) > 1 or (by_token is not None and by_token.principal not in named):
             return None
         (principal,) = named.values()
-        return by_token or Caller(principal.name, principal.role)
+        return replace(by_token or Caller(principal.name, principal.role), certificate_ends=ends)
 
     def _named(self, connection: Mapping[str, Iterable[bytes]]) -> Iterable[Principal]:
         for kind, key in KINDS.items():

@@ -50,7 +50,7 @@ def world(tmp_path: Path) -> World:
 def test_a_token_is_known_from_its_creation_on(world: World) -> None:
     assert world.caller(OWN) == OWN_USER
     token, text = world.file.create("ada", Role.USER, world.now)
-    assert world.caller(text) == Caller("ada", Role.USER, token.id)
+    assert world.caller(text) == Caller("ada", Role.USER, token.id, secret=token.digest[:16])
     assert text.startswith(f"bedrock_{token.id}_")
     assert text.split("_", 2)[2] not in (token.digest, repr(token))
 
@@ -86,13 +86,18 @@ def test_a_revoked_token_is_refused_within_a_second(world: World) -> None:
 
 def test_a_rotated_token_has_one_secret(world: World) -> None:
     token, old = world.file.create("ada", Role.USER, world.now)
-    assert world.caller(old)
+    who = world.caller(old)
+    assert who is not None
     new = world.file.rotate(token.id)
     assert new is not None
     assert world.file.rotate("none") is None
     world.clock += 1.0
     assert world.caller(old) is None
-    assert world.caller(new) == Caller("ada", Role.USER, token.id)
+    assert not world.authentication.accepts(who), "what is served for the secret before ends"
+    again = world.caller(new)
+    assert again is not None
+    assert (again.principal, again.token) == (who.principal, who.token)
+    assert world.authentication.accepts(again)
 
 
 def test_a_token_ends_when_it_expires(world: World) -> None:

@@ -1,0 +1,93 @@
+"""What gRPC does not tell of a certificate: names with a zero byte, at which it ends each, and when it expires."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KNOWN_CERTIFICATES = 1_024
+"""How many certificates are kept, so that one is read once for all calls of its connection."""
+
+CONSTRUCTED = 0x20
+"""The bit of a tag whose content is further elements."""
+OCTETS = 0x04
+ALTERNATIVE_NAMES = (0x06, b"\x55\x1d\x11")
+"""The identifier of the extension with a certificate's alternative names: 2.5.29.17."""
+TEXTS = {0x0C: "utf-8", 0x13: "latin-1", 0x14: "latin-1", 0x16: "latin-1", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
+"""The tags of texts, each with its encoding."""
+NAMES = {0x81: "latin-1", 0x82: "latin-1", 0x86: "latin-1"}
+"""Those of alternative names: e-mail addresses, hosts and URIs."""
+SEQUENCE = 0x30
+UTC_TIME, GENERALIZED_TIME = 0x17, 0x18
+"""The tags of times: with two digits of the year, from 1950 on, and with four."""
+TIMES = {UTC_TIME, GENERALIZED_TIME}
+
+
+class CertificateDetails(Struct, frozen=True):
+    """What counts of a certificate, beside its names."""
+
+    cut_name: bool
+    """Whether a name has a zero byte, which makes it look shorter."""
+    expires_at: float
+    """In seconds since 1970."""
+
+
+@functools.lru_cache(KNOWN_CERTIFICATES)
+def certificate_details(pem: bytes) -> CertificateDetails | None:
+    """Return the details of a certificate; None if it cannot be read."""
+    try:
+        der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
+        return CertificateDetails(_has_zero(der, TEXTS), _end_of(der))
+    except (ValueError, IndexError, RecursionError, StopIteration):
+        return None
+
+
+def _end_of(der: bytes) -> float:
+    """Return when a certificate expires. Raises StopIteration, IndexError or ValueError if this is none.
+
+    Its validity is the first of its elements that consists of two times (RFC 5280).
+    """
+    ((_, certificate),) = _elements(der)
+    _, to_be_signed = next(_elements(certificate))
+    parts = (tuple(_elements(content)) for tag, content in _elements(to_be_signed) if tag == SEQUENCE)
+    _, (tag, text) = next(each for each in parts if len(each) == 2 and {kind for kind, _ in each} <= TIMES)
+    digits = text.decode("ascii")
+    if tag == UTC_TIME:
+        digits = ("19" if digits >= "50" else "20") + digits
+    return datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _has_zero(der: bytes, texts: dict[int, str]) -> bool:
+    """Whether one of the texts has a zero. Raises IndexError or ValueError if this is not DER."""
+    elements = tuple(_elements(der))
+    holds_names = ALTERNATIVE_NAMES in elements
+    for tag, content in elements:
+        if tag in texts and "\0" in content.decode(texts[tag], "replace"):
+            return True
+        if tag & CONSTRUCTED and _has_zero(content, texts):
+            return True
+        if tag == OCTETS and holds_names and _has_zero(content, TEXTS | NAMES):
+            return True
+    return False
+
+
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the tag and the content of each element."""
+    place = 0
+    while place < len(der):
+        tag, length = der[place], der[place + 1]
+        place += 2
+        if length & 0x80:  # the length of the length
+            end = place + (length & 0x7F)
+            length, place = int.from_bytes(der[place:end], "big"), end
+        if place + length > len(der):
+            raise ValueError("an element ends too early")
+        yield tag, der[place : place + length]
+        place += length
