@@ -15,6 +15,10 @@ from actors.ports.settings.settings_checks import check_keys, is_loopback
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+HANDSHAKE_PROTOCOL = "2025-11-25"
+"""The last version of the protocol that begins with a handshake: with it, a server can ask on its own."""
+PROTOCOLS = ("auto", HANDSHAKE_PROTOCOL)
+
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*)|(\$))")
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -31,6 +35,7 @@ _TYPES: Mapping[str, Any] = {
     "connect_seconds": float,
     "call_seconds": float,
     "question_seconds": float,
+    "protocol": str,
 }
 _KINDS: Mapping[Any, str] = {
     str: "a text",
@@ -41,6 +46,8 @@ _KINDS: Mapping[Any, str] = {
     float: "a number",
 }
 """What people call these types."""
+_PLAIN = ("connect_seconds", "call_seconds", "question_seconds", "protocol")
+"""Keys whose values are taken as they are."""
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
 """Keys of `oauth`, and of `login`."""
 
@@ -93,6 +100,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     """Time limit of a call; it stands still while a person is asked."""
     question_seconds: float = 300.0
     """How long a person has to answer what the server asks in the middle of a call. 0: it may not ask."""
+    protocol: str = "auto"
+    """The newest version of the protocol that is offered, one of PROTOCOLS; "auto": the newest that both speak."""
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r})"
@@ -145,8 +154,10 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
             raise ValueError(f"{where}.{key}: must be between 1 and 86400 seconds")
     if not 0 <= given.get("question_seconds", 0) <= 86_400:
         raise ValueError(f"{where}.question_seconds: must be between 0 and 86400 seconds")
+    if given.get("protocol", "auto") not in PROTOCOLS:
+        raise ValueError(f'{where}.protocol: must be "auto" or "{HANDSHAKE_PROTOCOL}"')
     read_only = given.get("read_only", False)
-    times = {key: given[key] for key in ("connect_seconds", "call_seconds", "question_seconds") if key in given}
+    plain = {key: given[key] for key in _PLAIN if key in given}
     return McpServer(
         name=name,
         command=command,
@@ -156,7 +167,7 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
         oauth=_oauth(f"{where}.oauth", given["oauth"], environ) if "oauth" in given else None,
         login=_login(f"{where}.login", url, given, environ),
         read_only=read_only if isinstance(read_only, bool) else frozenset(read_only),
-        **times,
+        **plain,
     )
 
 

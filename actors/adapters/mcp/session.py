@@ -197,6 +197,7 @@ class Session:
             client_info=Implementation(name="bedrock", version="1"),
             read_timeout_seconds=self.server.connect_seconds,
             message_handler=on_message,
+            mode="auto" if self.server.protocol == "auto" else "legacy",
             elicitation_callback=self._asked if self.server.question_seconds else None,
         )
         self._client = await stack.enter_async_context(client)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import sys
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +27,6 @@ from tests.integration.mcp.web import TOKEN, WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 ANSWERED = QuestionStatus.ANSWERED
 
@@ -121,6 +122,18 @@ def test_over_http_the_official_library_asks(hub: Callable[..., Hub]) -> None:
         assert made.call("greet", ask=person.ask).text == "Hello Ann!"
         question, _ = person.asked.get(timeout=PATIENCE)
         assert (question.message, json.loads(question.schema)["required"]) == ("Who are you?", ["name"])
+
+
+def test_a_server_of_the_official_library_asks_on_its_own_in_the_protocol_that_has_it(hub: Callable[..., Hub]) -> None:
+    command = (sys.executable, str(Path(__file__).with_name("greeter.py")))
+    with WebServer() as web:
+        over_http: dict[str, Any] = {"url": web.url, "headers": {"Authorization": f"Bearer {TOKEN}"}}
+        for way in (over_http, {"command": command, "read_only": True}):
+            newest, before = McpServer(name="t", **way), McpServer(name="t", protocol="2025-11-25", **way)
+            person = Person(PersonAnswer(ANSWERED, '{"name": "Ann"}'))
+            assert hub(before).call("welcome", ask=person.ask).text == "Welcome Ann!"
+            assert person.asked.get(timeout=PATIENCE)[0].message == "Who are you?"
+            assert "back-channel" in hub(newest).call("welcome", ask=ask_nobody).text
 
 
 def test_the_time_of_a_call_stands_still_while_a_person_is_asked() -> None:

@@ -41,6 +41,7 @@ class WebServer:
             return a + b
 
         made.tool()(greeter.greet)
+        made.tool()(greeter.welcome)
 
         @made.tool()
         async def wait() -> str:

@@ -23,12 +23,13 @@ def test_a_program_has_its_environment_from_variables_and_files(tmp_path: Path) 
         "environment": {"A": "$TOKEN", "B": "x${TOKEN}y$$", "C": {"file": str(tmp_path / "key")}},
         "read_only": ["git_log"],
         "call_seconds": 5,
+        "protocol": "2025-11-25",
     }
     (server,) = servers_from_tables([table], ENVIRON)
     assert server.command == ("mcp-server-git", "--repository", ".")
     assert server.environment == {"A": "a-token-4711", "B": "xa-token-4711y$", "C": "from a file"}
     assert (server.changes_nothing("git_log"), server.changes_nothing("git_commit")) == (True, False)
-    assert (server.call_seconds, server.connect_seconds) == (5.0, 60.0)
+    assert (server.call_seconds, server.connect_seconds, server.protocol) == (5.0, 60.0, "2025-11-25")
     assert "a-token-4711" in server.secrets
     assert "4711" not in repr(server)
 
@@ -68,6 +69,7 @@ def test_one_that_is_not_enabled_is_left_out_and_its_variables_need_not_be_set()
         ({"name": "a", "command": ["x"], "environment": {"K": "a\nb"}}, "mcp_servers.a.environment.K: must be one"),
         ({"name": "a", "command": ["x"], "environment": {"K": 3}}, "mcp_servers.a.environment.K: must be a text"),
         ({"name": "a", "command": ["x"], "call_seconds": 0}, "mcp_servers.a.call_seconds"),
+        ({"name": "a", "command": ["x"], "protocol": "2024-11-05"}, 'mcp_servers.a.protocol: must be "auto" or "2025-'),
         ({"name": "a", "command": ["x"], "color": 1}, "mcp_servers.a.color: unknown; there are: name, "),
         ({"name": "a", "url": "https://x", "oauth": {"client_id": "i"}}, "mcp_servers.a.oauth.client_secret"),
         ({"name": "a", "command": ["x"], "login": {}}, "mcp_servers.a.login: is for servers with url"),
