@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
-from actors.adapters.store.sqlite import listing
+from actors.adapters.store.sql import listing
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind

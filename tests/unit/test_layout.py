@@ -40,10 +40,11 @@ def modules(package: str) -> list[str]:
 def counterpart(module: str) -> str:
     """Return one name for the modules that may share theirs.
 
-    These are both clients, a tool and its worker, and what each protocol of a model has.
+    These are both clients, a tool and its worker, what each protocol of a model has, and both databases.
     """
     module = module.replace("bedrock/_sync/", "bedrock/_async/")
     module = re.sub(r"/tools/workers/(?=\w+$)", "/tools/", module)
+    module = re.sub(r"/store/(sqlite|postgres)/", "/store/", module)
     return re.sub(r"/protocols/\w+/(?=(request|response)$)", "/protocols/", module)
 
 

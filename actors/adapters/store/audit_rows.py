@@ -46,18 +46,18 @@ def logged_entry(at: int, conversation_id: str, step: int, audit: str) -> AuditE
 
 
 def logged_query(
-    wanted: AuditFilter, after: AuditPlace | None, visible: str
+    wanted: AuditFilter, after: AuditPlace | None, visible: str, audited: str
 ) -> tuple[str, dict[str, str | int]] | None:
     """Return the query for wanted rows of the log, in order, and its parameters but `limit`; None if none is wanted.
 
-    Its columns are those of `logged_entry`; `visible` is a condition on the conversation.
+    Its columns are those of `logged_entry`; `visible` is a condition on the conversation, `audited` one on the row:
+    whether its command is of `:principal`, "" being nobody.
     """
     if wanted.outcome is Outcome.REFUSED:
         return None
     where, values = _bounds(wanted)
     if wanted.principal is not None:
-        named = "CASE WHEN json_valid(audit) THEN json_extract(audit, '$.origin.principal') END"
-        where.append(f"{named} IS nullif(:principal, '')")
+        where.append(audited)
     if after is not None:
         place = "at > :place_at" if after.source else "(at, conversation_id, step) > (:place_at, :place_id, :place)"
         where.append(place)

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store.sqlite import listing
+from actors.adapters.store.sql import listing
 from actors.adapters.store.sqlite.engine import CACHE_BYTES, WAL_PAGES, raw, sqlite3, wal_reset_race
 from actors.adapters.store.sqlite.files import write_ahead_log
 from actors.adapters.store.sqlite.readers import READERS, Readers
+from actors.adapters.store.sqlite.sqlite_dialect import SQLITE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage
 from actors.core.notifications import RunStop, StopReason
@@ -708,7 +709,8 @@ def test_a_fork_of_many_images_is_one_commit_and_holds_one_of_them_in_memory(sto
 def test_lists_look_at_a_bounded_number_of_conversations(store: PeeweeStore, name: str) -> None:
     selection = (SORTED | IN_ORDER)[name]
     until = Place(9, "c9") if name in IN_ORDER or name in ("everything", "title") else None
-    for query in filter(None, (listing.window_end(selection, until, 5), listing.page(selection, None, until, 5))):
+    end, page = listing.window_end(selection, until, 5, SQLITE), listing.page(selection, None, until, 5, SQLITE)
+    for query in filter(None, (end, page)):
         with store._reading() as connection:
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", query.values)]
         steps = [step for step in plan if step.startswith(("SEARCH conversations", "SCAN conversations"))]

@@ -15,6 +15,7 @@ from playhouse.schema_diff import diff_models  # type: ignore[import-untyped]
 
 from actors.adapters.store import rows
 from actors.adapters.store.log_rows import LOG
+from actors.adapters.store.sql.queries import UNSETTLED
 from actors.adapters.store.sqlite.engine import FILE, open_writer, sqlite3
 from actors.adapters.store.sqlite.schema import tables as schema
 from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
@@ -191,7 +192,7 @@ def test_no_column_is_forgotten_when_rows_are_written(database: peewee.SqliteDat
 
 def test_the_index_of_what_is_unsettled_knows_every_state() -> None:
     tags = {state.__struct_config__.tag for state in get_args(State)}
-    settled = set(re.findall(r"'(\w+)'", schema.UNSETTLED.partition(" OR ")[0]))
+    settled = set(re.findall(r"'(\w+)'", UNSETTLED.partition(" OR ")[0]))
     assert settled == {state.__struct_config__.tag for state in (Idle, *TERMINAL)}
     assert settled < tags
 

@@ -6,21 +6,16 @@ of `apply` are raised in the caller.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Protocol
 
 from actors.adapters.store import rows
 from actors.adapters.store.audit_rows import audit_values
-from actors.adapters.store.log_rows import check_shape, next_revision, seal
-from actors.adapters.store.run_outcomes import fate_values, run_values, settled_inputs, stopped_runs
+from actors.adapters.store.sql.commit_rows import CopiedAttachment, EncodedCommit, Head, attachment_row
 from actors.adapters.store.sqlite import removal, statements
 from actors.adapters.store.sqlite.engine import sqlite3
-from actors.core.profile import Profile
 from actors.ports import (
     Attachment,
     CommandExistsError,
-    CommandRecord,
     Commit,
     FencedError,
     ForkedHistory,
@@ -46,90 +41,24 @@ class Change(Protocol):
         ...
 
 
-class Head(NamedTuple):
-    """The current position of a stored conversation."""
-
-    id: str
-    epoch: int
-    step: int
-    last_seq: int
-    log_hash: str
-    slug: str
-
-
 def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]:
     """Return the heads of these conversations; missing ones are omitted."""
     return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (rows.names(ids),))}
 
 
-class CopiedAttachment(NamedTuple):
-    """An attachment that a fork copies from its origin; the bytes are copied by the database engine."""
-
-    to: str
-    origin: str
-    id: str
-    at: int
-    """When it is copied, in milliseconds since the epoch."""
-    digest: str
-    """The digest of the new row."""
-
-
-def copied_attachment(to: str, origin: str, attachment: Attachment, at: int) -> CopiedAttachment:
-    """Return the copy of an attachment, whose digest takes long to compute: not on the writer's thread."""
-    return CopiedAttachment(to, origin, attachment.id, at, _attachment_row(to, attachment, at)[-1])
-
-
-class Part:
-    """An encoded Commit."""
+class Part(EncodedCommit):
+    """An encoded Commit, and how it is written alone."""
 
     def __init__(self, commit: Commit, attachments: Sequence[CopiedAttachment] = ()) -> None:
         """Encode the commit; `attachments` are those that a fork copies. Raises ValueError if it contradicts itself."""
-        check_shape(commit)
-        record = commit.record
-        self.id = record.id
-        self.changing = rows.changing_values(record)
-        self.messages = [rows.message_values(record.id, message) for message in commit.messages]
-        self._fork, self._attachments = commit.fork, attachments
-        runs = (*commit.fork.runs, *stopped_runs(commit)) if commit.fork else stopped_runs(commit)
-        self.runs = [run_values(record.id, ended) for ended in runs]
-        self.fates = [fate_values(record.id, settled) for settled in settled_inputs(commit)]
-        self.command = None if commit.command is None else _command_values(commit, commit.command)
-        self.spending = None if commit.spending is None else msgspec.structs.astuple(commit.spending)
-        self._slug = record.slug
-        self._epoch = record.epoch
-        self._expected_step = commit.expected_step
-        self._next_revision = next_revision(commit)
-        self._fixed = rows.fixed_values(record) if commit.create else None
-        self._parent = record.parent_conversation_id or ""
-        self._prompt = record.system_prompt if commit.create else ""
-        chosen = record.profile != Profile() if commit.create else commit.profile_changed
-        self._profile = rows.profile_values(record.id, record.profile) if chosen else None
-        self._log = [seal(record.id, record.epoch, entry) for entry in commit.log]
-
-    def fits(self, head: Head) -> bool:
-        """Return whether this is a plain update whose expectations match the stored head."""
-        return (
-            self._fixed is None
-            and self._profile is None
-            and head.step == self._expected_step
-            and head.epoch <= self._epoch
-            and head.last_seq + 1 == self._next_revision
-            and head.slug == self._slug
-        )
-
-    def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
-        """Return the log's rows chained after `log_hash`, and the hash of the last one."""
-        linked: list[rows.Row] = []
-        for sealed in self._log:
-            log_hash, row = sealed.after(log_hash)
-            linked.append(row)
-        return linked, log_hash
+        super().__init__(commit)
+        self._attachments = attachments
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Execute the statements of this commit alone. Raises FencedError, or what SQLite raises."""
-        log = self._create(connection, self._fixed) if self._fixed is not None else self._update(connection)
-        if self._profile is not None:
-            connection.execute(statements.PUT_PROFILE, self._profile)
+        log = self._create(connection, self.fixed) if self.fixed is not None else self._update(connection)
+        if self.profile is not None:
+            connection.execute(statements.PUT_PROFILE, self.profile)
         if self.messages:
             connection.executemany(statements.INSERT_MESSAGE, self.messages)
         if log:
@@ -146,11 +75,11 @@ class Part:
     def _create(self, connection: sqlite3.Connection, fixed: rows.Row) -> list[rows.Row]:
         self._make_room(connection)
         log, log_hash = self.links("")
-        connection.execute(statements.INSERT_CONVERSATION, (*fixed, *self.changing, self._slug, log_hash))
-        if self._prompt:
-            connection.execute(statements.INSERT_PROMPT, rows.prompt_values(self.id, self._prompt))
-        if self._fork is not None:
-            self._begin_fork(connection, self._fork)
+        connection.execute(statements.INSERT_CONVERSATION, (*fixed, *self.changing, self.slug, log_hash))
+        if self.prompt:
+            connection.execute(statements.INSERT_PROMPT, rows.prompt_values(self.id, self.prompt))
+        if self.fork is not None:
+            self._begin_fork(connection, self.fork)
         return log
 
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
@@ -165,30 +94,21 @@ class Part:
         """Remove remaining rows of a deleted conversation with this id. Raises FencedError if its parent is deleted."""
         if removal.is_hidden(connection, self.id):
             removal.remove_all(connection, self.id)
-        if self._parent and removal.is_hidden(connection, self._parent):
-            raise FencedError(f"{self._parent} does not exist")
+        if self.parent and removal.is_hidden(connection, self.parent):
+            raise FencedError(f"{self.parent} does not exist")
 
     def _update(self, connection: sqlite3.Connection) -> list[rows.Row]:
         head = heads(connection, (self.id,)).get(self.id)
         if head is None:
             raise FencedError(f"{self.id} does not exist")
         log, log_hash = self.links(head.log_hash)
-        fence = (self.id, self._expected_step, self._epoch)
+        fence = (self.id, self.expected_step, self.epoch)
         updated = connection.execute(statements.UPDATE_CONVERSATION, (*self.changing, log_hash, *fence)).rowcount
-        if updated != 1 or head.last_seq + 1 != self._next_revision:
-            raise FencedError(
-                f"{self.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
-                f"not at step {self._expected_step}, revision {self._next_revision - 1}, epoch {self._epoch}"
-            )
-        if self._slug != head.slug:
-            connection.execute(statements.UPDATE_SLUG, (self._slug, self.id))
+        if updated != 1 or head.last_seq + 1 != self.next_revision:
+            raise self.misfit(head)
+        if self.slug != head.slug:
+            connection.execute(statements.UPDATE_SLUG, (self.slug, self.id))
         return log
-
-
-def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
-    conversation, principal = ("", commit.record.principal) if commit.create_command else (commit.record.id, "")
-    values = (conversation, principal, command.request_id, command.body_hash, command.answer.decode(), command.at)
-    return (*values, rows.digest_of(values))
 
 
 class Transition:
@@ -283,7 +203,7 @@ class NewAttachment:
 
     def __init__(self, conversation_id: str, attachment: Attachment, at: int) -> None:
         self._id = conversation_id
-        self._row = _attachment_row(conversation_id, attachment, at)
+        self._row = attachment_row(conversation_id, attachment, at)
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Insert the attachment. Raises FencedError if the conversation is deleted."""
@@ -293,14 +213,6 @@ class NewAttachment:
             connection.execute(statements.INSERT_ATTACHMENT, self._row)
         except sqlite3.IntegrityError as error:
             raise _refusal(error) from error
-
-
-def _attachment_row(conversation_id: str, attachment: Attachment, at: int) -> rows.Row:
-    """Return the values of the columns ATTACHMENT."""
-    values = (
-        conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width, attachment.height, at,
-    )  # fmt: skip
-    return (*values, rows.digest_of(values))
 
 
 def _refusal(error: sqlite3.IntegrityError) -> StoreError:

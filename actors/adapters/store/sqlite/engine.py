@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import peewee
 from peewee import SqliteDatabase
 
-from actors.adapters.store.sqlite.condition_sql import CONTAINS, contains_folded
+from actors.adapters.store.sqlite.sqlite_dialect import CONTAINS, contains_folded
 from actors.ports import StoreUnusableError
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Generator
     from pathlib import Path
 else:
     from peewee import sqlite3
@@ -26,6 +28,7 @@ __all__ = [
     "BUSY_SECONDS",
     "FILE",
     "INCREMENTAL",
+    "every_text",
     "open_reader",
     "open_writer",
     "raw",
@@ -63,6 +66,16 @@ def raw(database: SqliteDatabase) -> sqlite3.Connection:
     """Return peewee's own connection, for fixed SQL; opens it if it is closed."""
     connection: sqlite3.Connection = database.connection()  # type: ignore[no-untyped-call]
     return connection
+
+
+@contextmanager
+def every_text(connection: sqlite3.Connection, errors: str = "replace") -> Generator[None]:
+    """Decode texts that are not valid UTF-8 with replacements or surrogates for the duration of the block."""
+    connection.text_factory = lambda raw: raw.decode(errors=errors)
+    try:
+        yield
+    finally:
+        connection.text_factory = str
 
 
 def open_writer(path: Path) -> SqliteDatabase:

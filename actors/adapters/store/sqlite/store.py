@@ -7,18 +7,16 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from actors.adapters.store import pruning
-from actors.adapters.store.log_rows import LogRow
-from actors.adapters.store.pruning import Bounds, place_after, prunable
+from actors.adapters.store.pruning import place_after
+from actors.adapters.store.sql.commit_rows import CopiedAttachment, copied_attachment
 from actors.adapters.store.sqlite import changes
 from actors.adapters.store.sqlite.engine import FILE, INCREMENTAL, open_writer, raw, sqlite3
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
 from actors.adapters.store.sqlite.files.disk_reserve import DiskReserve
 from actors.adapters.store.sqlite.files.open_files import OpenFiles
 from actors.adapters.store.sqlite.files.write_ahead_log import WriteAheadLog, close_database
-from actors.adapters.store.sqlite.integrity_check import LOGGED, beginning
-from actors.adapters.store.sqlite.readers import Readers, read_again
-from actors.adapters.store.sqlite.reads import StoreReads
+from actors.adapters.store.sqlite.readers import Readers
+from actors.adapters.store.sqlite.reads import SqliteReads
 from actors.adapters.store.sqlite.removal import Removal
 from actors.adapters.store.sqlite.schema.version import migrate
 from actors.adapters.store.sqlite.writer import Writer
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from actors.ports.store.audit import AuditEntry
 
 
-class PeeweeStore(StoreReads):
+class PeeweeStore(SqliteReads):
     """Implement ports.Store on one SQLite file. Any thread. Open it with `open_store`."""
 
     def __init__(
@@ -75,13 +73,11 @@ class PeeweeStore(StoreReads):
         self._writer.write(changes.Transition(parts, copied), urgent=urgent)
         self._removal.forget(part.record.id for part in parts if part.create)
 
-    def _copied(self, record: ConversationRecord, fork: ForkedHistory) -> list[changes.CopiedAttachment]:
+    def _copied(self, record: ConversationRecord, fork: ForkedHistory) -> list[CopiedAttachment]:
         """Return the attachments that a fork copies, those that exist. Raises StoreError."""
         found = (self.attachment(fork.origin, attachment_id) for attachment_id in fork.attachments)
         return [
-            changes.copied_attachment(record.id, fork.origin, each, record.created_at)
-            for each in found
-            if each is not None
+            copied_attachment(record.id, fork.origin, each, record.created_at) for each in found if each is not None
         ]
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
@@ -91,16 +87,9 @@ class PeeweeStore(StoreReads):
         self._removal.add(deletion.hidden)
         self._writer.tidy()
 
-    @read_again
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
         """Prune one batch of old rows and return their number; see ports.Store."""
-        with self._reading(at_one_moment=True) as connection:
-            conversation_id = self._visible(conversation_id)
-            begins = beginning(connection, conversation_id)
-            last = connection.execute("SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
-            bounds = Bounds(min(before_revision, last[0] if last else 0), older_than)
-            log = connection.execute(LOGGED, (conversation_id, begins.step, pruning.ROWS + 1))
-            going = prunable(begins, map(LogRow._make, log), bounds)
+        begins, going = self._to_prune(conversation_id, before_revision, older_than)
         if going:
             self._writer.write(changes.Pruning(conversation_id, place_after(going[-1]), was=begins))
         return len(going)
@@ -117,9 +106,10 @@ class PeeweeStore(StoreReads):
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
         """Return free space to the file system; see ports.Store."""
-        with self._reading() as connection:
-            pragmas = ("freelist_count", "page_size", "auto_vacuum")
-            free, page_size, mode = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas)
+        pragmas = ("freelist_count", "page_size", "auto_vacuum")
+        free, page_size, mode = self._read(
+            lambda connection: [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
+        )
         pages = min(max_bytes, free * page_size - spare_bytes) // page_size
         if mode != INCREMENTAL or pages <= 0:
             return False

@@ -20,10 +20,7 @@ from peewee import (
 )
 from peewee import TextField as Text
 
-UNSETTLED = (
-    "state NOT IN ('idle', 'context_exhausted', 'completed', 'failed') OR (user_initiated = 0 AND state = 'idle')"
-)
-"""Conversations that a restart must recover; the partial index and the query must use the same text."""
+from actors.adapters.store.sql.queries import UNSETTLED
 
 
 class Timestamp(Field):
@@ -360,5 +357,3 @@ Log.add_index(Log.index(Log.at, Log.conversation, Log.step, where=SQL("audit IS 
 Audit.add_index(Audit.index(Audit.at, Audit.id, name="audit_at"))
 
 TABLES = (Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning, Command, Attachment, Spent, Deletion, Audit)
-NOT_DELETED = "id NOT IN (SELECT conversation_id FROM deletions)"
-"""A condition that excludes conversations that are deleted and not yet removed."""

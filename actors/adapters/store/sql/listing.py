@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.adapters.store import rows
-from actors.adapters.store.sqlite.condition_sql import Clause, clause_of, joined
-from actors.adapters.store.sqlite.integrity_check import RECORDS
-from actors.adapters.store.sqlite.schema.tables import NOT_DELETED, UNSETTLED
+from actors.adapters.store.sql.condition_sql import clause_of, joined
+from actors.adapters.store.sql.dialect import Clause
+from actors.adapters.store.sql.queries import NOT_DELETED, UNSETTLED
 from actors.ports.store.conditions import (
     Condition,
     IsArchived,
@@ -29,6 +29,8 @@ from actors.ports.store.conditions import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from actors.adapters.store.sql.dialect import Dialect
+
 WINDOW = 2_000
 """Rows that one call looks at, if it has to look at them in order to know whether they are wanted."""
 
@@ -44,7 +46,7 @@ class Query(NamedTuple):
     values: tuple[object, ...]
 
 
-def window_end(selection: Selection, after: Place | None, limit: int) -> Query | None:
+def window_end(selection: Selection, after: Place | None, limit: int, dialect: Dialect) -> Query | None:
     """Return the query for the place (key, id) at which the next window ends; no row if that is the end of the list.
 
     None if the list is not read in windows.
@@ -54,23 +56,24 @@ def window_end(selection: Selection, after: Place | None, limit: int) -> Query |
     parts = conjuncts(selection.where)
     indexed = [part for part in parts if _in_index(part, selection.order.key)]
     size = limit if len(indexed) == len(parts) else WINDOW
-    entries = [_entries(selection, [*indexed, *more], after, size) for more in _halves(selection, indexed)]
-    inner = " UNION ALL ".join(f"SELECT * FROM ({query.sql})" for query in entries)  # noqa: S608 -- names of ours
+    entries = [_entries(selection, [*indexed, *more], after, size, dialect) for more in _halves(selection, indexed)]
+    inner = " UNION ALL ".join(f"SELECT * FROM ({query.sql}) AS half" for query in entries)  # noqa: S608 -- names of ours
     key, direction = selection.order.key, _direction(selection)
-    sql = f"SELECT {key}, id FROM ({inner}) ORDER BY {key} {direction}, id {direction} LIMIT 1 OFFSET ?"  # noqa: S608
+    sql = f"SELECT {key}, id FROM ({inner}) AS whole ORDER BY {key} {direction}, id {direction} LIMIT 1 OFFSET ?"  # noqa: S608
     return Query(sql, (*(value for query in entries for value in query.values), size - 1))
 
 
-def page(selection: Selection, after: Place | None, until: Place | None, limit: int) -> Query:
+def page(selection: Selection, after: Place | None, until: Place | None, limit: int, dialect: Dialect) -> Query:
     """Return the query for rows of RECORD with prompt and profile, after one place and up to another, included."""
-    wanted = joined(" AND ", "1", [*_scope(selection), clause_of(selection.where), *_between(selection, after, until)])
+    where = [*_scope(selection), clause_of(selection.where, dialect), *_between(selection, after, until)]
+    wanted = joined(" AND ", "TRUE", where)
     order = _ordered(selection)
     if not _has_index(selection):  # sorted are the ids alone, not the rows
-        index = "INDEXED BY conversations_unsettled" if _unsettled(selection) else ""
+        index = dialect.unsettled_index if _unsettled(selection) else ""
         ids = f"SELECT id FROM conversations {index} WHERE {wanted.sql} {order} LIMIT ?"  # noqa: S608 -- names of ours
         wanted = Clause(f"id IN ({ids})", (*wanted.values, limit))
     sql = f"""
-        SELECT {RECORDS}, text, profile FROM conversations
+        SELECT {dialect.records}, text, profile FROM conversations
         LEFT JOIN prompts ON prompts.conversation_id = conversations.id
         LEFT JOIN profiles ON profiles.conversation_id = conversations.id
         WHERE {wanted.sql} {order} LIMIT ?
@@ -123,9 +126,12 @@ def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Co
     return [(IsArchived(archived=False),), (IsArchived(archived=True),)]
 
 
-def _entries(selection: Selection, indexed: Sequence[Condition], after: Place | None, limit: int) -> Query:
+def _entries(
+    selection: Selection, indexed: Sequence[Condition], after: Place | None, limit: int, dialect: Dialect
+) -> Query:
     """Return the query for the next entries of the index."""
-    wanted = joined(" AND ", "1", [*_scope(selection), *map(clause_of, indexed), *_between(selection, after, None)])
+    known = [clause_of(each, dialect) for each in indexed]
+    wanted = joined(" AND ", "TRUE", [*_scope(selection), *known, *_between(selection, after, None)])
     key = selection.order.key
     sql = f"SELECT {key}, id FROM conversations WHERE {wanted.sql} {_ordered(selection)} LIMIT ?"  # noqa: S608
     return Query(sql, (*wanted.values, limit))

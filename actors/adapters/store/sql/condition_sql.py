@@ -5,8 +5,9 @@ Every translation is true or false, never NULL, so that a negation is the exact 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from actors.adapters.store.sql.dialect import Clause, Dialect
 from actors.ports.store.conditions import (
     AnyOf,
     Condition,
@@ -27,55 +28,37 @@ from actors.ports.store.conditions import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CONTAINS = "contains_folded"
-"""The name of `contains_folded` in SQL: SQLite itself folds ASCII only."""
-
 _NULLABLE_TEXT = frozenset({TextField.SLUG, TextField.PARENT})
-_FORKED_FROM = """coalesce((
-    SELECT CASE WHEN json_valid(profile) THEN json_extract(profile, '$.forked_from') END
-    FROM profiles WHERE profiles.conversation_id = conversations.id
-), '')"""
 _NULLABLE_TIME = frozenset({TimeField.ARCHIVED})
 
 
-class Clause(NamedTuple):
-    """A condition in SQL with the values of its parameters."""
-
-    sql: str
-    values: tuple[object, ...] = ()
-
-
-def contains_folded(text: bytes, folded: str) -> bool:
-    """Return whether a text, in UTF-8, contains another one regardless of case."""
-    return folded in text.decode(errors="replace").casefold()
-
-
-def clause_of(condition: Condition) -> Clause:
+def clause_of(condition: Condition, dialect: Dialect) -> Clause:
     """Return a condition of the table `conversations` as SQL."""
     match condition:
         case Every(parts):
-            return joined(" AND ", "1", [clause_of(part) for part in parts])
+            return joined(" AND ", "TRUE", [clause_of(part, dialect) for part in parts])
         case AnyOf(parts):
-            return joined(" OR ", "0", [clause_of(part) for part in parts])
+            return joined(" OR ", "FALSE", [clause_of(part, dialect) for part in parts])
         case Negation(part):
-            inner = clause_of(part)
+            inner = clause_of(part, dialect)
             return Clause(f"NOT ({inner.sql})", inner.values)
         case StateIs(kinds):
-            return Clause(f"state IN ({', '.join('?' * len(kinds))})", tuple(sorted(kinds)))
+            among = f"state IN ({', '.join('?' * len(kinds))})" if kinds else "FALSE"
+            return Clause(among, tuple(sorted(kinds)))
         case IsArchived(archived):
             return Clause("archived = ?", (int(archived),))
         case TextEquals(field, value):
-            return Clause(f"{_text(field)} = ?", (value,))
+            return Clause(f"{_text(field, dialect)} = ?", (value,))
         case TextContains(field, folded):
-            return Clause(f"{CONTAINS}(CAST({_text(field)} AS BLOB), ?)", (folded,))
+            return dialect.contains(_text(field, dialect), folded)
         case IsWithin(directory):
             start = beneath(directory)
-            return Clause("(cwd = ? OR substr(cwd, 1, ?) = ?)", (directory, len(start), start))
+            return Clause("(cwd = ? OR substr(cwd, 1, length(?)) = ?)", (directory, start, start))
         case TimeCompares(field, comparison, ms):
             known = f"{field} IS NOT NULL AND " if field in _NULLABLE_TIME else ""
             return Clause(f"({known}{field} {comparison} ?)", (ms,))
         case HasLabel(key, value):
-            return _label(key, value)
+            return dialect.has_label(key, value)
 
 
 def joined(operator: str, empty: str, clauses: Sequence[Clause]) -> Clause:
@@ -86,14 +69,7 @@ def joined(operator: str, empty: str, clauses: Sequence[Clause]) -> Clause:
     return Clause("(" + operator.join(clause.sql for clause in clauses) + ")", values)
 
 
-def _text(field: TextField) -> str:
+def _text(field: TextField, dialect: Dialect) -> str:
     if field is TextField.FORKED_FROM:
-        return _FORKED_FROM
+        return dialect.forked_from
     return f"coalesce({field}, '')" if field in _NULLABLE_TEXT else field
-
-
-def _label(key: str, value: str | None) -> Clause:
-    """Return the clause for a label; damaged labels, which only a list would notice, are taken to be none."""
-    wanted, values = ("key = ?", (key,)) if value is None else ("key = ? AND value = ?", (key, value))
-    found = f"EXISTS (SELECT 1 FROM json_each(labels) WHERE {wanted})"  # noqa: S608 -- texts of ours
-    return Clause(f"CASE WHEN labels <> '{{}}' AND json_valid(labels) THEN {found} ELSE 0 END", values)

@@ -1,0 +1,113 @@
+"""How a commit becomes rows: encoded on the calling thread, and chained to the log on the writer's thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from actors.adapters.store import rows
+from actors.adapters.store.log_rows import check_shape, next_revision, seal
+from actors.adapters.store.run_outcomes import fate_values, run_values, settled_inputs, stopped_runs
+from actors.core.profile import Profile
+from actors.ports import FencedError
+
+if TYPE_CHECKING:
+    from actors.ports import Attachment, CommandRecord, Commit
+
+
+class Head(NamedTuple):
+    """The current position of a stored conversation."""
+
+    id: str
+    epoch: int
+    step: int
+    last_seq: int
+    log_hash: str
+    slug: str
+
+
+class CopiedAttachment(NamedTuple):
+    """An attachment that a fork copies from its origin; the bytes are copied by the database engine."""
+
+    to: str
+    origin: str
+    id: str
+    at: int
+    """When it is copied, in milliseconds since the epoch."""
+    digest: str
+    """The digest of the new row."""
+
+
+def copied_attachment(to: str, origin: str, attachment: Attachment, at: int) -> CopiedAttachment:
+    """Return the copy of an attachment, whose digest takes long to compute: not on the writer's thread."""
+    return CopiedAttachment(to, origin, attachment.id, at, attachment_row(to, attachment, at)[-1])
+
+
+class EncodedCommit:
+    """The rows of a commit, but for the hashes of its log."""
+
+    def __init__(self, commit: Commit) -> None:
+        """Encode the commit. Raises ValueError if it contradicts itself."""
+        check_shape(commit)
+        record = commit.record
+        self.id = record.id
+        self.changing = rows.changing_values(record)
+        self.messages = [rows.message_values(record.id, message) for message in commit.messages]
+        self.fork = commit.fork
+        runs = (*commit.fork.runs, *stopped_runs(commit)) if commit.fork else stopped_runs(commit)
+        self.runs = [run_values(record.id, ended) for ended in runs]
+        self.fates = [fate_values(record.id, settled) for settled in settled_inputs(commit)]
+        self.command = None if commit.command is None else _command_values(commit, commit.command)
+        self.spending = None if commit.spending is None else msgspec.structs.astuple(commit.spending)
+        self.slug = record.slug
+        self.epoch = record.epoch
+        self.expected_step = commit.expected_step
+        self.next_revision = next_revision(commit)
+        self.fixed = rows.fixed_values(record) if commit.create else None
+        """The columns FIXED of a new conversation; None for one that exists."""
+        self.parent = record.parent_conversation_id or ""
+        self.prompt = record.system_prompt if commit.create else ""
+        chosen = record.profile != Profile() if commit.create else commit.profile_changed
+        self.profile = rows.profile_values(record.id, record.profile) if chosen else None
+        self._log = [seal(record.id, record.epoch, entry) for entry in commit.log]
+
+    def fits(self, head: Head) -> bool:
+        """Return whether this is a plain update whose expectations match the stored head."""
+        return (
+            self.fixed is None
+            and self.profile is None
+            and head.step == self.expected_step
+            and head.epoch <= self.epoch
+            and head.last_seq + 1 == self.next_revision
+            and head.slug == self.slug
+        )
+
+    def links(self, log_hash: str) -> tuple[list[rows.Row], str]:
+        """Return the log's rows chained after `log_hash`, and the hash of the last one."""
+        linked: list[rows.Row] = []
+        for sealed in self._log:
+            log_hash, row = sealed.after(log_hash)
+            linked.append(row)
+        return linked, log_hash
+
+    def misfit(self, head: Head) -> FencedError:
+        """Return the error for a commit that does not follow what is stored."""
+        return FencedError(
+            f"{self.id} is at step {head.step}, revision {head.last_seq}, epoch {head.epoch}; "
+            f"not at step {self.expected_step}, revision {self.next_revision - 1}, epoch {self.epoch}"
+        )
+
+
+def _command_values(commit: Commit, command: CommandRecord) -> rows.Row:
+    conversation, principal = ("", commit.record.principal) if commit.create_command else (commit.record.id, "")
+    values = (conversation, principal, command.request_id, command.body_hash, command.answer.decode(), command.at)
+    return (*values, rows.digest_of(values))
+
+
+def attachment_row(conversation_id: str, attachment: Attachment, at: int) -> rows.Row:
+    """Return the values of the columns ATTACHMENT."""
+    values = (
+        conversation_id, attachment.id, attachment.media_type, attachment.data, attachment.width, attachment.height, at,
+    )  # fmt: skip
+    return (*values, rows.digest_of(values))
