@@ -24,6 +24,7 @@ from actors.messages.refusals import (
 )
 from actors.ports import (
     ImagesUnavailableError,
+    NotOwnerError,
     RevisionTooOldError,
     SlugTakenError,
     StoreDamagedError,
@@ -57,6 +58,8 @@ RETRY_SECONDS: dict[str, int] = {
 
 Never for a busy agent: a run takes as long as it takes, and its end is told by a stream.
 """
+OWNERLESS_SECONDS = 1
+"""When to try again while a conversation has no owner."""
 
 _Code = grpc.StatusCode
 
@@ -179,6 +182,16 @@ class SlowReaderError(Exception):
         super().__init__(text)
 
 
+class OwnerLostError(Exception):
+    """The connection to the conversation's owner was lost during a call that must not be repeated blindly."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the server that owns the conversation was lost during the call, which may have taken effect: "
+            "look, or send a request_id, with which it may be repeated"
+        )
+
+
 class ConnectionLostError(Exception):
     """A response could not be sent: usually because the client has disconnected."""
 
@@ -229,6 +242,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     AuthorizerUnavailableError: _Code.UNAVAILABLE,
     SlowReaderError: _Code.ABORTED,
     ConnectionLostError: _Code.UNAVAILABLE,
+    OwnerLostError: _Code.UNAVAILABLE,
     EtagMismatchError: _Code.ABORTED,
     DeadlineExceededError: _Code.DEADLINE_EXCEEDED,
     RequestTimeoutError: _Code.DEADLINE_EXCEEDED,
@@ -256,7 +270,16 @@ def _plain(error: BaseException) -> Status:
     return make(code, text, code.name)
 
 
+def _ownerless() -> Status:
+    """Return the status of a call whose conversation is being taken over: soon a server has it."""
+    retry = details.RetryInfo(retry_delay=Duration(seconds=OWNERLESS_SECONDS))
+    text = "no server that owns the conversation can be reached now: repeat the call, or resume the stream"
+    return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
+
+
 def _store_failed(error: StoreError) -> Status:
+    if isinstance(error, NotOwnerError):
+        return _ownerless()
     if text := exhausted_resource(error):
         return _exhausted(text)
     log.error("the store failed: %s", type(error).__name__, exc_info=error)

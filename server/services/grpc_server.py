@@ -17,6 +17,7 @@ from grpc_health.v1 import health
 
 from actors.ports import resources
 from server.auth.refusals import Refusals
+from server.cluster.router import Router
 from server.config import Listen
 from server.contract import limits
 from server.loop_calls import LoopCalls
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from actors.events.hub import EventHub
     from actors.runtime.services import Services
     from server.auth.authentication import Authentication
+    from server.cluster.router import NodeAccess
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
@@ -97,8 +99,12 @@ class GrpcServer:
         reflection: bool = False,
         behind_proxy: bool = False,
         reachable: bool = False,
+        access: NodeAccess | None = None,
     ) -> None:
-        """`behind_proxy`: a proxy says in `x-forwarded-for` who calls. `reachable`: by strangers in a network."""
+        """`behind_proxy`: a proxy says in `x-forwarded-for` who calls. `reachable`: by strangers in a network.
+
+        `access`: of this server to other nodes, with which it shares the store; None: it has the store to itself.
+        """
         watching = watching or WatchSettings()
         conversion = conversion_context(services)
         self._reads = ReadPool()
@@ -118,15 +124,22 @@ class GrpcServer:
         self._health = Health(("", *SERVICES))
         reads, store = self._reads, services.store
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
+        resolver = NameResolver(store, reads)
+        self._router = Router(access, resolver, self.watchers, store.claim) if access else None
         interceptor = RequestInterceptor(
-            authentication, services.telemetry, services.quotas, self._refusals, behind_proxy=behind_proxy
+            authentication,
+            services.telemetry,
+            services.quotas,
+            self._refusals,
+            behind_proxy=behind_proxy,
+            router=self._router,
         )
         connections = ("grpc.max_allowed_incoming_connections", max_connections())
         options = (*OPTIONS, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
         self._server = grpc.aio.server(interceptors=[interceptor], options=options)
         service = ConversationService(
             conversations=conversations,
-            resolver=NameResolver(services.store, self._reads),
+            resolver=resolver,
             listings=Listings(services.store, conversion, services.approval_rules),
             watchers=self.watchers,
             watch_list=ConversationListStreams(
@@ -203,6 +216,8 @@ class GrpcServer:
         self.watchers.shut_down()
         await self.watchers.ended(STREAM_END_SECONDS)
         await self._server.stop(GRACE_SECONDS)
+        if self._router is not None:
+            await self._router.close()
         await self._refusals.close()
         await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._reads.close)

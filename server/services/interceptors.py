@@ -8,7 +8,8 @@ import inspect
 import logging
 import re
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -21,10 +22,13 @@ from actors.core.errors import Reason, Rejected
 from actors.ports import StoreDamagedError, StoreUnusableError
 from actors.ports.store.audit import CommandOrigin, command_origin
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
+from actors.runtime.quotas.quota_book import unlimited
 from server.auth.authentication import Authentication, caller, subject
 from server.auth.authorization import check_role
 from server.auth.live_calls import CallRevokedError, LiveCalls
-from server.auth.principals import LOCAL, Caller
+from server.auth.principals import LOCAL, Caller, Role
+from server.cluster.forwarding import PassedStatusError
+from server.cluster.router import ForwardedMethod, RoutedMethod
 from server.contract import limits
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.validation import check
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
     from actors.runtime.quotas.quota_book import QuotaBook
     from server.auth.refusals import Refusals
+    from server.cluster.router import Router, Trailers
     from server.services.request_reading import Context, Handler
 
 log = logging.getLogger(__name__)
@@ -60,6 +65,9 @@ ADDRESS = re.compile(r"ipv4:[0-9.]+|ipv6:(?:%5B[^%]*(?:%25[^%]*)?%5D|\[[^]]*\]|[
 ABORT_SECONDS = 5.0
 """How long the end of a stream may wait for a client that does not read."""
 
+forwarded_origin: ContextVar[CommandOrigin | None] = ContextVar("forwarded_origin", default=None)
+"""For whom another node has forwarded the call being served; None: a client has made it."""
+
 _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -74,7 +82,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         refusals: Refusals,
         *,
         behind_proxy: bool = False,
+        router: Router | None = None,
     ) -> None:
+        """`router`: serves calls at the node that owns their conversation; None: this server is the only one."""
         self._client_of = forwarded_peer_of if behind_proxy else peer_of
         self._authentication = authentication
         self._quotas = quotas
@@ -82,6 +92,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self._telemetry = telemetry
         self._refusals = refusals
         self._guarded: dict[str, Handler] = {}
+        self._router = router
+        self._forwarded: dict[str, Handler] = {}
 
     async def intercept_service(
         self,
@@ -93,6 +105,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or method.startswith(OPEN_PREFIX):
             return handler
+        if self._router is not None and self._router.marks.among(handler_call_details.invocation_metadata):
+            return self._from_node(self._router, handler, handler_call_details)
         who = self._authentication.caller_of(handler_call_details.invocation_metadata)
         if who is None:
             who = await self._authentication.caller_after_refresh(handler_call_details.invocation_metadata)
@@ -115,6 +129,42 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                 note=self._refusals.note,
                 client_of=self._client_of,
                 further=self._authentication if self._authentication.looks_further else None,
+                route=self._route(method, handler),
+            )
+        return guarded
+
+    def _route(self, method: str, handler: Handler) -> RoutedMethod | None:
+        """Return how calls of a method find the owner of their conversation; None if they need not."""
+        if self._router is None or not self._router.needs_owner(method):
+            return None
+        decode: Any = handler.request_deserializer
+        return RoutedMethod(
+            self._router, method, _behaviour_of(handler), decode, streaming=bool(handler.response_streaming)
+        )
+
+    def _from_node(self, router: Router, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
+        """Return what serves a call that another node has forwarded, and checked; a mark of anybody else is refused.
+
+        The node that was called has counted it and looks whether its token is still valid, so this one does not.
+        """
+        method = call.method
+        origin = router.marks.origin(call.invocation_metadata)
+        if origin is None or origin.role not in tuple(Role) or not router.needs_owner(method):
+            return self._refusing(method)
+        caller.set(Caller(origin.principal, Role(origin.role)))
+        forwarded_origin.set(origin)
+        if self._telemetry.on:
+            trace_parent.set(_trace_parent_in(call.invocation_metadata))
+        guarded = self._forwarded.get(method)
+        if guarded is None:
+            guarded = self._forwarded[method] = _guard(
+                method,
+                handler,
+                self._live,
+                Telemetry(),
+                unlimited(),
+                note=self._refusals.note,
+                route=ForwardedMethod(router, method, _behaviour_of(handler)),
             )
         return guarded
 
@@ -148,10 +198,14 @@ def _reason_in(status: Status) -> str:
     return info.reason if found and info.reason else _CODES.get(status.code, "UNKNOWN")
 
 
-async def abort(context: Context, status: Status) -> NoReturn:
-    """End the call with this status."""
-    await context.abort_with_status(rpc_status.to_status(status))
-    raise AssertionError("abort_with_status raises")
+async def abort(context: Context, status: Status, trailers: Trailers = ()) -> NoReturn:
+    """End the call with this status, and these trailers."""
+    ending = rpc_status.to_status(status)
+    if trailers:
+        await context.abort(ending.code, ending.details, (*(ending.trailing_metadata or ()), *trailers))
+    else:
+        await context.abort_with_status(ending)
+    raise AssertionError("abort raises")
 
 
 def as_bytes(response: Message | bytes) -> bytes:
@@ -175,8 +229,9 @@ def _guard(
     note: Callable[[CommandOrigin, str, str], None],
     client_of: Callable[[Context], str] = peer_of,
     further: Authentication | None = None,
+    route: RoutedMethod | ForwardedMethod | None = None,
 ) -> Handler:
-    behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
+    behaviour = _behaviour_of(handler)
     decode: Any = handler.request_deserializer
     name = _name_of(method)
     lasts = handler.response_streaming or name.startswith(WAITS)
@@ -202,29 +257,43 @@ def _guard(
                 call.asked(request)
                 if further is not None:
                     await _authorize(further, who, method, request)
-                response = await _call(behaviour, request, context, call)
-        except CallRevokedError:
-            status = status_of(UnauthenticatedError())
+                serving = behaviour if route is None else route.behaviour(raw, call.origin)
+                response = await _call(serving, request, context, call)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             call.outcome = "CANCELLED"
             raise
-        except grpc.aio.InternalError:  # a watcher that disconnects during a write is not a server error
-            status = status_of(ConnectionLostError())
+        except PassedStatusError as passed:  # which the owner has kept in the audit trail
+            call.outcome = passed.code.name
+            return await _within_time(context.abort(passed.code, passed.details, passed.trailers))
         except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
-            status = status_of(error)
-        else:
-            call.answered(response)
-            return response
-        call.outcome = _CODES.get(status.code, "UNKNOWN")
-        if call.outcome not in FAILURES:
-            note(call.origin(), subject.get(), _reason_in(status))
-        try:
-            async with asyncio.timeout(ABORT_SECONDS):
-                await abort(context, status)
-        except TimeoutError:
-            return None
+            status = _status_of(error)
+            call.outcome = _CODES.get(status.code, "UNKNOWN")
+            if call.outcome not in FAILURES:
+                note(call.origin(), subject.get(), _reason_in(status))
+            return await _within_time(abort(context, status, () if route is None else route.trailers(error)))
+        call.answered(response)
+        return response
 
     return reading_handler(serve, as_bytes, response_streaming=bool(handler.response_streaming))
+
+
+def _behaviour_of(handler: Handler) -> Any:
+    return handler.unary_stream if handler.response_streaming else handler.unary_unary
+
+
+def _status_of(error: Exception) -> Status:
+    if isinstance(error, CallRevokedError):
+        return status_of(UnauthenticatedError())
+    if isinstance(error, grpc.aio.InternalError):  # a watcher that disconnects during a write is not a server error
+        return status_of(ConnectionLostError())
+    return status_of(error)
+
+
+async def _within_time(aborting: Awaitable[NoReturn]) -> None:
+    """End a call, unless its client does not read."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ABORT_SECONDS):
+            await aborting
 
 
 async def _looked_further(authentication: Authentication, context: Context) -> Caller:
@@ -271,7 +340,9 @@ class _Observed:
         self._request_id = getattr(request, "request_id", "")
 
     def origin(self) -> CommandOrigin:
-        """Return who calls, as far as that is known, and how."""
+        """Return who calls, as far as that is known, and how; for a forwarded call as the node says that was called."""
+        if (forwarded := forwarded_origin.get()) is not None:
+            return forwarded
         who, address = caller.get(None), address_of(self._peer())
         if who is None:
             return CommandOrigin("", peer=address, method=self._method)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from server.cluster.places import URGENT
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -11,9 +13,6 @@ if TYPE_CHECKING:
     import grpc.aio
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-
-URGENT = frozenset({"CancelConversation", "SetMode"})
-"""Methods whose calls are accepted before all others, even if many of those wait."""
 
 
 def registry_of(server: grpc.aio.Server) -> grpc.aio.Server:

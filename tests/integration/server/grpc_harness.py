@@ -17,6 +17,7 @@ from actors.adapters.llm.catalog import Catalog
 from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
 from actors.ports import SandboxReport, Store, Tool, ToolSpec
+from actors.ports.store.audit import CommandOrigin, command_origin
 from server.auth.authentication import Authentication
 from server.config import Listen
 from server.services.grpc_server import GrpcServer
@@ -26,6 +27,8 @@ from tests.toolboxes import NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
+
+    from server.cluster.router import NodeAccess
 
 T = TypeVar("T")
 TOKEN = "t" * 43
@@ -61,6 +64,7 @@ class Conversations:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any, float | None]] = []
+        self.origins: list[CommandOrigin | None] = []
         self.answers: deque[Any] = deque()
         self.held: list[Future[Any]] = []
         """Answers that are never given, unless the test gives them."""
@@ -74,6 +78,7 @@ class Conversations:
 
     def ask(self, conversation_id: str, request: Any, *, deadline: float | None = None) -> Future[Any]:
         self.asked.append((conversation_id, request, deadline))
+        self.origins.append(command_origin.get())
         future: Future[Any] = Future()
         match self.answers.popleft():
             case None:
@@ -120,10 +125,18 @@ class GrpcHarness:
     """A running server and a channel to it. Made and closed on the test's thread."""
 
     def __init__(
-        self, loop: Loop, *, store: Store | None = None, tier: str = "A", reachable: bool = False, **watching: Any
+        self,
+        loop: Loop,
+        *,
+        store: Store | None = None,
+        tier: str = "A",
+        reachable: bool = False,
+        access: NodeAccess | None = None,
+        **watching: Any,
     ) -> None:
         self._loop = loop
         self._reachable = reachable
+        self._access = access
         self.conversations = Conversations()
         self.hub = EventHub()
         self.services = in_memory(
@@ -145,6 +158,7 @@ class GrpcHarness:
             engine_version="3",
             reflection=True,
             reachable=self._reachable,
+            access=self._access,
         )
         where = endpoint.listen(Listen("127.0.0.1", 0))
         await endpoint.start()

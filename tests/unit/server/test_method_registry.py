@@ -8,7 +8,8 @@ from unittest.mock import Mock
 
 from bedrock import v1
 
-from server.services.method_registry import URGENT, registry_of
+from server.cluster.places import URGENT
+from server.services.method_registry import registry_of
 
 if TYPE_CHECKING:
     import grpc

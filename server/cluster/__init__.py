@@ -1,0 +1,1 @@
+"""Several servers over one store: calls go to the node that owns their conversation."""

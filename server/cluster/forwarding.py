@@ -1,0 +1,145 @@
+"""One attempt to have a call served by the node that owns its conversation.
+
+The request and the answers pass as bytes. What the owner answers, a status with its details, comes back as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from actors.core.errors import Reason, Rejected
+from actors.ports import NotOwnerError
+from server.cluster.node_marks import NOT_OWNER, OWNER, Metadata
+from server.cluster.peers import Lane, PeerLostError
+from server.contract.errors import AnswerTimeoutError
+from server.streams.base import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from server.cluster.peers import Peer
+    from server.streams.base import Streams
+
+log = logging.getLogger(__name__)
+
+
+class PassedStatusError(Exception):
+    """The owner has answered a call with a status other than OK."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, trailers: Metadata) -> None:
+        super().__init__(details)
+        self.code, self.details, self.trailers = code, details, trailers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardedCall:
+    """A call to forward."""
+
+    method: str
+    """Its full name."""
+    request: bytes
+    metadata: Metadata
+    lane: Lane
+    seconds: float | None
+    """Until its deadline; None: it has none."""
+
+
+async def forward(peer: Peer, call: ForwardedCall) -> tuple[bytes, Metadata]:
+    """Return the owner's response, and its trailers.
+
+    Raises:
+        PassedStatusError: The owner refuses it.
+        NotOwnerError: The node is not the owner; nothing was changed.
+        PeerLostError: There was no answer.
+        AnswerTimeoutError: Its deadline has passed.
+    """
+    async with peer.channel(call.lane) as channel:
+        method: Any = channel.unary_unary(call.method)
+        calling = method(call.request, metadata=call.metadata, timeout=call.seconds)
+        try:
+            response: bytes = await calling
+            return response, tuple(await calling.trailing_metadata() or ())
+        except grpc.aio.AioRpcError as error:
+            _raise_for(error)
+        except asyncio.CancelledError:
+            raise_unless_cut(peer)
+
+
+def raise_unless_cut(peer: Peer) -> NoReturn:
+    """Raise PeerLostError if a call has ended because its node is dead, else the CancelledError being handled."""
+    task = asyncio.current_task()
+    if peer.cut and task is not None and not task.cancelling():
+        raise PeerLostError(sent=True) from None
+    raise  # noqa: PLE0704 -- called in the handler of the exception
+
+
+def _raise_for(error: grpc.aio.AioRpcError) -> NoReturn:
+    """Raise what a failed call means. Only answers of nodes have the trailer with their address."""
+    trailers: Metadata = tuple(error.trailing_metadata() or ())
+    names = {name for name, _ in trailers}
+    if NOT_OWNER in names:
+        raise NotOwnerError("the node that was thought to own it does not") from None
+    if OWNER in names:
+        raise PassedStatusError(error.code(), error.details() or "", trailers) from None
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise AnswerTimeoutError from None
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        log.error("another node refuses calls of this one: the nodes have different tokens")
+        raise PeerLostError(sent=False) from None
+    raise PeerLostError(sent=True) from None
+
+
+class ForwardedStream(Stream):
+    """A stream that the owner sends, frame by frame: the next one is taken once the client has taken the last.
+
+    Counted, checked for stalls and ended at shutdown as the streams of this node's own.
+    """
+
+    def __init__(
+        self, streams: Streams, peer: Peer, call: ForwardedCall, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        super().__init__(streams, write)
+        self._peer, self._call = peer, call
+        self._calling: Any = None
+        self.wake = self._end_at_shutdown
+        self.began = False
+        """Whether the client was sent something."""
+        self.trailers: Metadata = ()
+
+    def close(self) -> None:
+        """Cancel the call to the owner; idempotent."""
+        if self._calling is not None:
+            self._calling.cancel()
+
+    def _end_at_shutdown(self) -> None:
+        if self._streams.closing:
+            self.close()
+
+    async def _open(self) -> None:
+        """Pass on all frames. Raises what `forward` raises, or Rejected (SHUTTING_DOWN)."""
+        call = self._call
+        async with self._peer.channel(call.lane) as channel:
+            method: Any = channel.unary_stream(call.method)
+            self._calling = method(call.request, metadata=call.metadata, timeout=call.seconds)
+            try:
+                async for frame in self._calling:
+                    await self._out.send(frame)
+                    self.began = True
+                self.trailers = tuple(await self._calling.trailing_metadata() or ())
+            except grpc.aio.AioRpcError as error:
+                _raise_for(error)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self._streams.closing and task is not None and not task.cancelling():
+                    raise Rejected(Reason.SHUTTING_DOWN) from None
+                raise_unless_cut(self._peer)
+
+    async def _go_on(self) -> bool:
+        """All is sent."""
+        return False

@@ -1,0 +1,70 @@
+"""How a node tells another for whom it forwards a call, and proves that it is a node: by the token that all share.
+
+The node that was called has authenticated the caller, checked its role, its quotas and the operator's rules. It sends
+who that is in the metadata of the forwarded call, which count only with the token. The caller's own token is not sent.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from actors.ports.store.audit import CommandOrigin
+from actors.ports.telemetry import trace_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
+
+TOKEN, ORIGIN = "bedrock-node-token", "bedrock-origin-bin"
+OWNER = "bedrock-owner"
+"""The trailer with the address of the node that has served a call: every answer of a node has it."""
+NOT_OWNER = "bedrock-not-owner"
+"""The trailer of a node that does not own the conversation of a forwarded call, which has changed nothing."""
+MAX_ORIGIN_BYTES = 4_096
+MIN_TOKEN_CHARS = 32
+
+_encode = msgspec.msgpack.encode
+_decoder = msgspec.msgpack.Decoder(CommandOrigin)
+
+
+class NodeMarks:
+    """Writes and checks the metadata of forwarded calls."""
+
+    def __init__(self, token: str) -> None:
+        """Use the token that all nodes share. Raises ValueError if it can be guessed, or not be sent."""
+        if len(token) < MIN_TOKEN_CHARS or not (token.isascii() and token.isprintable()) or token != token.strip():
+            raise ValueError(f"the nodes' token must have at least {MIN_TOKEN_CHARS} printable characters")
+        self._token = token
+
+    def on(self, origin: CommandOrigin) -> Metadata:
+        """Return the metadata with which a call of this caller is forwarded."""
+        marks = ((TOKEN, self._token), (ORIGIN, _encode(origin)))
+        traced = trace_parent.get()
+        return (*marks, ("traceparent", traced)) if traced else marks
+
+    @staticmethod
+    def among(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+        """Whether a call claims to be forwarded by a node."""
+        return any(key in (TOKEN, ORIGIN) for key, _ in metadata)
+
+    def origin(self, metadata: Iterable[tuple[str, str | bytes]]) -> CommandOrigin | None:
+        """Return for whom a node forwards a call; None unless it has the token once, and who calls."""
+        found = [(key, value) for key, value in metadata if key in (TOKEN, ORIGIN)]
+        tokens = [value for key, value in found if key == TOKEN]
+        origins = [value for key, value in found if key == ORIGIN]
+        token = tokens[0] if len(tokens) == 1 else ""
+        given = token.encode() if isinstance(token, str) else token
+        if not hmac.compare_digest(given, self._token.encode()) or len(origins) != 1:
+            return None
+        raw = origins[0]
+        if isinstance(raw, str) or len(raw) > MAX_ORIGIN_BYTES:
+            return None
+        try:
+            origin = _decoder.decode(raw)
+        except msgspec.MsgspecError:
+            return None
+        return origin if origin.principal else None

@@ -1,0 +1,81 @@
+"""What the way of a call to its conversation depends on: which node serves it, and what it may wait for."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from server.auth.authorization import CATALOG, CONVERSATIONS
+
+URGENT = frozenset({"CancelConversation", "SetMode"})
+"""Methods whose calls are accepted and forwarded before all others, even if many of those wait."""
+
+
+class Place(Enum):
+    """Which node serves the calls of a method."""
+
+    HERE = "here"
+    """The one that was called: it reads the store, or its own settings. What is created is created here."""
+    OWNER = "owner"
+    """The one that owns the conversation, whose actor it has."""
+    WATCHED = "watched"
+    """As OWNER, and the call lasts: it is told what happens by the owner's memory."""
+
+
+PLACES: dict[str, Place] = {
+    **dict.fromkeys(
+        (
+            f"{CATALOG}BrowseDirectory",
+            f"{CATALOG}GetModel",
+            f"{CATALOG}GetQuotas",
+            f"{CATALOG}GetServerInfo",
+            f"{CATALOG}GetTool",
+            f"{CATALOG}ListModels",
+            f"{CATALOG}ListTools",
+            f"{CONVERSATIONS}CreateConversation",
+            f"{CONVERSATIONS}DownloadAttachment",
+            f"{CONVERSATIONS}ExportConversation",
+            f"{CONVERSATIONS}ForkConversation",
+            f"{CONVERSATIONS}GetApproval",
+            f"{CONVERSATIONS}GetApprovalRule",
+            f"{CONVERSATIONS}GetAttachment",
+            f"{CONVERSATIONS}GetMessage",
+            f"{CONVERSATIONS}GetQuestion",
+            f"{CONVERSATIONS}GetRequestCycle",
+            f"{CONVERSATIONS}ListApprovalRules",
+            f"{CONVERSATIONS}ListApprovals",
+            f"{CONVERSATIONS}ListAuditEntries",
+            f"{CONVERSATIONS}ListConversations",
+            f"{CONVERSATIONS}ListMessages",
+            f"{CONVERSATIONS}ListQueue",
+            f"{CONVERSATIONS}ListRequestCycles",
+            f"{CONVERSATIONS}ReplayConversation",
+            f"{CONVERSATIONS}VerifyConversation",
+            f"{CONVERSATIONS}WatchConversations",
+        ),
+        Place.HERE,
+    ),
+    **dict.fromkeys(
+        (
+            f"{CONVERSATIONS}AnswerQuestion",
+            f"{CONVERSATIONS}ArchiveConversation",
+            f"{CONVERSATIONS}CancelConversation",
+            f"{CONVERSATIONS}ContinueConversation",
+            f"{CONVERSATIONS}CreateApprovalRule",
+            f"{CONVERSATIONS}DeleteApprovalRule",
+            f"{CONVERSATIONS}DeleteConversation",
+            f"{CONVERSATIONS}GetConversation",
+            f"{CONVERSATIONS}ResolveApproval",
+            f"{CONVERSATIONS}SendMessage",
+            f"{CONVERSATIONS}SetMode",
+            f"{CONVERSATIONS}SpawnSubAgents",
+            f"{CONVERSATIONS}SubmitToolResult",
+            f"{CONVERSATIONS}TriggerContinuation",
+            f"{CONVERSATIONS}UnarchiveConversation",
+            f"{CONVERSATIONS}UpdateConversation",
+            f"{CONVERSATIONS}WithdrawMessage",
+        ),
+        Place.OWNER,
+    ),
+    **dict.fromkeys((f"{CONVERSATIONS}Subscribe", f"{CONVERSATIONS}WaitRequestCycle"), Place.WATCHED),
+}
+"""The place of each method, by the method's full name."""

@@ -1,0 +1,246 @@
+"""Serves each call at the node that owns its conversation: here, or at another, to which it is forwarded once.
+
+The node that a client calls is responsible for the call: it authenticates, counts and validates it, and finds the owner
+again for as long as conversations move. The owner executes the command, and keeps it, or its refusal, in the audit
+trail. A node never forwards what another has forwarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from actors.core.states import TERMINAL, Idle
+from actors.ports import NotOwnerError
+from actors.ports.cluster import Cluster
+from server.cluster.forwarding import ForwardedCall, ForwardedStream, forward
+from server.cluster.node_marks import NOT_OWNER, OWNER, NodeMarks
+from server.cluster.peers import Lane, PeerLostError, Peers
+from server.cluster.places import PLACES, URGENT, Place
+from server.contract import limits
+from server.contract.errors import ConnectionLostError, ConversationNotFoundError, OwnerLostError
+from server.queries.read_pool import ReadPool
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from actors.ports import ConversationRecord
+    from actors.ports.cluster import Node
+    from actors.ports.store.audit import CommandOrigin
+    from server.queries.name_resolver import NameResolver
+    from server.streams.base import Streams
+
+    Behaviour = Callable[[Any, Any], Any]
+    Trailers = tuple[tuple[str, str], ...]
+
+REPEATABLE = frozenset({"CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
+"""Methods whose calls may be made again without a request id, although the first may have been carried out."""
+SEARCH_SECONDS = 5.0
+"""How long a call waits for a conversation to have an owner who answers."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
+"""Seconds between two attempts, doubled each time."""
+THREADS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeAccess:
+    """How this server is one of several nodes."""
+
+    cluster: Cluster
+    token: str
+    """What all nodes share, and nobody else has. At least 32 printable characters."""
+    wake: Callable[[tuple[str, ...]], object]
+    """Has conversations recovered that their last owner left at work."""
+    credentials: grpc.ChannelCredentials | None = None
+    """Of the connections to other nodes; None: they have no TLS."""
+
+
+class Router:
+    """Event loop only, but for `peer_died`, which any thread may call. `close` ends its threads and connections."""
+
+    def __init__(
+        self,
+        access: NodeAccess,
+        resolver: NameResolver,
+        streams: Streams,
+        claim: Callable[[str], ConversationRecord | None],
+    ) -> None:
+        """`claim`: that of the store."""
+        self.cluster = access.cluster
+        self.marks = NodeMarks(access.token)
+        self.streams = streams
+        self.peers = Peers(access.credentials)
+        self.resolver = resolver
+        self._claim, self._wake = claim, access.wake
+        self._loop = asyncio.get_running_loop()
+        self._owners = ReadPool(THREADS, name="bedrock-owner")
+        self._urgent_owners = ReadPool(1, name="bedrock-urgent-owner")
+        self.cluster.on_node_dead = self.peer_died
+
+    @property
+    def trailers(self) -> Trailers:
+        """What is sent at the end of calls that are served here."""
+        return ((OWNER, self.cluster.me.address),)
+
+    def needs_owner(self, method: str) -> bool:
+        """Whether the calls of a method are served by the owner of their conversation."""
+        return PLACES.get(method, Place.HERE) is not Place.HERE
+
+    def peer_died(self, node: Node) -> None:
+        """End the calls to a node that is declared dead: its connections may stay open for ever. Any thread."""
+        self._loop.call_soon_threadsafe(self.peers.cut, node.address)
+
+    async def owner_of(self, conversation_id: str, *, urgent: bool) -> Node | None:
+        """Return the other node that owns a conversation; None: it can be served here. Raises StoreError."""
+        pool = self._urgent_owners if urgent else self._owners
+        return await pool(self.cluster.owner_of, conversation_id)
+
+    async def take(self, conversation_id: str) -> None:
+        """Own a conversation from now on, because a call needs that before its actor does. Raises NotOwnerError."""
+        record = await self._owners(self._claim, conversation_id)
+        if record is not None and not _settled(record):
+            self._wake((conversation_id,))
+
+    async def close(self) -> None:
+        """End all connections to nodes, and the threads."""
+        await self.peers.close()
+        for pool in (self._owners, self._urgent_owners):
+            await asyncio.to_thread(pool.close)
+
+
+def _settled(record: ConversationRecord) -> bool:
+    return isinstance(record.state, TERMINAL) or (isinstance(record.state, Idle) and record.user_initiated)
+
+
+class ForwardedMethod:
+    """A method for calls that another node has forwarded: they are served here, or refused."""
+
+    def __init__(self, router: Router, method: str, behaviour: Behaviour) -> None:
+        self._router, self._behaviour = router, behaviour
+        self._claims = PLACES[method] is Place.WATCHED
+
+    def behaviour(self, _raw: bytes, _origin: Callable[[], CommandOrigin]) -> Behaviour:
+        """Return what serves one call."""
+        return self._serve
+
+    async def _serve(self, request: Any, context: Any) -> Any:
+        context.set_trailing_metadata(self._router.trailers)
+        return await served_here(self._router, self._behaviour, request, context, claims=self._claims)
+
+    def trailers(self, error: Exception) -> Trailers:
+        """Return the trailers of a refusal."""
+        if isinstance(error, NotOwnerError):
+            return ((NOT_OWNER, "1"),)
+        return self._router.trailers
+
+
+async def served_here(router: Router, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
+    """Serve a call here. Raises NotOwnerError, and what the method raises."""
+    if claims or _has_images(request):  # which are stored before the conversation's actor claims it
+        conversation = await router.resolver.identify(conversation_in(request))
+        await router.take(conversation)
+    return await behaviour(request, context)
+
+
+def _has_images(request: Any) -> bool:
+    return hasattr(request, "images") and bool(request.images)
+
+
+def conversation_in(request: Any) -> str:
+    """Return the name of the conversation that a request is about, or whose resource it is about."""
+    inner = getattr(request, "conversation", None)
+    name = inner.name if inner is not None else getattr(request, "name", "") or getattr(request, "parent", "")
+    return "/".join(str(name).split("/")[:2])
+
+
+def _has_id(request: Any) -> bool:
+    return hasattr(request, "request_id") and bool(request.request_id)
+
+
+class RoutedMethod:
+    """A method for calls of clients: they are served by the owner, wherever that is."""
+
+    def __init__(
+        self, router: Router, method: str, behaviour: Behaviour, decode: Callable[[bytes], Message], *, streaming: bool
+    ) -> None:
+        self._router, self._method, self._behaviour, self._decode = router, method, behaviour, decode
+        self._streaming = streaming
+        name = method.rsplit("/", 1)[-1]
+        self._claims = PLACES[method] is Place.WATCHED
+        self._repeatable = name in REPEATABLE
+        self._lane = Lane.URGENT if name in URGENT else Lane.LASTING if self._claims else Lane.CALLS
+
+    def behaviour(self, raw: bytes, origin: Callable[[], CommandOrigin]) -> Behaviour:
+        """Return what serves one call of this content by this caller."""
+        return partial(self._serve, raw, origin)
+
+    def trailers(self, _error: Exception) -> Trailers:
+        """Return the trailers of a refusal by this node."""
+        return self._router.trailers
+
+    async def _serve(self, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any) -> Any:
+        """Serve a call, again as long as its conversation is moving.
+
+        Raises NotOwnerError, OwnerLostError, what the owner answers, and what the method raises.
+        """
+        context.set_trailing_metadata(self._router.trailers)
+        try:
+            conversation_id = await self._router.resolver.identify(conversation_in(request))
+        except ConversationNotFoundError:
+            return await self._behaviour(request, context)  # which knows what to say to that
+        loop = asyncio.get_running_loop()
+        left = context.time_remaining()
+        until = loop.time() + (SEARCH_SECONDS if left is None else min(SEARCH_SECONDS, left))
+        pause = 0.0
+        while True:
+            try:
+                return await self._attempt(conversation_id, raw, origin, request, context)
+            except NotOwnerError:
+                pass
+            except PeerLostError as lost:
+                if lost.sent and not (self._repeatable or _has_id(request)):
+                    raise OwnerLostError from None
+            if loop.time() + pause >= until:
+                raise NotOwnerError("no owner was found in time")
+            self._router.cluster.forget(conversation_id)
+            await asyncio.sleep(pause)
+            pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
+            request = self._decode(raw)  # the method may have changed it
+
+    async def _attempt(
+        self, conversation_id: str, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any
+    ) -> Any:
+        router = self._router
+        owner = await router.owner_of(conversation_id, urgent=self._lane is Lane.URGENT)
+        if owner is None:
+            return await served_here(router, self._behaviour, request, context, claims=self._claims)
+        call = ForwardedCall(
+            method=self._method,
+            request=raw,
+            metadata=router.marks.on(origin()),
+            lane=self._lane,
+            seconds=self._seconds(context),
+        )
+        peer = router.peers.of(owner.address)
+        if not self._streaming:
+            response, trailers = await forward(peer, call)
+            context.set_trailing_metadata(trailers)
+            return response
+        stream = ForwardedStream(router.streams, peer, call, context.write)
+        try:
+            await router.streams.attend(lambda: stream)
+        except (PeerLostError, NotOwnerError):
+            if stream.began:
+                raise ConnectionLostError from None  # the client resumes after the last revision that it has
+            raise
+        context.set_trailing_metadata(stream.trailers)
+        return None
+
+    def _seconds(self, context: Any) -> float | None:
+        left: float | None = context.time_remaining()
+        return limits.ANSWER_SECONDS if left is None and not self._claims else left

@@ -1,0 +1,100 @@
+"""Two servers over one store, in this process, and what they believe about who owns what."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from actors.adapters.store.memory import MemoryStore
+from actors.ports import Owner
+from actors.ports.cluster import Node, OneNode
+from server.cluster.router import NodeAccess
+from tests.integration.server.grpc_harness import GrpcHarness, Loop
+
+if TYPE_CHECKING:
+    from actors.ports.store.audit import CommandOrigin
+
+NODES_TOKEN = "n" * 43
+
+
+class FakeCluster(OneNode):
+    """Believes what the test says (ports.Cluster)."""
+
+    def __init__(self, incarnation: int) -> None:
+        super().__init__()
+        self.node = Node(incarnation)
+        self.owners: dict[str, Node] = {}
+        """Where a conversation is, if not here."""
+        self.forgets = True
+        self.forgotten: list[str] = []
+
+    @property
+    def me(self) -> Node:
+        return self.node
+
+    def owner_of(self, conversation_id: str) -> Node | None:
+        return self.owners.get(conversation_id)
+
+    def forget(self, conversation_id: str) -> None:
+        self.forgotten.append(conversation_id)
+        if self.forgets:
+            self.owners.pop(conversation_id, None)
+
+
+class RunningNode:
+    """A server, with the store and the cluster as it sees them."""
+
+    def __init__(
+        self, loop: Loop, data: MemoryStore, incarnation: int, token: str, opened: ExitStack, **settings: Any
+    ) -> None:
+        self.cluster = FakeCluster(incarnation)
+        self.store = data.node(Owner(incarnation))
+        self.woken: list[str] = []
+        access = NodeAccess(cluster=self.cluster, token=token, wake=self.woken.extend)
+        self.harness = GrpcHarness(loop, store=self.store, access=access, **settings)
+        opened.callback(self.harness.close)
+        self.cluster.node = Node(incarnation, f"node-{incarnation}", self.harness.address)
+        self.stub = self.harness.stub
+
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        """The commands that reached this node's conversations."""
+        return [(id_, type(command).__name__) for id_, command, _ in self.harness.conversations.asked]
+
+    @property
+    def origins(self) -> list[CommandOrigin | None]:
+        """Who sent them."""
+        return self.harness.conversations.origins
+
+    def forget_all(self) -> None:
+        conversations = self.harness.conversations
+        for each in (conversations.asked, conversations.answers, conversations.held, conversations.origins):
+            each.clear()
+        self.cluster.owners.clear()
+        self.cluster.forgotten.clear()
+        self.cluster.forgets = True
+        self.woken.clear()
+
+
+class TwoNodes:
+    """Node `a`, which the tests call, and node `b`, which owns what `owned_by_b` names."""
+
+    def __init__(self, loop: Loop, tokens: tuple[str, str] = (NODES_TOKEN, NODES_TOKEN), **settings: Any) -> None:
+        self._opened = ExitStack()
+        self.data = MemoryStore()
+        self.a, self.b = (
+            RunningNode(loop, self.data, number, token, self._opened, **settings)
+            for number, token in enumerate(tokens, 1)
+        )
+
+    def owned_by_b(self, *conversations: str) -> None:
+        """Make `a` believe that `b` owns them."""
+        self.a.cluster.owners.update(dict.fromkeys(conversations, self.b.cluster.me))
+
+    def begin(self) -> None:
+        """Forget what was before: conversations stay."""
+        self.a.forget_all()
+        self.b.forget_all()
+
+    def close(self) -> None:
+        self._opened.close()

@@ -1,0 +1,55 @@
+"""Which node serves which method, and how a node proves that it is one."""
+
+from __future__ import annotations
+
+import pytest
+from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
+
+from actors.ports.store.audit import CommandOrigin
+from server.auth.authorization import NEEDED
+from server.cluster.node_marks import TOKEN, NodeMarks
+from server.cluster.places import PLACES, URGENT, Place
+from server.cluster.router import REPEATABLE, conversation_in
+from tests.unit.server.test_checks import GOOD, made
+
+REQUESTS = {
+    f"/{service.full_name}/{method.name}": method.input_type._concrete_class
+    for file in (catalog_service_pb2, conversation_service_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+
+
+def test_every_method_has_a_place() -> None:
+    """Without one its commands would be carried out by any node."""
+    assert PLACES.keys() == REQUESTS.keys() == NEEDED.keys()
+
+
+@pytest.mark.parametrize("method", [method for method, place in PLACES.items() if place is not Place.HERE])
+def test_a_request_that_needs_the_owner_names_a_conversation(method: str) -> None:
+    kind = REQUESTS[method]
+    kind_of_name, _, key = conversation_in(made(kind, GOOD[kind])).partition("/")
+    assert kind_of_name == "conversations"
+    assert key
+    assert "/" not in key
+
+
+def test_what_is_repeated_is_named_as_in_the_contract() -> None:
+    names = {method.rsplit("/", 1)[1] for method, place in PLACES.items() if place is not Place.HERE}
+    assert names > REPEATABLE
+    assert names > URGENT
+
+
+@pytest.mark.parametrize("token", ["", "short", "x" * 31, "x" * 40 + " ", "x" * 40 + "\n", "ä" * 40])
+def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> None:
+    with pytest.raises(ValueError, match="at least 32 printable"):
+        NodeMarks(token)
+
+
+def test_a_mark_says_who_calls() -> None:
+    marks = NodeMarks("t" * 40)
+    origin = CommandOrigin("ann", "user", "id-1", "ipv4:192.0.2.1", "SendMessage", "r")
+    assert NodeMarks.among(marks.on(origin))
+    assert marks.origin(marks.on(origin)) == origin
+    assert not NodeMarks.among((("authorization", "Bearer x"),))
+    assert marks.origin((*marks.on(origin), (TOKEN, "t" * 40))) is None, "it counts if it is given once"
