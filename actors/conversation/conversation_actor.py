@@ -11,6 +11,9 @@ the caller's thread, before the actor handles the cancel; the outcome of the sto
 If the store is unavailable, commands are refused at once. Outcomes and cancels, which have happened anyway, wait in the
 retry queue, which is flushed before any further command.
 
+Where several servers share the store, loading a conversation claims it. Once the store says that another one owns it,
+the actor stops what it runs, drops its copy and ends; whoever waits gets NotOwnerError.
+
 The actor stops at shutdown, and when its conversation has been idle for a time or has ended and no process of a tool is
 left. It closes its mailbox only while that is empty: a later message starts a new actor.
 """
@@ -46,6 +49,7 @@ from actors.messages.outcomes import (
     SubAgentStopped,
     TextDeltaReady,
     ToolRunnerStopped,
+    Wake,
 )
 from actors.messages.refusals import (
     DeadlineExceededError,
@@ -56,11 +60,13 @@ from actors.messages.refusals import (
 from actors.ports import (
     ConversationDirectory,
     FencedError,
+    NotOwnerError,
     SlugTakenError,
     StoreDamagedError,
     StoreError,
     StoreUnavailableError,
 )
+from actors.ports.cluster import OUT_OF_TOUCH
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
 from actors.runners.sub_agents import SubAgents
 from actors.runners.titles import Titles
@@ -140,7 +146,7 @@ class ConversationActor(Actor):
     # --- messages ---------------------------------------------------------------------------------------------
 
     def receive(self, message: Any) -> None:
-        if not isinstance(message, IdleCheck):
+        if not (isinstance(message, IdleCheck) or _is_wake(message)):
             self._lifecycle.touch()
         match message:
             case AskEnvelope():
@@ -218,8 +224,12 @@ class ConversationActor(Actor):
 
     def _refusal(self, asked: AskEnvelope[Any]) -> Exception | None:
         """Return why no command of this kind can be carried out now; None if it can."""
+        if self._lifecycle.lost is not None:
+            return self._lifecycle.lost
         if self._lifecycle.shutting_down:
             return Rejected(Reason.SHUTTING_DOWN)
+        if not (self._services.cluster.lease.young() or isinstance(asked.request, CancelConversationCommand)):
+            return Rejected(Reason.STORE_UNAVAILABLE, OUT_OF_TOUCH)  # what is in memory may be out of date
         if asked.deadline is not None and self._services.clock.monotonic() > asked.deadline:
             return DeadlineExceededError()
         if not self._deletion.admits(asked):
@@ -273,15 +283,40 @@ class ConversationActor(Actor):
 
     def on_fault(self, message: Any, error: BaseException) -> None:
         """Handle a bug or a failure of the store: the message was applied completely or not at all."""
+        if isinstance(error, NotOwnerError):
+            self._lose(message, error)
+            return
         if isinstance(error, StoreDamagedError):
             log.error("the conversation is damaged in the store", extra={"conversation": self.conversation_id})
         elif isinstance(message, AskEnvelope) and isinstance(error, StoreError):
             message.fail(Rejected(Reason.STORE_UNAVAILABLE))
         super().on_fault(message, error)
-        if isinstance(error, FencedError):
-            self._recovery.reload()
-        elif not isinstance(error, StoreError):
-            self._recovery.record_fault()
+        try:
+            if isinstance(error, FencedError):
+                self._recovery.reload()
+            elif not isinstance(error, StoreError):
+                self._recovery.record_fault()
+        except NotOwnerError as lost:
+            self._lose(message, lost)
+        else:
+            self._lifecycle.stop_if_idle()
+
+    def _lose(self, message: Any, lost: NotOwnerError) -> None:
+        """Stop everything here and drop the copy, because another server owns the conversation.
+
+        Whoever waits for an answer gets the error itself, so that it can ask the owner. The actor ends after its tools.
+        """
+        if self._pipeline.loaded is not None:
+            log.warning(
+                "another server owns it: all its work is stopped here", extra={"conversation": self.conversation_id}
+            )
+        self._lifecycle.lost = lost
+        if isinstance(message, AskEnvelope):
+            message.fail(lost)
+        self._deletion.fail(lost)
+        self._retry_queue.clear()
+        self._commands.stop_everything()
+        self._pipeline.drop()
         self._lifecycle.stop_if_idle()
 
     # --- stop -------------------------------------------------------------------------------------------------
@@ -292,6 +327,7 @@ class ConversationActor(Actor):
             self._executor.stop_everything()
         finally:
             shutting_down = Rejected(Reason.SHUTTING_DOWN)
+            refusal = refusal or self._lifecycle.lost
             self._deletion.fail(refusal or shutting_down)
             super().terminate(refusal or (shutting_down if self._lifecycle.shutting_down else None))
             self._lifecycle.report_end()
@@ -301,6 +337,10 @@ class ConversationActor(Actor):
     def _remind(self, message: object, milliseconds: int) -> None:
         """Send this actor a message later; the timer does not keep the actor in memory."""
         self._services.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
+
+
+def _is_wake(message: object) -> bool:
+    return isinstance(message, AskEnvelope) and isinstance(message.request, Wake)
 
 
 def _may_be_behind(message: object) -> bool:

@@ -13,7 +13,7 @@ from actors.conversation.retry_queue import RetryQueue, Uncommitted, VerifyUncer
 from actors.core.errors import Reason, Rejected
 from actors.core.tool_run import QUIESCE_MS, KillReceipt
 from actors.messages.commands import CancelConversationCommand, DeleteConversationCommand
-from actors.ports import StoreError
+from actors.ports import NotOwnerError, StoreError
 from actors.runtime.actor import AskEnvelope
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Deletion:
             self._pending.leaked = True
 
     def finish_if_quiesced(self) -> None:
-        """Delete and answer if a deletion is pending and everything has exited."""
+        """Delete and answer if a deletion is pending and everything has exited. Raises NotOwnerError."""
         pending = self._pending
         if pending is None:
             return
@@ -108,6 +108,9 @@ class Deletion:
         self._pending = None
         try:
             self._commands.delete(pending.asked[0].origin if pending.asked else None)
+        except NotOwnerError as lost:
+            _fail(pending, lost)
+            raise
         except StoreError:
             _fail(pending, Rejected(Reason.STORE_UNAVAILABLE))
             self._retry_queue.requeue(VerifyUncertainCommit())
@@ -119,9 +122,10 @@ class Deletion:
             _succeed(pending)
 
     def fail(self, error: BaseException) -> None:
-        """Answer every waiting Delete command with an error, because the actor stops."""
-        if self._pending is not None:
-            _fail(self._pending, error)
+        """Answer every waiting Delete command with an error, because the actor stops; nothing is deleted any more."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            _fail(pending, error)
 
 
 def _succeed(pending: _PendingDeletion) -> None:

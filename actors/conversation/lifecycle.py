@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from actors.conversation.pipeline import needs_recovery
 from actors.core.events import Restart
 from actors.core.states import TERMINAL, Idle
-from actors.ports import ConversationDirectory, StoreError
+from actors.ports import ConversationDirectory, NotOwnerError, StoreError
 from actors.runners.sub_agents import outcome_of
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class Lifecycle:
         self._remind = remind
         self.sub_agent: CreateSubAgent | None = None
         """The command that created this conversation as a sub-agent; the actor reports to the parent named in it."""
-        self._last_activity = self._services.clock.monotonic()
+        self.lost: NotOwnerError | None = None
+        """Why nothing more can be done here, once another server owns the conversation."""
+        self._last_activity = -math.inf
         self._idle_check_due = False
         self._jobs_killed = False
         self._shutdown: Future[None] | None = None
@@ -126,15 +128,20 @@ class Lifecycle:
         try:
             if loaded is not None and needs_recovery(loaded.record):
                 self._pipeline.advance(Restart(self._pipeline.now()))
+        except NotOwnerError:
+            log.info("recovered by its owner", extra={"conversation": self._pipeline.conversation_id})
         except StoreError:
             log.error("recovered at the next start", extra={"conversation": self._pipeline.conversation_id})
 
     def report_end(self) -> None:
-        """Drop the state kept by an ended sub-agent's tools, and report its end to the parent if no effect did."""
-        if self._has_ended:
+        """Drop the state kept by tools of a conversation that has ended or is no longer owned.
+
+        A sub-agent's end is reported to its parent if no effect did, unless another server owns both.
+        """
+        if self._has_ended or self.lost:
             self._services.toolbox.forget(self._pipeline.conversation_id)
         self._services.mcp.release(self._pipeline.conversation_id)
-        if self.sub_agent is None or self._executor.parent_notified:
+        if self.sub_agent is None or self.lost or self._executor.parent_notified:
             return
         loaded = self._pipeline.loaded
         state = loaded.state if loaded is not None else Idle()

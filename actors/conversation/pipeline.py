@@ -130,7 +130,10 @@ class LoadedConversation:
         store, limit = self._services.store, len(unit.entries) + 1
         rows = store.transitions(unit.record.id, after_step=unit.before.step, limit=limit)
         stored = [(row.step, row.epoch, row.event) for row in rows]
-        return stored == [(entry.step, unit.record.epoch, entry.event) for entry in unit.entries]
+        if stored != [(entry.step, unit.record.epoch, entry.event) for entry in unit.entries]:
+            return False
+        record = store.load(unit.record.id)  # two owners may have counted the same epoch, but not under one name
+        return record is not None and record.node == unit.record.node
 
     def _publish(self, unit: UnitOfWork) -> None:
         events = unit.stored_events()
@@ -179,7 +182,7 @@ class ConversationPipeline:
         Raises UnknownConversationError or StoreError.
         """
         if self.loaded is None:
-            record = self.services.store.load(self.conversation_id)
+            record = self._claim()
             if record is None:
                 raise UnknownConversationError("there is no such conversation")
             loaded = LoadedConversation(self.services, taken_over(record, self.services.node))
@@ -190,6 +193,17 @@ class ConversationPipeline:
             self.loaded = loaded
             self.executor.rights.set(loaded.context.mode)
         return self.loaded
+
+    def _claim(self) -> ConversationRecord | None:
+        """Return the stored record, which this server owns; None if it is gone. Others of its family are woken.
+
+        Raises StoreError.
+        """
+
+        def wake_others(taken: tuple[str, ...]) -> None:
+            self.services.cluster.on_taken(tuple(each for each in taken if each != self.conversation_id))
+
+        return self.services.store.claim(self.conversation_id, wake_others)
 
     def advance(self, event: Event) -> UnitOfWork:
         """Run an event through the whole pipeline, and return the unit of work.
@@ -245,9 +259,9 @@ class ConversationPipeline:
     def matches_store(self) -> bool:
         """Return whether memory and store have the same step; if the conversation was deleted, notify its watchers.
 
-        Raises StoreError.
+        Raises StoreError, NotOwnerError among others.
         """
-        stored, loaded = self.services.store.load(self.conversation_id), self.loaded
+        stored, loaded = self._claim(), self.loaded
         if stored is None:
             self.services.bus.deleted(self.conversation_id, loaded.record if loaded else None)
         return loaded is not None and stored is not None and stored.step == loaded.record.step
@@ -288,12 +302,16 @@ class ConversationPipeline:
 
         Raises StoreError.
         """
+        self.drop()
+        record = self._claim()
+        if record is not None and record.epoch <= epoch:
+            self.load()
+
+    def drop(self) -> None:
+        """Drop the in-memory copy, and stop what it runs."""
         self.executor.stop_everything()
         self.services.quotas.end_run(self.conversation_id)
         self.loaded = None
-        record = self.services.store.load(self.conversation_id)
-        if record is not None and record.epoch <= epoch:
-            self.load()
 
 
 def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:

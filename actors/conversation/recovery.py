@@ -17,7 +17,7 @@ from actors.conversation.retry_queue import (
 from actors.core.events import InternalFault, LlmAborted, LlmError, LlmResponse
 from actors.core.tool_run import KillReceipt
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
-from actors.ports import StoreUnavailableError
+from actors.ports import NotOwnerError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,10 @@ class Recovery:
         """The outcomes and repairs that are not committed yet."""
 
     def record_fault(self) -> None:
-        """End the run as an error; if that fails, too, reload the conversation from the store."""
+        """End the run as an error; if that fails, too, reload the conversation from the store.
+
+        Raises NotOwnerError, as `reload` does.
+        """
         self._pipeline.executor.stop_everything()
         if self._pipeline.loaded is None:
             return
@@ -45,6 +48,8 @@ class Recovery:
             self._pipeline.advance(fault)
         except StoreUnavailableError:
             self.retry_queue.requeue(EffectOutcome(fault), first=True)
+        except NotOwnerError:
+            raise
         except BaseException:
             log.exception("the fault could not be recorded", extra={"conversation": self._pipeline.conversation_id})
             self.reload()

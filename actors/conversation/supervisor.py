@@ -12,6 +12,7 @@ from actors.conversation.conversation_actor import ConversationActor, SharedRunn
 from actors.conversation.lifecycle import Shutdown
 from actors.conversation.pipeline import LoadedConversation, taken_over
 from actors.conversation.recovered_work import own_tools, tell_of_recovered
+from actors.conversation.waking import Waking
 from actors.core.errors import Reason, Rejected
 from actors.core.events import Restart
 from actors.messages.commands import (
@@ -21,6 +22,7 @@ from actors.messages.commands import (
     SetModeCommand,
     SpawnSubAgentsCommand,
 )
+from actors.messages.outcomes import Wake
 from actors.messages.refusals import DeadlineExceededError, InvalidFieldError, UnknownConversationError
 from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailableError
 from actors.runners import model_choice
@@ -62,6 +64,7 @@ class Supervisor:
         self._refusing = False
         self._stopped = False
         self._drain_skipped = False
+        self._waking = Waking(services, self._wake_one)
 
     def start(self) -> tuple[str, ...]:
         """Recover every conversation whose run was interrupted by a restart, and return their ids.
@@ -96,6 +99,13 @@ class Supervisor:
         if actor is not None and work is not None:
             actor.cancel_now(work)
         return answer
+
+    def wake(self, ids: tuple[str, ...]) -> None:
+        """Recover conversations that this server has just taken over from another one; returns at once.
+
+        The actor of each ends the run that was left there, and rests again.
+        """
+        self._waking.wake(ids)
 
     def live_count(self) -> int:
         """Return the number of conversations with a running actor."""
@@ -165,6 +175,9 @@ class Supervisor:
                 self._changed.notify_all()
 
     # --- actors -----------------------------------------------------------------------------------------------
+
+    def _wake_one(self, conversation_id: str) -> Future[None]:
+        return self._put(conversation_id, AskEnvelope(Wake(), urgent=True))
 
     def _put(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
         urgent = isinstance(asked.request, CancelConversationCommand)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from actors.core.errors import Rejected
 from actors.messages.commands import ConversationCommand, DeleteConversationCommand
 from actors.messages.refusals import EtagMismatchError, UnknownConversationError
-from actors.ports import Clock, StoreError, StoreMaintenance, StoreUnavailableError
+from actors.ports import Clock, NotOwnerError, StoreError, StoreMaintenance, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,6 +132,8 @@ class Housekeeper:
                 yield from self._prune_one(id_, before)
             except StoreUnavailableError:
                 raise
+            except NotOwnerError:
+                continue  # its owner prunes it
             except StoreError as error:
                 log.error("its events are not pruned: %s", error, extra={"conversation": id_})
 
@@ -153,8 +155,8 @@ class Housekeeper:
         for id_ in _all(lambda after: self._store.archived(before=before, after=after, limit=PAGE)):
             try:
                 self._conversations.ask(id_, DeleteConversationCommand(archived_before=before)).result(DELETE_SECONDS)
-            except (UnknownConversationError, EtagMismatchError):
-                continue  # it was deleted, or is no longer archived
+            except (UnknownConversationError, EtagMismatchError, NotOwnerError):
+                continue  # it was deleted, or is no longer archived, or its owner deletes it
             except (Rejected, TimeoutError) as refusal:
                 log.info("archived long ago, and not deleted yet: %s", refusal, extra={"conversation": id_})
             else:

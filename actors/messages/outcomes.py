@@ -57,6 +57,10 @@ class CreateSubAgent(Struct, frozen=True):
     task: AgentTask
 
 
+class Wake(Struct, frozen=True):
+    """To a conversation that this server has taken over: load it, which ends a run that was left there, and rest."""
+
+
 @dataclass(frozen=True)
 class SubAgentStopped:
     """To the parent: the actor of this sub-agent has stopped, after all of its tools have ended."""

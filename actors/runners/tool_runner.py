@@ -44,6 +44,7 @@ from actors.ports import (
     no_sub_agents,
     parse_arguments,
 )
+from actors.ports.cluster import OUT_OF_TOUCH
 from actors.ports.resources import exhausted_resource
 from actors.runners.elicitation.open_questions import OpenQuestions
 from actors.runners.side_queries import SideQueries, ask_for_tool
@@ -273,6 +274,8 @@ class ToolRunner(Actor):
             return ToolError(effect.tool_use_id, str(invalid))
         if tool is None:
             return ToolError(effect.tool_use_id, f"{effect.name} cannot be called here.")
+        if not services.cluster.lease.young():
+            raise ToolTransientError(OUT_OF_TOUCH, begun=False)
         output = tool.run(arguments, self._context(execution))
         took = round((self._services.clock.monotonic() - started) * 1000)
         if output.agents:

@@ -22,6 +22,7 @@ from actors.ports import (
     ToolSpec,
     Workspace,
 )
+from actors.ports.cluster import ONE_NODE, Cluster
 from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
@@ -95,6 +96,8 @@ class Services:
     """What principals use of their quotas."""
     titles: bool = False
     """Whether conversations without a title get one from their first message."""
+    cluster: Cluster = ONE_NODE
+    """The servers that share the store; by default this one has it to itself."""
     node: str = "local"
 
     def context_of(self, record: ConversationRecord) -> ConvContext:

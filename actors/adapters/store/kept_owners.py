@@ -49,25 +49,19 @@ class KeptOwners:
 
     def take(self, me: Owner | None, family: str) -> None:
         """Make this server the owner of a family. Raises NotOwnerError."""
-        if me is None:
-            return
-        self._check_alive(me)
-        owner = self._of.setdefault(family, me)
-        if owner != me:
-            raise NotOwnerError(f"{family} is owned by {owner.incarnation}", owner=owner)
+        if me is not None:
+            self.check(me, family, or_nobody=True)
+            self._of[family] = me
 
     def check(self, me: Owner | None, family: str, *, or_nobody: bool = False) -> None:
-        """Raise NotOwnerError unless this server owns a family, or nobody does and that is enough."""
+        """Raise NotOwnerError unless this server lives and owns a family, or nobody does and that is enough."""
         if me is None:
             return
-        self._check_alive(me)
         owner = self._of.get(family)
+        if me.incarnation in self._dead:
+            raise NotOwnerError(f"{me.incarnation} is declared dead", owner=owner)
         if owner != me and not (or_nobody and owner is None):
             raise NotOwnerError(f"{family} is owned by {owner.incarnation if owner else 'nobody'}", owner=owner)
-
-    def _check_alive(self, me: Owner) -> None:
-        if me.incarnation in self._dead:
-            raise NotOwnerError(f"{me.incarnation} is declared dead")
 
 
 def family_of(kept: Mapping[str, KeptConversation], part: Commit) -> str:

@@ -39,7 +39,7 @@ from actors.ports import (
 from actors.ports.store.conditions import Listed, place_of, selects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from actors.core.content import Message
     from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace
@@ -243,17 +243,25 @@ class MemoryStore:
         kept = self._read()
         return tuple(id_ for id_ in kept if kept[id_].record.parent_conversation_id == conversation_id)
 
-    def claim(self, conversation_id: str) -> ConversationRecord | None:
+    def claim(
+        self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
+    ) -> ConversationRecord | None:
         """Return the record, whose family this server owns from now on; see ports.Store."""
         if self._me is None:
             return self.load(conversation_id)
         with self._data.lock:
             self._check_open()
-            kept = self._data.kept.get(conversation_id)
-            if kept is None:
+            kept, owners = self._data.kept, self._data.owners
+            if conversation_id not in kept:
                 return None
-            self._data.owners.take(self._me, top_of(self._data.kept, conversation_id))
-            return kept.record
+            family = top_of(kept, conversation_id)
+            changed = not owners.owns(self._me, family)
+            owners.take(self._me, family)
+            record = kept[conversation_id].record
+            members = tuple(each.record for id_, each in kept.items() if changed and top_of(kept, id_) == family)
+        if left := _unsettled(members):
+            taken(left)
+        return record
 
     def unsettled(self) -> tuple[str, ...]:
         """Return this server's conversations to recover on start; see ports.Store."""
@@ -261,11 +269,7 @@ class MemoryStore:
             self._check_open()
             kept, owners = self._data.kept, self._data.owners
             mine = [each.record for id_, each in kept.items() if owners.owns(self._me, top_of(kept, id_))]
-        return tuple(
-            record.id
-            for record in mine
-            if not isinstance(record.state, TERMINAL) and not (isinstance(record.state, Idle) and record.user_initiated)
-        )
+        return _unsettled(mine)
 
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
         """Return conversations whose log may be pruned; see ports.Store."""
@@ -441,6 +445,15 @@ class MemoryStore:
 
 
 Ended = TypeVar("Ended", StoppedRun, SettledInput)
+
+
+def _unsettled(records: Iterable[ConversationRecord]) -> tuple[str, ...]:
+    """Return those that a restart must recover."""
+    return tuple(
+        record.id
+        for record in records
+        if not isinstance(record.state, TERMINAL) and not (isinstance(record.state, Idle) and record.user_initiated)
+    )
 
 
 def _add_audit(data: _Data, entries: Sequence[AuditEntry]) -> None:

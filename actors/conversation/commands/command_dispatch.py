@@ -62,7 +62,7 @@ from actors.messages.commands import (
     WithdrawMessageResult,
     etag_of,
 )
-from actors.messages.outcomes import CreateSubAgent
+from actors.messages.outcomes import CreateSubAgent, Wake
 from actors.messages.refusals import EtagMismatchError, InvalidFieldError
 from actors.ports import ConversationRecord, StoreUnavailableError, live_run, output_schema
 from actors.ports.json_schema import InvalidSchemaError
@@ -89,9 +89,12 @@ class CommandDispatch:
         self._titles = titles
         self._services = pipeline.services
 
-    def carry_out(self, request: CreatingCommand | CreateSubAgent | ConversationCommand) -> object:
-        """Handle a command and return its answer; None for a Delete, which `delete` finishes later."""
+    def carry_out(self, request: CreatingCommand | CreateSubAgent | Wake | ConversationCommand) -> object:
+        """Handle a command and return its answer; None for a Delete, which `delete` finishes later, and for a Wake."""
         match request:
+            case Wake():
+                self._pipeline.load()
+                return None
             case CreateConversationCommand() | ForkConversationCommand():
                 return new_conversations.create(self._pipeline, request)
             case CreateSubAgent():
@@ -368,6 +371,10 @@ class CommandDispatch:
             self._pipeline.advance(
                 UserCancel(self._pipeline.now(), discard_queued=True, kill_jobs=True, reason="deleted")
             )
+        self.stop_everything()
+
+    def stop_everything(self) -> None:
+        """Stop what runs for the conversation: its tools, jobs, MCP servers, and requests to models."""
         self._titles.stop(self._pipeline.conversation_id)
         self._services.mcp.stop(self._pipeline.conversation_id)
         self._pipeline.executor.stop_everything()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.ports.cluster.lease import FOREVER, Forever, Lease
+from actors.ports.cluster.lease import FOREVER, OUT_OF_TOUCH, Forever, Lease
 from actors.ports.cluster.membership import ONE_NODE, Cluster, Node, OneNode
 
-__all__ = ["FOREVER", "ONE_NODE", "Cluster", "Forever", "Lease", "Node", "OneNode"]
+__all__ = ["FOREVER", "ONE_NODE", "OUT_OF_TOUCH", "Cluster", "Forever", "Lease", "Node", "OneNode"]

@@ -1,8 +1,14 @@
-"""The lease of a node: for how long it may start tools and change modes without hearing from the store again."""
+"""The lease of a node: for how long it may start tools and take commands without hearing from the store again."""
 
 from __future__ import annotations
 
 from typing import Protocol
+
+OUT_OF_TOUCH = (
+    "this server has not heard from its database for too long, so that it starts no tools and takes no commands until "
+    "it does: try again"
+)
+"""Why something is refused while the lease is not young."""
 
 
 class Lease(Protocol):
@@ -14,7 +20,7 @@ class Lease(Protocol):
         ...
 
     def young(self) -> bool:
-        """Return whether tools may be started and modes be changed now."""
+        """Return whether tools may be started and commands be carried out now."""
         ...
 
 

@@ -9,6 +9,8 @@ from msgspec import Struct
 from actors.ports.store.store_errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.ports.records import ConversationRecord
 
 
@@ -37,12 +39,17 @@ class ConversationOwnership(Protocol):
     A store that one process has to itself, such as SQLite, has no owners: it claims and finds everything.
     """
 
-    def claim(self, conversation_id: str) -> ConversationRecord | None:
+    def claim(
+        self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
+    ) -> ConversationRecord | None:
         """Return the conversation's row, which this server owns from now on; None if there is no such conversation.
 
         Its whole family comes with it: the conversation at the top and all sub-agents beneath. A conversation can be
-        claimed that nobody owns, or a server that is declared dead. Raises NotOwnerError if another server has it, or
-        if this one is itself declared dead or gives its conversations up; StoreDamagedError.
+        claimed that nobody owns, or a server that is declared dead. If that has changed the owner, `taken` is called
+        with those of the family that are unsettled, if there are any: they must be woken.
+
+        Raises NotOwnerError if another server has it, or if this one is itself declared dead or gives its conversations
+        up; StoreDamagedError.
         """
         ...
 

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
-from actors.core.states import AwaitingLlm, Ledger, LlmReason
+from actors.core.states import AwaitingLlm, Completed, Ledger, LlmReason
 from actors.ports import Attachment, CommandRecord, FencedError, ForkedHistory, NotOwnerError, Owner, Store
 from tests.integration.store.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from actors.ports import Commit
+    from actors.ports import Commit, ConversationRecord
 
 FIRST, SECOND = Owner(1, "first", "127.0.0.1:1"), Owner(2, "second", "127.0.0.1:2")
 BUSY = AwaitingLlm(Ledger(run=1, live=True), LlmReason.STEER)
@@ -44,6 +44,10 @@ def busy(draft: CommitBuilder) -> Commit:
     """Return a commit that creates a conversation with a run."""
     commit = draft.create()
     return replace(commit, record=replace(commit.record, state=BUSY))
+
+
+def _completed(draft: CommitBuilder) -> ConversationRecord:
+    return replace(draft.record, state=Completed(Ledger(), "done"))
 
 
 def owner_told(attempt: Callable[[], object]) -> Owner | None:
@@ -148,6 +152,26 @@ def test_a_server_recovers_only_its_own(servers: Servers) -> None:
     assert servers.second.unsettled() == ("c2",)
     servers.second.claim("c1")
     assert sorted(servers.second.unsettled()) == ["c1", "c2"]
+
+
+def test_a_claim_tells_of_all_that_is_unsettled_in_the_family_if_its_owner_has_changed(servers: Servers) -> None:
+    parent = CommitBuilder("c1")
+    servers.first.commit(busy(parent), CommitBuilder("c2").create())
+    for number in (1, 2):
+        agent = CommitBuilder(f"c1-a{number}", parent_conversation_id="c1", user_initiated=False)
+        servers.first.commit(busy(agent) if number == 1 else replace(agent.create(), record=_completed(agent)))
+    taken: list[tuple[str, ...]] = []
+    assert servers.first.claim("c1", taken.append) is not None
+    assert taken == [], "it was its own already"
+    with pytest.raises(NotOwnerError):
+        servers.second.claim("c1-a1", taken.append)
+    assert taken == []
+    servers.kill(FIRST.incarnation)
+    assert servers.second.claim("c1-a2", taken.append) is not None
+    assert [sorted(each) for each in taken] == [["c1", "c1-a1"]]
+    assert servers.second.claim("c1", taken.append) is not None
+    assert servers.second.claim("c2", taken.append) is not None
+    assert len(taken) == 1, "once, and never without any"
 
 
 def test_a_fork_of_a_conversation_of_another_server_is_ones_own(servers: Servers) -> None:

@@ -55,7 +55,9 @@ class SqliteReads(StoreReads):
             yield connection
             connection.execute("COMMIT")
 
-    def claim(self, conversation_id: str) -> ConversationRecord | None:
+    def claim(
+        self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
+    ) -> ConversationRecord | None:
         """Return the record; None if there is none: this process owns everything; see ports.Store."""
         return self.load(conversation_id)
 

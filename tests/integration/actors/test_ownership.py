@@ -1,0 +1,467 @@
+"""Two servers on one store: what one of them does once the other owns a conversation, and how it is taken over."""
+
+from __future__ import annotations
+
+from concurrent.futures import wait
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors.adapters.store.memory import MemoryStore
+from actors.conversation.pipeline import LoadedConversation, taken_over
+from actors.core.content import ToolUse
+from actors.core.context import Limits, Mode
+from actors.core.errors import ErrorKind, Reason, Rejected
+from actors.core.events import UserMessage
+from actors.core.notifications import RunStop
+from actors.core.states import Completed, Failed, Idle, LlmRequesting, ToolExecuting
+from actors.maintenance.retention import Housekeeper, Retention
+from actors.messages.commands import (
+    ArchiveConversationCommand,
+    CancelConversationCommand,
+    DeleteConversationCommand,
+    SendMessageCommand,
+    SetModeCommand,
+    UpdateConversationCommand,
+)
+from actors.ports import FencedError, NotOwnerError, Owner, ToolOutput
+from actors.ports.cluster import OneNode
+from tests.e2e.patience import eventually
+from tests.integration.actors.conftest import Hold, ShakyStore, Talk, World
+from tests.integration.actors.family import FamilyBox, FamilyModel, child, tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIRST, SECOND = Owner(1, "first"), Owner(2, "second")
+BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
+PATIENCE = 60.0
+
+
+class TestLease:
+    """A lease that a test makes old."""
+
+    __test__ = False
+    fd: int | None = None
+
+    def __init__(self) -> None:
+        self.is_young = True
+
+    def young(self) -> bool:
+        return self.is_young
+
+
+class TestNode(OneNode):
+    """What a server knows of the others: nothing, but it has a lease, and wakes what it takes over."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lease = TestLease()
+
+    @property
+    def lease(self) -> TestLease:
+        return self._lease
+
+
+class Pair:
+    """Two servers on one in-memory store."""
+
+    def __init__(self, make_world: Callable[..., World], shaky: bool = False, family: bool = False) -> None:
+        self.shared = MemoryStore()
+        parts: dict[str, Any] = {"limits": Limits(retry_base_ms=1)}
+        self.worlds: list[Any] = []
+        for owner in (FIRST, SECOND):
+            store: Any = self.shared.node(owner)
+            store = ShakyStore(store) if shaky and owner is FIRST else store
+            if family:
+                parts |= {"model": FamilyModel(), "box": FamilyBox()}
+            world = make_world(store, cluster=TestNode(), node=f"{owner.name}-{owner.incarnation}", **parts)
+            world.services.cluster.on_taken = world.supervisor.wake
+            self.worlds.append(world)
+        self.first, self.second = self.worlds
+
+    def take_over(self, *ids: str) -> None:
+        """The second server declares the first one dead, and takes these over with their families."""
+        self.shared.kill(FIRST.incarnation)
+        for id_ in ids:
+            self.second.store.claim(id_, self.second.services.cluster.on_taken)
+
+    def seen_by_second(self, talk: Talk) -> Talk:
+        return Talk(self.second, talk.id)
+
+
+@pytest.fixture
+def pair(make_world: Callable[..., World]) -> Pair:
+    return Pair(make_world)
+
+
+def all_gone(world: World) -> None:
+    """Wait until no conversation is alive."""
+    with world.supervisor._changed:
+        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
+
+
+def all_gone_of(world: World, *ids: str) -> None:
+    """Wait until none of these is alive."""
+    with world.supervisor._changed:
+        assert world.supervisor._changed.wait_for(lambda: not set(ids) & world.supervisor._live.keys(), PATIENCE)
+
+
+def refused_as_not_owned(answer: Any) -> Owner | None:
+    """Wait for an answer, which must be that another server owns the conversation; return which."""
+    error = answer.exception(PATIENCE)
+    assert isinstance(error, NotOwnerError), repr(error)
+    return error.owner
+
+
+def begin_tool(talk: Talk) -> Any:
+    """Begin a run whose tool does not end; return the tool's run."""
+    talk.send("go")
+    talk.exchange().call(BASH)
+    run = talk.tool()
+    talk.until(lambda: isinstance(talk.state, ToolExecuting))
+    return run
+
+
+def published(world: World, watch: Any) -> list[int]:
+    """The revisions that a watcher has been given so far."""
+    return [each.event.revision for each in watch.read(0, live_text=False).events]
+
+
+def test_what_was_taken_over_comes_to_rest_and_its_last_owner_stops_its_work(pair: Pair) -> None:
+    talk = pair.first.create()
+    tool = begin_tool(talk)
+    pair.take_over(talk.id)
+    taken = pair.seen_by_second(talk)
+    taken.rest(Idle)
+    assert taken.found(RunStop)[-1].detail == "restart"
+    all_gone(pair.second)
+    assert not tool.context.cancel.cancelled, "nothing has told the first server yet"
+    head = taken.record
+    assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, UpdateConversationCommand(title="late"))) == SECOND
+    assert tool.context.cancel.wait(PATIENCE)
+    tool.reap.set()
+    all_gone(pair.first)
+    assert taken.record == head, "nothing of the last owner was written"
+    taken.send("again")
+    taken.exchange().say("here")
+    taken.rest(Idle)
+    assert taken.texts()[-2:] == ["again", "here"]
+
+
+def test_a_late_commit_is_refused_and_whoever_waits_gets_the_owner(pair: Pair, hold: Hold) -> None:
+    talk = pair.first.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    talk.until(lambda: isinstance(talk.state, LlmRequesting))
+    pair.first.faults.arm("commit.before", hold)
+    exchange.say("too late")
+    hold.wait()
+    ask = pair.first.supervisor.ask
+    waiting = [
+        ask(talk.id, request)
+        for request in (
+            SendMessageCommand("more", delivery="follow_up"),
+            SetModeCommand(Mode.UNRESTRICTED),
+            ArchiveConversationCommand(True),
+            CancelConversationCommand(),
+            DeleteConversationCommand(force=True),
+        )
+    ]
+    pair.take_over(talk.id)
+    taken = pair.seen_by_second(talk)
+    taken.rest(Idle)
+    head = taken.record
+    hold.release()
+    assert {refused_as_not_owned(answer) for answer in waiting} == {SECOND}
+    all_gone(pair.first)
+    assert taken.record == head
+    assert "too late" not in taken.texts()
+    assert refused_as_not_owned(ask(talk.id, SendMessageCommand("once more"))) == SECOND
+    all_gone(pair.first)
+
+
+def test_what_was_committed_is_published_late_in_order_and_no_tool_starts_after_the_lease(
+    pair: Pair, hold: Hold
+) -> None:
+    talk = pair.first.create()
+    watch = pair.first.hub.attach(talk.id, lambda: None)
+    talk.send("go")
+    exchange = talk.exchange()
+    talk.until(lambda: isinstance(talk.state, LlmRequesting))
+    pair.first.faults.arm("commit.after", hold)
+    exchange.call(BASH)
+    hold.wait()
+    committed = talk.record.last_seq
+    pair.first.services.cluster.lease.is_young = False
+    pair.take_over(talk.id)
+    pair.seen_by_second(talk).rest(Idle)
+    assert talk.record.last_seq > committed
+    hold.release()
+    all_gone(pair.first)
+    revisions = published(pair.first, watch)
+    assert revisions == list(range(1, revisions[-1] + 1))
+    assert revisions[-1] == committed, "what it had committed, and nothing else"
+    assert pair.first.box.tools["bash"].started == 0
+    watch.close()
+
+
+@pytest.mark.parametrize("point", ["effect.before.ExecuteTool", "tool.before"])
+def test_a_tool_is_not_started_late(pair: Pair, hold: Hold, point: str) -> None:
+    talk = pair.first.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    pair.first.faults.arm(point, hold)
+    exchange.call(BASH)
+    hold.wait()
+    pair.first.services.cluster.lease.is_young = False
+    pair.take_over(talk.id)
+    pair.seen_by_second(talk).rest(Idle)
+    hold.release()
+    all_gone(pair.first)
+    assert pair.first.box.tools["bash"].started == 0
+
+
+def test_while_the_lease_is_old_no_command_is_taken_but_a_cancel_and_a_tool_waits_until_it_is_young(
+    pair: Pair, hold: Hold
+) -> None:
+    lease = pair.first.services.cluster.lease
+    talk = pair.first.create(mode=Mode.UNRESTRICTED)
+    talk.send("go")
+    pair.first.faults.arm("effect.before.ScheduleRetry", hold)
+    lease.is_young = False
+    for request in (
+        SetModeCommand(Mode.UNRESTRICTED),
+        SendMessageCommand("more"),
+        UpdateConversationCommand(title="x"),
+    ):
+        with pytest.raises(Rejected, match="try again", check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
+            talk.ask(request)
+    talk.exchange().call(BASH)
+    hold.wait()
+    lease.is_young = True
+    hold.release()
+    talk.tool().finish.put(ToolOutput("done"))
+    exchange = talk.exchange()
+    assert talk.texts()[-1] == "done"
+    lease.is_young = False
+    talk.cancel()
+    assert exchange.cancel.cancelled
+    talk.rest(Idle)
+    lease.is_young = True
+    talk.ask(SetModeCommand(Mode.UNRESTRICTED))
+
+
+def test_a_family_is_taken_over_as_a_whole_whichever_of_it_is_called_for(make_world: Callable[..., World]) -> None:
+    pair = Pair(make_world, family=True)
+    talk = pair.first.create()
+    talk.send(tasks("hang", "submit 42", "hang"))
+    for number in (1, 3):
+        pair.first.model.until_asked(f"{talk.id}-a{number}")
+    child(talk, 2).rest(Completed)
+    pair.shared.kill(FIRST.incarnation)
+    called = Talk(pair.second, f"{talk.id}-a3")
+    with pytest.raises(Rejected):
+        called.ask(SendMessageCommand("are you there?"))  # which claims it, and with it the others
+    taken = pair.seen_by_second(talk)
+    taken.rest(Idle)
+    for number in (1, 3):
+        assert child(taken, number).rest(Failed).kind is ErrorKind.INTERRUPTED
+    all_gone_of(pair.second, f"{talk.id}-a1", f"{talk.id}-a3")
+    heads = [pair.shared.load(id_) for id_ in (talk.id, f"{talk.id}-a1", f"{talk.id}-a2", f"{talk.id}-a3")]
+    assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, UpdateConversationCommand(title="late"))) == SECOND
+    all_gone(pair.first)
+    assert [pair.shared.load(head.id) for head in heads if head] == heads
+    assert pair.first.model.at_rest()
+    assert set(pair.first.box.forgotten) >= {talk.id, f"{talk.id}-a1", f"{talk.id}-a3"}
+
+
+def test_a_sub_agent_that_finds_out_first_takes_its_parent_with_it(make_world: Callable[..., World]) -> None:
+    pair = Pair(make_world, family=True)
+    talk = pair.first.create()
+    talk.send(tasks("wait gate", "hang"))
+    for number in (1, 2):
+        pair.first.model.until_asked(f"{talk.id}-a{number}")
+    pair.take_over(talk.id)
+    pair.seen_by_second(talk).rest(Idle)
+    pair.first.model.gates["gate"].set()  # its answer cannot be committed
+    refused_as_not_owned(pair.first.supervisor.ask(talk.id, CancelConversationCommand()))
+    all_gone(pair.first)
+    assert pair.first.model.at_rest()
+
+
+def test_a_command_that_was_committed_and_not_answered_is_not_doubled_by_the_next_owner(pair: Pair, hold: Hold) -> None:
+    talk = pair.first.create()
+    command = SendMessageCommand("once", request_id="r1", body_hash="h")
+    pair.first.faults.arm("commit.after", hold)
+    answer = pair.first.supervisor.ask(talk.id, command)
+    hold.wait()
+    pair.take_over(talk.id)
+    taken = pair.seen_by_second(talk)
+    taken.rest(Idle)
+    assert taken.ask(command).duplicate
+    hold.release()
+    wait([answer], PATIENCE)
+    refused_as_not_owned(pair.first.supervisor.ask(talk.id, UpdateConversationCommand(title="x")))
+    all_gone(pair.first)
+    assert taken.texts().count("once") == 1
+
+
+def test_a_waking_of_many_ends_all_and_leaves_nothing(pair: Pair) -> None:
+    talks = [pair.first.create() for _ in range(40)]
+    for talk in talks:
+        talk.send("go")
+        talk.exchange()
+    pair.shared.kill(FIRST.incarnation)
+    pair.second.supervisor.wake((*(talk.id for talk in talks), "gone"))
+    for talk in talks:
+        pair.seen_by_second(talk).rest(Idle)
+    all_gone(pair.second)
+    assert pair.second.model.asked == 0
+    for talk in talks:
+        refused_as_not_owned(pair.first.supervisor.ask(talk.id, CancelConversationCommand()))
+    all_gone(pair.first)
+
+
+def test_a_waking_is_tried_again_until_the_store_takes_it(make_world: Callable[..., World]) -> None:
+    shared = MemoryStore()
+    first = make_world(shared.node(FIRST))
+    store = ShakyStore(shared.node(SECOND))
+    second = make_world(store, cluster=TestNode())
+    talk = first.create()
+    talk.send("go")
+    talk.exchange()
+    shared.kill(FIRST.incarnation)
+    store.down = True
+    second.supervisor.wake((talk.id,))
+    assert store.refusals.acquire(timeout=PATIENCE)
+    store.down = False
+    Talk(second, talk.id).rest(Idle)
+    all_gone(second)
+
+
+def test_an_outcome_that_waited_for_the_store_is_dropped_once_the_conversation_is_lost(
+    make_world: Callable[..., World],
+) -> None:
+    pair = Pair(make_world, shaky=True)
+    talk = pair.first.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    talk.until(lambda: isinstance(talk.state, LlmRequesting))
+    pair.first.store.down = True
+    exchange.say("too late")
+    assert pair.first.store.refusals.acquire(timeout=PATIENCE)
+    pair.take_over(talk.id)
+    pair.seen_by_second(talk).rest(Idle)
+    pair.first.store.down = False
+    all_gone(pair.first)
+    assert "too late" not in talk.texts()
+
+
+def test_a_commit_of_unknown_result_is_not_repeated_by_an_owner_that_has_lost(make_world: Callable[..., World]) -> None:
+    pair = Pair(make_world, shaky=True)
+    talk = pair.first.create()
+    pair.first.store.lies = 1
+    with pytest.raises(Rejected, check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
+        talk.send("written?", request_id="r1", body_hash="h")
+    pair.take_over(talk.id)
+    taken = pair.seen_by_second(talk)
+    answer = taken.send("written?", request_id="r1", body_hash="h")
+    assert answer.duplicate
+    all_gone(pair.first)
+    taken.check()
+    assert taken.texts().count("written?") == 1
+
+
+def test_a_deletion_that_waits_for_a_tool_is_refused_and_nothing_is_deleted(pair: Pair) -> None:
+    talk = pair.first.create()
+    tool = begin_tool(talk)
+    deletion = pair.first.supervisor.ask(talk.id, DeleteConversationCommand(force=True))
+    assert tool.context.cancel.wait(PATIENCE)
+    pair.take_over(talk.id)
+    tool.reap.set()
+    assert refused_as_not_owned(deletion) == SECOND
+    all_gone(pair.first)
+    assert pair.shared.load(talk.id) is not None
+    taken = pair.seen_by_second(talk)
+    taken.ask(DeleteConversationCommand())
+    assert pair.shared.load(talk.id) is None
+
+
+def test_the_loser_of_a_bug_drops_the_conversation_too(pair: Pair, hold: Hold) -> None:
+    talk = pair.first.create()
+    talk.send("go")
+    exchange = talk.exchange()
+    talk.until(lambda: isinstance(talk.state, LlmRequesting))
+
+    def bug() -> None:
+        hold()
+        raise ZeroDivisionError("a bug before the commit")
+
+    pair.first.faults.arm("commit.before", bug)
+    exchange.say("hi")
+    hold.wait()
+    pair.take_over(talk.id)
+    pair.seen_by_second(talk).rest(Idle)
+    hold.release()
+    all_gone(pair.first)
+
+
+def test_a_dead_server_creates_nothing_and_forks_nothing(pair: Pair) -> None:
+    pair.shared.kill(FIRST.incarnation)
+    with pytest.raises(NotOwnerError):
+        pair.first.create()
+    all_gone(pair.first)
+
+
+def test_a_server_that_stops_leaves_alone_what_it_has_lost(pair: Pair) -> None:
+    talk = pair.first.create()
+    talk.send("go")
+    talk.exchange()
+    pair.take_over(talk.id)
+    taken = pair.seen_by_second(talk)
+    taken.rest(Idle)
+    head = taken.record
+    pair.first.supervisor.stop(0)
+    assert taken.record == head
+
+
+def test_housekeeping_leaves_to_others_what_is_theirs(pair: Pair) -> None:
+    talk = pair.first.create()
+    for number in range(3):
+        talk.ask(UpdateConversationCommand(title=f"title {number}"))
+    talk.ask(ArchiveConversationCommand(True))
+    retention = Retention(events_days=1e-9, events_min=1, archived_days=1e-9)
+
+    def keep(world: World) -> None:
+        Housekeeper(world.store, world.supervisor, world.clock, retention).sweep()
+
+    kept = len(talk.events())
+    eventually(lambda: pair.first.clock.now_ms() > talk.record.updated_at + 2, "some time has passed")
+    keep(pair.second)
+    assert len(talk.events()) == kept
+    keep(pair.first)
+    assert pair.shared.load(talk.id) is None
+
+
+def test_a_step_like_ones_own_of_another_owner_is_not_taken_for_ones_own(world: World) -> None:
+    talk = world.create()
+    record = talk.record
+    message = UserMessage(at=5, message_id="m1", text="the same at the same time")
+    first, second = (
+        LoadedConversation(services, taken_over(record, services.node))
+        for services in (replace(world.services, node="first"), replace(world.services, node="second"))
+    )
+    for loaded in (first, second):
+        unit = loaded.begin()
+        unit.run(message)
+        if loaded is first:
+            loaded.commit(unit)
+            loaded.record = record  # as if the store had said that it failed
+            loaded.commit(unit)
+        else:
+            with pytest.raises(FencedError):
+                loaded.commit(unit)
