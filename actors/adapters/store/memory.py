@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from actors.ports.store.conditions import Place, Selection
 
 
-class _Data:
+class StoredData:
     """What is stored; nodes that share it have a MemoryStore each."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class MemoryStore:
 
     def __init__(self, faults: FaultPoints | None = None) -> None:
         self._faults = faults or NoFaultPoints()
-        self._data = _Data()
+        self._data = StoredData()
         self._me: Owner | None = None
         self._closed = False
 
@@ -413,7 +413,7 @@ class MemoryStore:
             self._closed = True
 
     @contextmanager
-    def _writing(self) -> Generator[_Data]:
+    def _writing(self) -> Generator[StoredData]:
         """Hold the lock and hit the fault points of the SQLite store."""
         with self._data.lock:
             self._check_open()
@@ -456,7 +456,7 @@ def _unsettled(records: Iterable[ConversationRecord]) -> tuple[str, ...]:
     )
 
 
-def _add_audit(data: _Data, entries: Sequence[AuditEntry]) -> None:
+def _add_audit(data: StoredData, entries: Sequence[AuditEntry]) -> None:
     first = data.audit[-1].number + 1 if data.audit else 1
     data.audit += tuple(replace(entry, number=number) for number, entry in enumerate(entries, first))
 
