@@ -107,7 +107,7 @@ class ProcessEnd(Struct, frozen=True):
     leaked: bool = False
     """Whether some process of the tree could not be confirmed dead in time."""
     limit: str = ""
-    """The limit that ended it: "wall", "processes" or "memory"; "" if none did."""
+    """What ended it: the limit "wall", "processes" or "memory", or the end of the server's "lease"; "" if neither."""
 
 
 class ProcessStartError(Exception):

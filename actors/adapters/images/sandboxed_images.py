@@ -142,6 +142,8 @@ class SandboxedImages:
             raise InvalidImageError(rest.decode(errors="replace"))
         if verdict == b"ok" and end.exit_code == 0 and not end.cut_bytes:
             return _parse_answer(rest, name)
+        if end.limit == "lease":
+            raise ImagesUnavailableError(FAILED)
         if end.limit or end.exit_code is None:
             raise InvalidImageError("takes too much time or memory to decode")
         raise ImagesUnavailableError(FAILED)

@@ -40,9 +40,13 @@ class ForkServer:
     started as a new interpreter.
     """
 
-    def __init__(self, cpus: Set[int] | None = None) -> None:
-        """Start nothing yet. `cpus`: those of the hosts, if this process itself runs on fewer."""
+    def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
+        """Start nothing yet. `cpus`: those of the hosts, if this process itself runs on fewer.
+
+        `lease`: the descriptor of the file that says until when hosts let their programs live; None: for ever.
+        """
         self._cpus = cpus
+        self._lease = lease
         self._lock = threading.Lock()  # guards the fields below
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -114,7 +118,7 @@ class ForkServer:
 
     def _start_interpreter(self, role: str, files: list[int]) -> subprocess.Popen[bytes]:
         """Start the tool host on the CPUs of the hosts: it gets its first call later. Raises OSError."""
-        process = start_interpreter(role, files)
+        process = start_interpreter(role, files, self._lease)
         if self._cpus is not None:
             with suppress(OSError):  # it has ended already, or the machine has taken them from all processes
                 os.sched_setaffinity(process.pid, self._cpus)
@@ -139,21 +143,22 @@ class ForkServer:
                     pass
 
 
-def start_interpreter(role: str, inherited: list[int]) -> subprocess.Popen[bytes]:
+def start_interpreter(role: str, inherited: list[int], lease: int | None) -> subprocess.Popen[bytes]:
     """Run the compiled tool host (vfork and exec) in a new session. Raises OSError.
 
-    It inherits neither the server's environment nor its files, except those in `inherited`, whose numbers are its
-    arguments.
+    It inherits neither the server's environment nor its files, except the lease and those in `inherited`, whose numbers
+    are its arguments.
     """
+    files = [-1 if lease is None else lease, *inherited]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", START.format(_program()), role, *map(str, inherited)],
+        [sys.executable, "-I", "-S", "-c", START.format(_program()), role, *map(str, files)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
         start_new_session=True,
-        pass_fds=[_program(), *inherited],
+        pass_fds=[_program(), *(file for file in files if file >= 0)],
     )
 
 

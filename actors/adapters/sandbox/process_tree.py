@@ -43,7 +43,7 @@ CONFIRM_SECONDS = 0.5
 FORK_REFUSALS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM})
 """Errors of clone if the kernel, or a filter of system calls, does not allow a process to create a sibling."""
 
-LIMITS = ("", "wall", "processes", "memory")
+LIMITS = ("", "wall", "processes", "memory", "lease")
 """The names of limits by the tool host's numbers."""
 
 STAGES = {
@@ -56,6 +56,7 @@ STAGES = {
     "files": "its files could not be arranged",
     "restrict": "the restriction could not be applied",
     "hide": "the server's own files could not be hidden from it",
+    "lease": "this server may not start tools until the database of its cluster answers it again",
     "exec": "the program cannot be executed",
 }
 """Explanations of the stages at which a start can fail, by the tool host's names."""

@@ -16,11 +16,17 @@ orphans, and `clear` kills and reaps until the kernel reports that no child is l
 when waitpid fails with ECHILD. Which process ends, and what follows:
 
     KILL received, out of time   the host kills init and clears; likewise beyond the limits of processes or memory
+    lease over                   likewise, whether or not the server runs: it may be stopped
     main ended                   its output is drained, then what it left behind is killed likewise
     the server                   the control socket ends or fails: the host clears
     init                         the status pipe ends: the host clears
     the host                     init is signalled: in a namespace it exits, and all others with it; else it clears
     host and init, by the tool   only without a namespace: the server finds what is left by its mark or control group
+
+Lease. A server that shares its store with others lets tools live only until a time, which it moves on for as long as it
+may act. The time is in a file in memory: 8 bytes, nanoseconds of CLOCK_MONOTONIC. The host reads it before it begins,
+and again when it has come, so that nothing is sent to hosts and they seldom wake. Main compares it once more before it
+execs. Init has closed the file before main exists, so no tool ever has it; nobody but the server can write to it.
 
 The host must outlive its server to clean up, so it does not set PR_SET_PDEATHSIG for itself. PR_SET_PDEATHSIG is used
 only between these single-threaded processes, because it fires when the *thread* ends that forked. Main is forked only
@@ -101,7 +107,7 @@ PROGRAM, PYTHON = b"f", b"p"
 KILL, SIGNAL = b"K", b"N"
 HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O", b"E", b"C"
 
-WALL, PROCESSES, MEMORY = 1, 2, 3
+WALL, PROCESSES, MEMORY, LEASE = 1, 2, 3, 4
 """The limits that END can name; 0: none."""
 
 CHUNK = 1 << 16
@@ -618,6 +624,43 @@ def step_ahead() -> int:
     return 0
 
 
+class Lease:
+    """Until when tools may live: a time in a file that the server writes; without a file (-1) for ever."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self.until = sys.maxsize if file < 0 else 0
+        """In nanoseconds of CLOCK_MONOTONIC, as it was last read."""
+
+    def over(self) -> bool:
+        """Return whether the time has come; reads it again when what was last read has passed."""
+        if self.passed() and self.file >= 0:
+            self.read()
+        return self.passed()
+
+    def passed(self) -> bool:
+        """Return whether the time has come that was last read."""
+        return time.monotonic_ns() >= self.until
+
+    def read(self) -> None:
+        """Read the time; twice, until both agree, because it may be written meanwhile. Raises OSError."""
+        before = b""
+        while (found := os.pread(self.file, 8, 0)) != before:
+            before = found
+        self.until = int.from_bytes(found, sys.byteorder)
+
+    def check(self) -> None:
+        """Raise OSError if the time has come that was last read."""
+        if self.passed():
+            raise OSError(errno.ETIME, "the lease is over")
+
+    def leave(self) -> None:
+        """Read the time for the last time, and close the file."""
+        if self.file >= 0:
+            self.read()
+            os.close(self.file)
+
+
 # --- namespaces -------------------------------------------------------------------------------------------------------
 
 
@@ -799,11 +842,12 @@ def limit_pids(processes: int) -> None:
 # --- main: the program ------------------------------------------------------------------------------------------------
 
 
-def become(launch: "dict[str, Any]", namespace: bool, pipes: "Pipes", host: int, channel: int) -> "NoReturn":
+def become(call: "Host", host: int, channel: int) -> "NoReturn":
     """Turn this process into the program; if that fails, write "stage errno" to its pipe and end.
 
-    `channel`: a socket on which the listener of its filter is given to init, or -1.
+    `host`: its pid. `channel`: a socket on which the listener of its filter is given to init, or -1.
     """
+    launch, namespace, pipes = call.launch, call.namespace, call.pipes
     report = pipes.report_end
     stage = "session"
     try:
@@ -817,6 +861,8 @@ def become(launch: "dict[str, Any]", namespace: bool, pipes: "Pipes", host: int,
         report, channel = arrange_files(launch["streams"], pipes, channel)
         stage = "restrict"
         restrict(launch["restrict"], () if namespace else (os.getppid(), host), channel)
+        stage = "lease"
+        call.lease.check()
         stage = "exec"
         if launch["python"]:
             os.close(report)
@@ -1487,7 +1533,8 @@ def run_init(call: "Host") -> "NoReturn":
             if refusal:
                 os.write(pipes.report_end, refusal)
             else:
-                begin(launch, namespace, pipes)
+                call.lease.leave()
+                begin(call)
         clear_for_host(call.control)
     finally:
         os._exit(0)
@@ -1512,15 +1559,16 @@ def be_first_to_go(behind: int) -> None:
         os.nice(behind)
 
 
-def begin(launch: "dict[str, Any]", namespace: bool, pipes: Pipes) -> None:
+def begin(call: "Host") -> None:
     """Start main, and attend to it until the host has ended. Raises OSError if it was not started."""
+    launch, pipes = call.launch, call.pipes
     try:
         broker = make_broker(launch)
         ours, theirs = (None, None) if broker is None else socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError as error:
         os.write(pipes.report_end, f"restrict {error.errno}".encode())
         raise
-    main = fork_main(launch, namespace, pipes, -1 if theirs is None else theirs.fileno())
+    main = fork_main(call, -1 if theirs is None else theirs.fileno())
     close(pipes.output_end, pipes.report_end, *launch["streams"])
     if broker is None or ours is None or theirs is None:
         attend(main, pipes, None)
@@ -1591,17 +1639,17 @@ def clear_for_host(control: int) -> None:
         pass
 
 
-def fork_main(launch: "dict[str, Any]", namespace: bool, pipes: Pipes, channel: int) -> int:
+def fork_main(call: "Host", channel: int) -> int:
     """Fork the process that becomes the program; return its pid. Raises OSError."""
     host = os.getppid()
     try:
         main = os.fork()
     except OSError as error:
-        os.write(pipes.report_end, f"fork {error.errno}".encode())
+        os.write(call.pipes.report_end, f"fork {error.errno}".encode())
         raise
     if main == 0:
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        become(launch, namespace, pipes, host, channel)
+        become(call, host, channel)
     return main
 
 
@@ -1639,9 +1687,10 @@ def signal_group(leader: int, number: int) -> None:
 class Host:
     """One call, from the launch to the exit of its last process."""
 
-    def __init__(self, control: int, launch: "dict[str, Any]") -> None:
+    def __init__(self, control: int, launch: "dict[str, Any]", lease: Lease) -> None:
         self.control = control
         self.launch = launch
+        self.lease = lease
         self.pipes = Pipes()
         self.poll = select.poll()
         self.init = 0
@@ -1673,6 +1722,8 @@ class Host:
 
     def begin(self) -> None:
         """Start init, report it to the server, and let it start main."""
+        if self.lease.over():
+            self.fail(b"lease %d" % errno.ETIME)
         pipes = self.pipes
         restricted = self.launch["restrict"] is not None
         self.groups = Groups(self.launch["groups"])
@@ -1714,10 +1765,13 @@ class Host:
                 self.pump()
 
     def over(self) -> bool:
-        """Return whether the tree must be killed now; sets the exceeded limit."""
+        """Return whether the tree must be killed now; sets the exceeded limit, which the lease is one of."""
         if self.drain_until:
-            return time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
-        if self.wall > 0 and time.monotonic() >= self.began + self.wall:
+            drained = time.monotonic() >= self.drain_until or not (self.output_open or self.unsent)
+            return drained or self.lease.over()
+        if self.lease.over():
+            self.limit = LEASE
+        elif self.wall > 0 and time.monotonic() >= self.began + self.wall:
             self.limit = WALL
         else:
             self.limit = self.census.exceeded(self.init)
@@ -1729,6 +1783,8 @@ class Host:
         dues = [self.drain_until] if self.drain_until else [self.began + self.wall] if self.wall else []
         if (asked := self.census.due()) is not None:
             dues.append(asked)
+        if self.lease.file >= 0:
+            dues.append(self.lease.until / 1e9)
         return max(0.0, min(dues) - now) * 1000 + 1 if dues else None
 
     def hear(self) -> bool:
@@ -1876,13 +1932,16 @@ def read_launch(control: int) -> "dict[str, Any]":
     return launch
 
 
-def serve(control: int, *streams: int) -> "NoReturn":
-    """Run the call that the server describes on `control`, and end this process. `streams`: its stdin, its stdout."""
+def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
+    """Run the call that the server describes on `control`, and end this process.
+
+    `streams`: its stdin, its stdout. `lease`: the file that says until when it may run, or -1.
+    """
     os.set_inheritable(control, False)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGTERM})
     try:
-        Host(control, {**read_launch(control), "streams": streams}).run()
+        Host(control, {**read_launch(control), "streams": streams}, Lease(lease)).run()
     finally:
         while not clear(None, CLEAR_SECONDS):
             pass
@@ -1892,10 +1951,10 @@ def serve(control: int, *streams: int) -> "NoReturn":
 # --- fork server ------------------------------------------------------------------------------------------------------
 
 
-def serve_forks(channel: int) -> "NoReturn":
+def serve_forks(channel: int, lease: int = -1) -> "NoReturn":
     """Fork a host for each packet on `channel`, which passes its control socket and streams, until the server ends.
 
-    The packet is PROGRAM, or PYTHON for a program that a host runs itself.
+    The packet is PROGRAM, or PYTHON for a program that a host runs itself. All hosts have the same lease.
     Other processes of the same user must not be able to inspect or change this one, because all later hosts are copies
     of it.
     """
@@ -1906,7 +1965,7 @@ def serve_forks(channel: int) -> "NoReturn":
         wanted, files = request
         if wanted == PYTHON:
             preload()
-        fork_host(channel, *files)
+        fork_host(channel, lease, *files)
         close(*files)
         if not filters:
             build_filters()  # meanwhile the first call runs
@@ -1930,7 +1989,7 @@ def preload() -> None:
     gc.freeze()
 
 
-def fork_host(channel: int, control: int, *streams: int) -> None:
+def fork_host(channel: int, lease: int, control: int, *streams: int) -> None:
     """Fork a host as a child of the server, which reaps it; report to the server if that fails.
 
     The host reports its pid before it leaves this process's group; one that ends earlier is reaped as a member of this
@@ -1951,7 +2010,7 @@ def fork_host(channel: int, control: int, *streams: int) -> None:
             os.write(control, HOST + str(os.getpid()).encode())
             os.setsid()
             libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-            serve(control, *streams)
+            serve(control, *streams, lease=lease)
         finally:
             os._exit(1)
 
@@ -1985,7 +2044,10 @@ def probe() -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "probe":
         probe()
-    elif sys.argv[1] == "forks":
-        serve_forks(int(sys.argv[2]))
     else:
-        serve(*map(int, sys.argv[2:]))
+        lease, *files = map(int, sys.argv[2:])
+        if lease >= 0:
+            os.set_inheritable(lease, False)
+        if sys.argv[1] == "forks":
+            serve_forks(files[0], lease)
+        serve(*files, lease=lease)

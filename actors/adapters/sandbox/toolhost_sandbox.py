@@ -13,10 +13,11 @@ from actors.adapters.sandbox import orphans, toolhost
 from actors.adapters.sandbox.broker.workspaces import Workspaces
 from actors.adapters.sandbox.fork_server import ForkServer
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
-from actors.adapters.sandbox.process_tree import ForkUnsupportedError, HostLostError, ProcessTree
+from actors.adapters.sandbox.process_tree import STAGES, ForkUnsupportedError, HostLostError, ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles, listed_by_programs, own_programs
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
+from actors.ports.cluster import FOREVER
 from actors.ports.processes import SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.resources import exhausted_resource
 from actors.ports.threads import NewThreads
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
     from actors.adapters.sandbox.host_process import HostProcess
+    from actors.ports.cluster import Lease
     from actors.ports.threads import Threads
 
 CLOSE_SECONDS = 0.5
@@ -50,6 +52,9 @@ class ToolHostSandbox:
 
     `workspace_protected`: names that programs in workspace mode cannot change, beside .git.
 
+    `lease`: until when programs may be started and live; open until the sandbox is closed. Each tool host keeps to it
+    by itself, also while this process is stopped.
+
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
     limits that they do not enforce.
     """
@@ -66,6 +71,7 @@ class ToolHostSandbox:
         groups: ControlGroups | None = None,
         cpus: Set[int] | None = None,
         threads: Threads | None = None,
+        lease: Lease = FOREVER,
     ) -> None:
         self._threads = threads or NewThreads()
         self._report = report
@@ -76,7 +82,8 @@ class ToolHostSandbox:
         self._groups = groups
         self._namespace = pid_namespace and report.pid_namespace
         self._private = PrivateDirectories(self._files.real()) if report.restriction_available else None
-        self._fork_server = ForkServer(cpus)
+        self._lease = lease
+        self._fork_server = ForkServer(cpus, lease.fd)
         self._orphaned: list[orphans.CallMarks] = []
         self._directories: dict[ProcessTree, str] = {}
         # Guards the collections below; never held while a process is started or waited for.
@@ -176,6 +183,8 @@ class ToolHostSandbox:
 
         Raises ProcessStartError or SandboxUnavailableError; then it certainly did not start.
         """
+        if not self._lease.young():
+            raise ProcessStartError(STAGES["lease"])
         if launch.mode is Mode.RESTRICTED and not self._report.restriction_available:
             raise SandboxUnavailableError(f"restricted mode cannot be kept on this machine ({self._report.reason})")
         if launch.readable is not None:

@@ -133,6 +133,8 @@ def _answer(end: ProcessEnd, what: str, hint: str) -> bytes | ToolOutput:
     if end.limit == "wall":
         said = f"{what} took longer than {WORKER_SECONDS} s and was ended. {hint}"
         return ToolOutput(said.rstrip(), is_error=True)
+    if end.limit == "lease":
+        raise ToolTransientError(f"{what} was ended: the database of the cluster did not answer.", begun=True)
     if end.limit:
         return ToolOutput(
             f"{what} took more {end.limit} than a call may have, and was ended. {hint}".rstrip(), is_error=True

@@ -19,6 +19,7 @@ from actors.ports import (
     ImagesUnavailableError,
     InvalidImageError,
     Launch,
+    ProcessEnd,
     ProcessLimits,
     ProcessStartError,
     SandboxReport,
@@ -189,6 +190,21 @@ class Broken:
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> Any:
         raise ProcessStartError("not here")
+
+
+def test_an_image_is_not_to_blame_for_the_end_of_the_servers_lease(store: MemoryStore) -> None:
+    class Ended(Broken):
+        def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> Any:
+            return self
+
+        def kill(self) -> None:
+            """Do nothing."""
+
+        def wait(self) -> ProcessEnd:
+            return ProcessEnd(None, 9, b"", b"", 0, 1, (), killed=True, limit="lease")
+
+    with pytest.raises(ImagesUnavailableError):
+        SandboxedImages(store, Ended()).ingest("c1", pictures.png(), CancelToken())
 
 
 def test_a_process_that_cannot_be_started_is_said_so(store: MemoryStore) -> None:

@@ -17,6 +17,7 @@ from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport, ServiceStreams
+from actors.ports.cluster import FOREVER
 from tests.e2e import processes
 from tests.e2e.patience import eventually
 from tests.sandbox_reports import sandbox_report
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from actors.adapters.sandbox.process_tree import ProcessTree
+    from actors.ports.cluster import Lease
     from actors.ports.threads import Threads
 
 BOUND = 20.0
@@ -127,14 +129,16 @@ WAYS = ("namespace", "walk", "A", "B")
 """How trees are held: unrestricted with a PID namespace and without one, and restricted in each tier."""
 
 
-def sandbox_of(way: str, report: SandboxReport, threads: Threads | None = None) -> ToolHostSandbox:
+def sandbox_of(
+    way: str, report: SandboxReport, threads: Threads | None = None, lease: Lease = FOREVER
+) -> ToolHostSandbox:
     """A sandbox that holds trees this way, to be closed; `report` is what this machine can do without restriction.
 
     Raises SandboxUnavailableError if this machine cannot.
     """
     if way in {"A", "B"}:
-        return ToolHostSandbox(sandbox_report(way), threads=threads)
-    return ToolHostSandbox(report, pid_namespace=way == "namespace", threads=threads)
+        return ToolHostSandbox(sandbox_report(way), threads=threads, lease=lease)
+    return ToolHostSandbox(report, pid_namespace=way == "namespace", threads=threads, lease=lease)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,14 @@ def test_a_call_that_exceeded_a_limit_names_it(call: Any, limit: str, what: str)
     assert f"more {what} than a call may have" in run(call).text
 
 
+def test_a_call_that_ended_with_the_servers_lease_says_why(call: Any) -> None:
+    call.sandbox.ends(exit_code=None, signal=9, killed=True, limit="lease", head=b"so far\n")
+    output = run(call)
+    assert output.is_error
+    said = "[killed, with all it started: the database of the server's cluster did not answer]"
+    assert output.text == f"so far\n{said}"
+
+
 def test_a_killed_command_is_an_error_that_keeps_the_output(call: Any) -> None:
     call.sandbox.ends(exit_code=None, signal=9, killed=True, head=b"so far\n", reaped=(1, 2))
     output = run(call)

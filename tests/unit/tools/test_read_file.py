@@ -40,7 +40,13 @@ def test_what_the_worker_refuses_is_an_error(call: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [{"exit_code": None, "signal": 9}, {"exit_code": 1, "head": b"Traceback"}, {"head": b"nonsense"}]
+    "end",
+    [
+        {"exit_code": None, "signal": 9},
+        {"exit_code": 1, "head": b"Traceback"},
+        {"head": b"nonsense"},
+        {"exit_code": None, "signal": 9, "killed": True, "limit": "lease"},
+    ],
 )
 def test_a_lost_worker_is_transient(call: Any, end: dict[str, Any]) -> None:
     call.sandbox.ends(**end)

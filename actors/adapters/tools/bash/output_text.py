@@ -163,6 +163,8 @@ def _verdict(end: ProcessEnd) -> str:
         return "killed, with all it started: it had more processes than a call may have"
     if end.limit == "memory":
         return "killed, with all it started: together it had more memory than a call may have"
+    if end.limit == "lease":
+        return "killed, with all it started: the database of the server's cluster did not answer"
     if end.killed:
         return "killed, with all it started"
     if end.exit_code is None:
