@@ -313,7 +313,9 @@ def _mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
 def _quotas(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:
     """Return the quotas of the settings, with what was spent of them in this month."""
     spendings = store.spendings(first_day_of_month(clock.now_ms()))
-    return QuotaBook(config.quotas, clock, spendings, telemetry, stored_bytes=store.stored_bytes)
+    return QuotaBook(
+        config.quotas, clock, spendings, telemetry, stored_bytes=store.stored_bytes, put_spending=store.put_spending
+    )
 
 
 def _retention(config: Config) -> Retention:

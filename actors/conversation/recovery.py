@@ -83,5 +83,5 @@ class Recovery:
         fields = {"conversation": self._pipeline.conversation_id}
         event, deleted = getattr(entry, "event", None), self._pipeline.deleted
         if deleted is not None and isinstance(event, (LlmResponse, LlmError, LlmAborted)) and event.usage is not None:
-            self._pipeline.services.quotas.spend_unstored(deleted.principal, event.usage)
+            self._pipeline.services.quotas.spend_alone(deleted.principal, event.usage)
         log.info("not in memory: dropped %s", type(entry).__name__, extra=fields)

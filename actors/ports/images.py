@@ -47,6 +47,10 @@ class Images(Protocol):
         """
         ...
 
+    def stored(self, conversation_id: str, data: bytes) -> Image | None:
+        """Return the reference to an image that is stored already; None if it is not. Raises StoreError."""
+        ...
+
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
         """Return the view of a stored image: it is derived once, so that its bytes never change.
 
@@ -69,6 +73,10 @@ class NoImages:
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
         """Refuse the image. Raises ImagesUnavailableError."""
         raise ImagesUnavailableError("this server takes no images")
+
+    def stored(self, conversation_id: str, data: bytes) -> Image | None:
+        """Return no image."""
+        return None
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
         """Return no view."""

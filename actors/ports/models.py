@@ -106,6 +106,8 @@ class ModelRequest(Struct, frozen=True):
     """The schema that the provider is to keep in the last answer of a run; None: none, or it is that of a tool."""
     purpose: Purpose = Purpose.CONVERSATION
     """Only the scripted model uses it."""
+    counted_tokens: int = 0
+    """How many tokens the provider counted last in the conversation, answer included; 0 before its first answer."""
     cache_key: str = ""
     """The key by which a provider finds the cached prefix, the same for forks of one conversation; "": its id."""
 
@@ -156,7 +158,7 @@ class ModelAbortedError(Exception):
     def __init__(self, usage: Usage | None = None) -> None:
         super().__init__()
         self.usage = usage
-        """The tokens that the provider had reported by then; None: it had reported none."""
+        """The tokens used by then, as the provider had reported or by an estimate; None: no answer had begun."""
 
 
 class ModelSink(Protocol):

@@ -293,7 +293,7 @@ class ModelRequests:
             return False
         pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, request.cancel)
         ended = functools.partial(self._on_end, record)
-        unclaimed = functools.partial(self._services.quotas.spend_unstored, record.principal)
+        unclaimed = functools.partial(self._services.quotas.spend_alone, record.principal)
         runner = LlmRunner(request, self._owner, self._services.clock, pace, ended=ended, unclaimed=unclaimed)
         try:
             runner.launch(self._services.threads)

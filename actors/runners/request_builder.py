@@ -81,6 +81,7 @@ class RequestBuilder:
             max_output=generation.max_output_tokens,
             generation=generation,
             output=output,
+            counted_tokens=record.state.ledger.used_tokens,
             cache_key=record.profile.cache_key,
         )
 

@@ -41,7 +41,7 @@ class StoredAudits:
         self, conversation_id: str, request: v1.VerifyConversationRequest
     ) -> v1.VerifyConversationResponse:
         """Verify a conversation. Raises ConversationNotFoundError or StoreUnavailableError."""
-        return await self._reads(self._verify, conversation_id, request.name)
+        return await self._reads.long(self._verify, conversation_id, request.name)
 
     def _verify(self, conversation_id: str, name: str) -> v1.VerifyConversationResponse:
         try:
@@ -56,7 +56,7 @@ class StoredAudits:
 
     async def entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
         """Return a page of the audit trail. Raises MalformedRequestError (page token) or StoreError."""
-        return await self._reads(self._entries, request)
+        return await self._reads.long(self._entries, request)
 
     def _entries(self, request: v1.ListAuditEntriesRequest) -> v1.ListAuditEntriesResponse:
         wanted = audit_filter(request)

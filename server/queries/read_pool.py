@@ -1,7 +1,8 @@
 """Read the store from the event loop: on a thread of a small pool, never on the loop itself.
 
-Principals take turns: one with a thousand reads waiting delays another's by one read for each thread. And none has all
-threads: a read may take minutes, such as the check of a long log.
+Principals take turns: one with a thousand reads waiting delays another's by one read for each thread, and none has all
+threads. Reads that may take minutes, such as the check of a long log, have half of the threads at most, however many
+principals ask for them: so what is quick waits for what is quick only.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ T = TypeVar("T")
 THREADS = 8
 KEPT_SHARE = 4
 """One in so many threads is kept from each principal, for others."""
+LONG_SHARE = 2
+"""One in so many threads is for reads that take long, and one in so many of these for those of one principal."""
 
 
 class ReadPool:
@@ -31,6 +34,9 @@ class ReadPool:
     def __init__(self, threads: int = THREADS, *, name: str = "bedrock-read") -> None:
         most_of_one = threads - threads // KEPT_SHARE
         self._slots = FairSlots(threads, lambda _principal: most_of_one)
+        long = max(threads // LONG_SHARE, 1)
+        most_long = max(long // LONG_SHARE, 1)
+        self._long = FairSlots(long, lambda _principal: most_long)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._start_all(threads)
 
@@ -47,33 +53,54 @@ class ReadPool:
 
     async def __call__(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `read` on a thread of the pool and wait for it without blocking the loop."""
+        return await self._run(lambda: read(*args, **kwargs), self._slots)
+
+    async def long(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a read that may take minutes; else like a call."""
+        return await self._run(lambda: read(*args, **kwargs), self._long, self._slots)
+
+    async def _run(self, read: Callable[[], T], *kinds: FairSlots) -> T:
+        """Run a read once it has a slot of each kind."""
         who = caller.get(None)
         principal = who.principal if who is not None else ""
-        await self._turn(principal)
-        running = asyncio.get_running_loop().run_in_executor(self._pool, lambda: read(*args, **kwargs))
-        running.add_done_callback(lambda _: self._slots.release(principal))
+        taken = list[FairSlots]()
+
+        def give_back(_running: object = None) -> None:
+            for slots in taken:
+                slots.release(principal)
+
+        try:
+            for slots in kinds:
+                await _turn(slots, principal)
+                taken.append(slots)
+            running = asyncio.get_running_loop().run_in_executor(self._pool, read)
+        except BaseException:
+            give_back()
+            raise
+        running.add_done_callback(give_back)
         try:
             return await asyncio.shield(running)  # a read whose caller has gone keeps its thread, and so its slot
         except asyncio.CancelledError:
             running.add_done_callback(_ignore)
             raise
 
-    async def _turn(self, principal: str) -> None:
-        """Take a slot, when it is this principal's turn."""
-        turn = asyncio.get_running_loop().create_future()
-        place = self._slots.acquire(principal, lambda: _take(turn))
-        if turn.done():
-            return
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not self._slots.withdraw(place) and not turn.cancelled():
-                self._slots.release(principal)
-            raise
-
     def close(self) -> None:
         """Wait for the running reads and end the threads."""
         self._pool.shutdown(cancel_futures=True)
+
+
+async def _turn(slots: FairSlots, principal: str) -> None:
+    """Take a slot, when it is this principal's turn."""
+    turn = asyncio.get_running_loop().create_future()
+    place = slots.acquire(principal, lambda: _take(turn))
+    if turn.done():
+        return
+    try:
+        await turn
+    except asyncio.CancelledError:
+        if not slots.withdraw(place) and not turn.cancelled():
+            slots.release(principal)
+        raise
 
 
 def _take(turn: asyncio.Future[None]) -> bool:

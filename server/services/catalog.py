@@ -128,7 +128,7 @@ class CatalogService(v1.CatalogServiceServicer):
 
     async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
         roots = self._permissions(caller.get().principal).roots
-        return await self._reads(browse_directory, self._workspace, request, roots)
+        return await self._reads.long(browse_directory, self._workspace, request, roots)
 
     async def GetServerInfo(self, request: v1.GetServerInfoRequest, context: Context) -> v1.GetServerInfoResponse:
         answer = v1.GetServerInfoResponse()
@@ -152,7 +152,7 @@ class CatalogService(v1.CatalogServiceServicer):
         who = caller.get()
         every = who.role is Role.OPERATOR
         principals = (TOGETHER, *self._quotas.known_principals()) if every else (who.principal,)
-        uses = await self._reads(lambda: [use for whose in principals for use in self._quotas.uses(whose)])
+        uses = await self._reads.long(lambda: [use for whose in principals for use in self._quotas.uses(whose)])
         return v1.GetQuotasResponse(quotas=map(_quota, uses))
 
 

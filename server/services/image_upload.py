@@ -44,7 +44,8 @@ class ImageUploads:
             ImageRefusedError: An image is invalid; the error names the first such image.
             ConversationNotFoundError: The conversation was deleted during the upload.
             AnswerTimeoutError: It took longer than `seconds`.
-            QuotaExceededError: The caller may store nothing more.
+            QuotaExceededError: The caller may store nothing more, and not all of the images are stored already, as
+                those of a call that is repeated are.
             ImagesUnavailableError, StoreError: Images cannot be decoded, or not be stored, now.
         """
         pictures = list(request.images)
@@ -68,11 +69,16 @@ class ImageUploads:
         self, principal: str, conversation_id: str, pictures: list[v1.Image], cancel: CancelToken
     ) -> tuple[Image, ...]:
         """Ingest the images one after the other (upload thread)."""
-        self._check_stored(principal)  # now, since they are kept even if their message is refused
         taken: list[Image] = []
+        checked = False
         for index, picture in enumerate(pictures):
             try:
-                image = self._images.ingest(conversation_id, picture.data, cancel)
+                image = self._images.stored(conversation_id, picture.data)
+                if image is None:
+                    if not checked:  # now, since they are kept even if their message is refused
+                        self._check_stored(principal)
+                        checked = True
+                    image = self._images.ingest(conversation_id, picture.data, cancel)
             except InvalidImageError as invalid:
                 raise ImageRefusedError(index, str(invalid)) from None
             except FencedError:

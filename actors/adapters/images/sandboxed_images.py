@@ -84,16 +84,21 @@ class SandboxedImages:
         """
         if len(data) > MAX_IMAGE_BYTES:
             raise InvalidImageError(f"has {len(data)} bytes: at most {MAX_IMAGE_BYTES} are taken")
+        if (stored := self.stored(conversation_id, data)) is not None:
+            return stored
         name = content_name(data)
-        kept = self._store.attachment(conversation_id, name)
-        if kept is not None:
-            return Image(name, kept.media_type, kept.width, kept.height)
         seen = self._decode(data, name, cancel)
         image = seen.image
         # Store the view first, so that every stored original has one even after a crash.
         self._store.put_attachment(conversation_id, seen.view)
         self._store.put_attachment(conversation_id, Attachment(name, image.media_type, data, image.width, image.height))
         return image
+
+    def stored(self, conversation_id: str, data: bytes) -> Image | None:
+        """Return the reference to an image that is stored already; see ports.Images."""
+        name = content_name(data)
+        kept = self._store.attachment(conversation_id, name)
+        return None if kept is None else Image(name, kept.media_type, kept.width, kept.height)
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
         """Return the view of the image for models; see ports.Images."""

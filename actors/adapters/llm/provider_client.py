@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from actors.adapters.llm import provider_errors
 from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
+from actors.adapters.llm.protocols.cut_off_usage import cut_off_usage
 from actors.adapters.llm.protocols.encoded_turns import Joint, comma
 from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
 from actors.adapters.llm.transport.connections import (
@@ -84,12 +85,12 @@ class ProviderClient:
         """
         if cancel.cancelled:
             raise ModelAbortedError
-        answer, failure = self._attempt(protocol, prepared, body, sink, cancel)
+        readers: list[AnswerReader] = []
+        answer, failure = self._attempt(protocol, prepared, body, sink, cancel, readers=readers)
         if isinstance(failure, KeyRefusedError) and self.keys.renew(failure.key, cancel):
-            answer, failure = self._attempt(protocol, prepared, body, sink, cancel)
+            answer, failure = self._attempt(protocol, prepared, body, sink, cancel, readers=readers)
         if cancel.cancelled:
-            ended = answer or failure
-            raise ModelAbortedError(ended.usage if ended else None)
+            raise ModelAbortedError(cut_off_usage(prepared, readers[-1]) if readers else None)
         if answer is None:
             raise failure or ModelFailedError(LlmFailure(ErrorKind.UNKNOWN, "no outcome"))
         return answer
@@ -101,11 +102,15 @@ class ProviderClient:
         body: Sequence[bytes],
         sink: ModelSink,
         cancel: CancelToken,
+        *,
+        readers: list[AnswerReader],
     ) -> tuple[ModelAnswer | None, ModelFailedError | None]:
+        """Return the answer or the failure; add the reader of the answer to `readers`."""
         reader = None
         try:
             provider = self.keys.with_key(cancel)
             reader = protocol.reader(replace(prepared, provider=provider), sink)
+            readers.append(reader)
             with self.transport.post(provider.url(protocol.path), provider.request_headers(), body, cancel) as reply:
                 self._read(provider, reply, reader, sink, cancel)
             return reader.answer(), None
@@ -176,6 +181,7 @@ def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerRea
     for event in events:
         if reader.finished or cancel.cancelled:
             return
+        reader.size.begun = True
         data = replace_lone_surrogates(event.data)
         reader.event(event if data is event.data else SseEvent(event.name, data))
         if excess := reader.size.excess:

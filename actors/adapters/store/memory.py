@@ -113,6 +113,12 @@ class MemoryStore:
             self._hit("store.before_commit")
             data.kept, data.created, data.spent, data.owners = kept, created, spent, owners
 
+    def put_spending(self, spending: Spending) -> None:
+        """Add to what a principal spent on a day; see ports.Store."""
+        with self._writing() as data:
+            self._hit("store.before_commit")
+            _add(data.spent, spending)
+
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""
         with self._writing() as data:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from actors.ports.records import Commit
+    from actors.ports.records import Commit, Spending
     from actors.ports.store.audit import AuditEntry
 
 
@@ -17,6 +17,13 @@ class ConversationWriter(Protocol):
 
         Raises StoreUnavailableError, NotOwnerError, FencedError, SlugTakenError or CommandExistsError; ValueError if
         the parts contradict each other. What it creates is owned by this server.
+        """
+        ...
+
+    def put_spending(self, spending: Spending) -> None:
+        """Add what a principal spent on a day, where that belongs to no commit: its conversation is gone.
+
+        Raises StoreUnavailableError.
         """
         ...
 

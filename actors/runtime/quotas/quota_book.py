@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from actors.core.errors import QuotaExceededError
+from actors.ports import StoreError
 from actors.ports.records import Spending, day_of
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.fair_slots import FairSlots
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from actors.core.content import Usage
     from actors.ports import Clock
+
+log = logging.getLogger(__name__)
 
 TOGETHER = ""
 """Stands for all principals together."""
@@ -61,8 +65,9 @@ class QuotaBook:
         telemetry: Telemetry | None = None,
         *,
         stored_bytes: Callable[[str], int] = lambda _principal: 0,
+        put_spending: Callable[[Spending], None] = lambda _spending: None,
     ) -> None:
-        """Begin with what was spent in this month, day by day. `stored_bytes`: see ports.Store; it may block."""
+        """Begin with what was spent in this month, day by day. The functions are those of a store, and may block."""
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
@@ -85,6 +90,7 @@ class QuotaBook:
         )
         """The slots for model requests of runs."""
         self._stored = StoredBytes(stored_bytes, clock)
+        self._put_spending = put_spending
         for spending in spendings:
             self._add(spending)
 
@@ -144,11 +150,19 @@ class QuotaBook:
         with self._lock:
             self._add(spending)
 
-    def spend_unstored(self, principal: str, used: Usage) -> None:
-        """Count, until the server ends, what a request used whose conversation is gone: no commit can store it."""
+    def spend_alone(self, principal: str, used: Usage) -> None:
+        """Store and count what a request used whose conversation is gone, so that no commit of it can. May block.
+
+        If it cannot be stored, it counts until the server ends.
+        """
         spending = self.spending(principal, (used.context_tokens, used.cost_micros), self._clock.now_ms())
-        if spending is not None:
-            self.spend(spending)
+        if spending is None:
+            return
+        try:
+            self._put_spending(spending)
+        except StoreError as error:
+            log.warning("what a request of a deleted conversation used counts until the server ends only: %s", error)
+        self.spend(spending)
 
     def spent(self, principal: str) -> str:
         """Describe the quota of which nothing is left to spend; "" if there is none."""

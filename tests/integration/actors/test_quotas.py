@@ -43,7 +43,8 @@ def limited(make_world: Callable[..., World]) -> Callable[..., World]:
     ) -> World:
         settings = QuotaSettings(together or {}, {Quota(name): limit for name, limit in quotas.items()})
         store = store or MemoryStore()
-        return make_world(store, quotas=QuotaBook(settings, SystemClock(), store.spendings(0)), **(world or {}))
+        book = QuotaBook(settings, SystemClock(), store.spendings(0), put_spending=store.put_spending)
+        return make_world(store, quotas=book, **(world or {}))
 
     return make
 
@@ -226,3 +227,4 @@ def test_what_was_spent_counts_although_its_conversation_or_sub_agent_is_gone(li
     parent.cancel()
     eventually(lambda: world.services.quotas.spent("tester"), "both requests have ended")
     assert refused(other).used == 200
+    assert sum(each.tokens for each in world.store.spendings(0)) == 200, "also after a restart"

@@ -791,11 +791,14 @@ def test_what_principals_spend_is_summed_by_day_and_outlives_the_conversation(
     with pytest.raises(FencedError):
         store.commit(replace(parts[0], spending=Spending("eve", 9, 1, 1)))
     store.delete("s1")
+    store.put_spending(Spending("ada", 7, 2, 2))
+    store.put_spending(Spending("bob", 9, 1, 0))
     assert sorted(store.spendings(0), key=lambda each: each.day) == [
-        Spending("ada", 7, 15, 3),
+        Spending("ada", 7, 17, 5),
         Spending("bob", 8, 3, 0),
+        Spending("bob", 9, 1, 0),
     ]
-    assert store.spendings(8) == (Spending("bob", 8, 3, 0),)
+    assert store.spendings(9) == (Spending("bob", 9, 1, 0),)
 
 
 def test_stored_bytes_are_those_of_the_messages_attachments_and_profiles_of_a_principal(

@@ -10,6 +10,7 @@ import pytest
 from bedrock import v1
 
 from actors.adapters.store.memory import MemoryStore
+from actors.core.content import Image
 from actors.core.errors import QuotaExceededError
 from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailableError, ImageView
 from server.contract import limits
@@ -21,8 +22,6 @@ from tests.integration.store.commit_builder import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from actors.core.content import Image
 
 DATA = bytes(range(256)) * (limits.ATTACHMENT_PIECE_BYTES // 256 * 5 // 2)
 NAME = "conversations/c1/attachments/a1"
@@ -72,11 +71,17 @@ def test_what_is_not_there_is_missing(store: MemoryStore, reads: ReadPool) -> No
             asyncio.run(AttachmentDownloads(store, reads).serve("c1", v1.DownloadAttachmentRequest(name=name), write))
 
 
+KNOWN = Image("sha256-1", "image/png", 1, 1)
+
+
 class Endless:
     """Looks at an image until it is told to stop (Images)."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
+
+    def stored(self, conversation_id: str, data: bytes) -> Image | None:
+        return KNOWN if data == b"known" else None
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
         cancel.wait(60)
@@ -121,5 +126,7 @@ def test_no_image_is_looked_at_or_kept_for_a_principal_who_may_store_nothing_mor
         with pytest.raises(QuotaExceededError):
             asyncio.run(pictures.taken("c1", request, 60))
         assert (asked, images.stopped.is_set()) == (["local"], False)
+        repeated = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"known")])
+        assert asyncio.run(pictures.taken("c1", repeated, 60)) == (KNOWN,), "it needs no more room"
     finally:
         pictures.close()

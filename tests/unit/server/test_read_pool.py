@@ -39,10 +39,10 @@ class Reads:
         self.order.append(name)
         return name
 
-    def begin(self, name: str) -> asyncio.Task[str]:
+    def begin(self, name: str, *, long: bool = False) -> asyncio.Task[str]:
         async def read() -> str:
             caller.set(Caller(name[0], Role.USER))
-            return await self._pool(self._read, name)
+            return await (self._pool.long if long else self._pool)(self._read, name)
 
         return asyncio.get_running_loop().create_task(read())
 
@@ -105,6 +105,29 @@ def test_reads_of_one_principal_that_take_long_leave_a_thread_to_others() -> Non
             assert await asyncio.wait_for(other.begin("b0"), PATIENCE) == "b0"
             reads.open()
             await asyncio.gather(*tasks)
+        finally:
+            reads.open()
+            await asyncio.to_thread(pool.close)
+
+    asyncio.run(run())
+
+
+def test_long_reads_of_however_many_principals_leave_threads_to_what_is_quick() -> None:
+    async def run() -> None:
+        pool = ReadPool(4)
+        reads, quick = Reads(pool), Reads(pool)
+        quick.open()
+        try:
+            tasks = [reads.begin(f"{name}{number}", long=True) for number in range(5) for name in "abcdef"]
+            given_up = reads.begin("g0", long=True)
+            await reads.held()
+            given_up.cancel()
+            for name in ("a9", "z0"):
+                assert await asyncio.wait_for(quick.begin(name), PATIENCE) == name
+            reads.open()
+            await asyncio.gather(*tasks)
+            last = [quick.begin(f"h{number}", long=True) for number in range(5)]
+            await asyncio.wait_for(asyncio.gather(*last), PATIENCE)  # no slot was lost
         finally:
             reads.open()
             await asyncio.to_thread(pool.close)

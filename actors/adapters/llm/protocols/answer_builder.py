@@ -133,7 +133,10 @@ class ContentSize:
     """Count the content of one answer: while it streams, to stop an oversized one, and when it is complete."""
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self.begun = False
+        """Whether anything of an answer has arrived."""
+        self.bytes = 0
+        """Bytes of text, reasoning and tool calls."""
         self._blocks = 0
 
     @classmethod
@@ -146,7 +149,7 @@ class ContentSize:
                 case Text(text=text):
                     size.add(text)
                 case Reasoning(text=text, raw=raw):
-                    size._bytes += max(_utf8_size(text), _utf8_size(raw) - _ESCAPED_BYTES * _utf8_size(text))
+                    size.bytes += max(utf8_size(text), utf8_size(raw) - _ESCAPED_BYTES * utf8_size(text))
                 case ToolUse(name=name, input=arguments):
                     size.add(name)
                     size.add(arguments)
@@ -160,17 +163,18 @@ class ContentSize:
 
     def add(self, text: str) -> None:
         """Count a chunk of text, reasoning or tool call."""
-        self._bytes += _utf8_size(text)
+        self.bytes += utf8_size(text)
 
     @property
     def excess(self) -> str:
         """Return the exceeded limit, as text for users; "" if none is exceeded."""
-        if self._bytes > MAX_MODEL_RESPONSE_BYTES:
+        if self.bytes > MAX_MODEL_RESPONSE_BYTES:
             return f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
         return f"{MAX_BLOCKS:,} parts" if self._blocks > MAX_BLOCKS else ""
 
 
-def _utf8_size(text: str) -> int:
+def utf8_size(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from actors.adapters.store import rows
 from actors.adapters.store.audit_rows import audit_values
 from actors.adapters.store.sql.commit_rows import CopiedAttachment, EncodedCommit, Head, attachment_row
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from actors.adapters.store.pruning import Place
+    from actors.ports.records import Spending
     from actors.ports.store.audit import AuditEntry
 
 PRUNED_ENTRIES = 500
@@ -161,6 +164,17 @@ class Pruning:
         """Prune; do nothing if the conversation is deleted or its log does not begin where expected."""
         if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
             connection.execute(statements.PRUNE_LOG, self._values)
+
+
+class NewSpending:
+    """Add to what a principal spent on a day."""
+
+    def __init__(self, spending: Spending) -> None:
+        self._values = msgspec.structs.astuple(spending)
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Add to the row of the day."""
+        connection.execute(statements.ADD_SPENDING, self._values)
 
 
 class AuditEntries:

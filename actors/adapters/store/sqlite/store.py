@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from peewee import SqliteDatabase
 
+    from actors.ports.records import Spending
     from actors.ports.store.audit import AuditEntry
 
 
@@ -79,6 +80,10 @@ class PeeweeStore(SqliteReads):
         return [
             copied_attachment(record.id, fork.origin, each, record.created_at) for each in found if each is not None
         ]
+
+    def put_spending(self, spending: Spending) -> None:
+        """Add to what a principal spent on a day; see ports.Store."""
+        self._writer.write(changes.NewSpending(spending))
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""

@@ -1,0 +1,80 @@
+"""What a cancelled request has used, as far as that can be known: most providers tell it at the end of the answer only.
+
+What is missing is estimated by the size of texts. Tokens of input that the provider may have had in its cache count as
+any other, at their full price.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from actors.adapters.llm.protocols.answer_builder import utf8_size
+from actors.core.content import Image, Reasoning, Text, ToolSuccess, ToolUse, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.adapters.llm.protocols.answer_builder import AnswerReader, PreparedRequest
+    from actors.core.content import Content
+    from actors.ports import ModelRequest
+
+BYTES_PER_TOKEN = 4
+"""Of English text and of code in UTF-8, with the tokens of today's models."""
+IMAGE_TOKENS = 1_600
+"""Those of the largest images that models are shown, at most 1,568 pixels long."""
+
+
+def cut_off_usage(prepared: PreparedRequest, reader: AnswerReader) -> Usage | None:
+    """Return what a request has used whose answer was cut off; None if nothing of an answer had arrived."""
+    told = reader.usage
+    if not reader.size.begun or (told is not None and reader.complete):
+        return told
+    received = _tokens(reader.size.bytes)
+    if told is not None:
+        return prepared.priced(replace(told, output_tokens=max(told.output_tokens, received)))
+    return prepared.priced(Usage(input_tokens=prompt_tokens(prepared.request), output_tokens=received))
+
+
+def prompt_tokens(request: ModelRequest) -> int:
+    """Estimate the tokens of a request: at least as many as the provider counted for what it begins with."""
+    texts = [request.system]
+    for tool in request.tools:
+        texts += (tool.name, tool.description, json.dumps(tool.input_schema))
+    images = 0
+    for turn in request.turns:
+        for block in turn.content:
+            texts += _texts(block)
+            images += len(_images(block))
+    return max(request.counted_tokens, _tokens(sum(map(utf8_size, texts))) + images * IMAGE_TOKENS)
+
+
+def _texts(block: Content) -> Iterator[str]:
+    match block:
+        case Text(text=text):
+            yield text
+        case Reasoning(text=text, raw=raw):
+            yield raw or text
+        case ToolUse(name=name, input=arguments):
+            yield name
+            yield arguments
+        case Image():
+            return
+        case _:
+            yield block.output
+
+
+def _images(block: Content) -> tuple[Image, ...]:
+    match block:
+        case Image():
+            return (block,)
+        case ToolSuccess(images=images):
+            return images
+        case _:
+            return ()
+
+
+def _tokens(size: int) -> int:
+    return -(-size // BYTES_PER_TOKEN)
