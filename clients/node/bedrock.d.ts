@@ -93,6 +93,8 @@ export class Bedrock {
   approvals(): AsyncGenerator<Message>;
   models(): AsyncGenerator<Message>;
   model(name: string): Promise<Message>;
+  /** Quotas that are set: `principal` (empty: all together), `quota`, `limit`, `used` and `resetTime`. */
+  quotas(): Promise<Message[]>;
   call(method: string, request: Message, timeout?: number): Promise<Message>;
   insist(method: string, request: Message, timeout?: number): Promise<Message>;
   all(method: string, list: string, fields?: Message): AsyncGenerator<Message>;

@@ -175,6 +175,9 @@ export class Bedrock {
   /** The model `models/{id}`. */
   model = async (name) => (await this.call('getModel', { name })).model;
 
+  /** The quotas of the token's principal, and what is used of each; to an operator those of all. */
+  quotas = async () => (await this.call('getQuotas', {})).quotas;
+
   /** The conversation `conversations/{id or slug}`. Nothing is asked yet. */
   conversation = (name) => new Conversation(this, name);
 }

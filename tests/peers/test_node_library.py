@@ -185,6 +185,22 @@ def test_conversations_are_watched_waited_for_changed_and_deleted(
     assert all(models)
 
 
+def test_quotas_are_told_with_what_is_used(node: Node, tmp_path: Path) -> None:
+    fake = FakeBedrock()
+    fake.quotas = [v1.Quota(principal="ada", quota="concurrent_runs", limit=2, used=1)]
+    server = FakeServer(fake)
+    body = f"""
+        const bedrock = new Bedrock({{ address: '{server.address}', token: 'secret' }});
+        console.log(JSON.stringify(await bedrock.quotas()));
+        process.exit();
+    """
+    try:
+        (told,) = run_script(node, tmp_path, body)
+    finally:
+        server.stop()
+    assert told == {"principal": "ada", "quota": "concurrent_runs", "limit": 2, "used": 1, "resetTime": None}
+
+
 WRONG = {
     "conversation.approvalPolicy": (
         "create({ approvalPolicy: 'APPROVAL_POLICY_ASK_WRITE' })",
