@@ -630,7 +630,8 @@ def _checked_principals(config: Config) -> Iterator[str]:
 
 def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
     """Yield a line for each table of quotas, a principal's together with the defaults that it does not replace."""
-    tables = {"all together": quotas.together, "each principal": quotas.each, **quotas.named}
+    of_templates = {f"each principal of the issuer {name}": limits for name, limits in quotas.issuers.items()}
+    tables = {"all together": quotas.together, "each principal": quotas.each, **of_templates, **quotas.named}
     for whose, limits in tables.items():
         told = (
             f"{quota} {f'${value / 1_000_000:,.2f}' if quota in COSTS else value}" for quota, value in limits.items()

@@ -424,7 +424,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     issuers = _named_tables(table, "issuers", origin, partial(issuers_from_tables, principals=principals))
     listen_tables = _listen_tables(table, origin)
     certificates = _client_certificates(table, principals, listen_tables, origin)
-    quotas = _quotas(table, principals, origin)
+    quotas = _quotas(table, principals, issuers, origin)
     own_rules = table.pop("authorizer", None)
     authorizer = None if own_rules is None else _made(authorizer_settings, own_rules, "authorizer", origin)
     unknown = table.keys() - SETTINGS.keys()
@@ -486,10 +486,12 @@ def _made(read: Callable[[Any], Made], table: Any, name: str, origin: str) -> Ma
         raise ConfigError(f"{origin}: {error}") from None
 
 
-def _quotas(table: dict[str, Any], principals: Mapping[str, Principal], origin: str) -> QuotaSettings:
+def _quotas(
+    table: dict[str, Any], principals: Mapping[str, Principal], issuers: Mapping[str, Issuer], origin: str
+) -> QuotaSettings:
     """Take the tables of quotas out of the file's. Raises ConfigError."""
     try:
-        return quota_settings(table.pop("quotas", {}), table.pop("principal_defaults", {}), principals)
+        return quota_settings(table.pop("quotas", {}), table.pop("principal_defaults", {}), principals, issuers)
     except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from None
 

@@ -30,6 +30,7 @@ from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import spec_of
 from actors.runtime.quotas.quota_book import QuotaBook, unlimited
+from actors.runtime.quotas.quota_limits import MOST_MODEL_REQUESTS
 from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
@@ -80,7 +81,7 @@ class Services:
     agents: AgentLimits = field(default_factory=AgentLimits)
     idle_seconds: float = 30.0
     """Seconds that an idle conversation keeps its thread."""
-    max_llm_requests: int = 1_000
+    max_llm_requests: int = MOST_MODEL_REQUESTS
     """Maximum model requests in flight in the process; a further one fails and can be retried."""
     files: FileRoom = field(default_factory=FileRoom)
     """Admission of work by free file descriptors."""

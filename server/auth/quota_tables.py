@@ -5,34 +5,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.ports.settings.settings_checks import check_keys
-from actors.runtime.quotas.quota_limits import COSTS, Quota, QuotaSettings
+from actors.runtime.quotas.quota_limits import COSTS, Quota, QuotaSettings, fair_share
 from server.auth.principals import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors.runtime.quotas.quota_limits import Limits
+    from server.auth.issuers.issuer_tables import Issuer
     from server.auth.principals import Principal
 
 MOST = 2**53
 
 
-def quota_settings(together: Any, defaults: Any, principals: Mapping[str, Principal]) -> QuotaSettings:
-    """Return the quotas of [quotas], [principal_defaults.quotas] and [principals.NAME.quotas].
+def quota_settings(
+    together: Any, defaults: Any, principals: Mapping[str, Principal], issuers: Mapping[str, Issuer]
+) -> QuotaSettings:
+    """Return the quotas of [quotas], [principal_defaults.quotas] and the tables of principals and templates.
 
-    A principal's own go before the defaults, key by key; the server's own user has none but those of all together.
-    Raises ValueError, "table.key: why".
+    A principal's own, or those of the template that it has its rights from, go before the defaults, key by key; the
+    server's own user has none but those of all together. Where there are several principals, none has all model
+    requests unless a table says so. Raises ValueError, "table.key: why".
     """
     if not isinstance(defaults, dict) or defaults.keys() - {"quotas"}:
         raise ValueError("principal_defaults: must be a table with the key quotas")
+    of_all = limits("quotas", together)
     each = limits("principal_defaults.quotas", defaults.get("quotas", {}))
+    if principals or issuers:
+        share = fair_share(of_all.get(Quota.CONCURRENT_MODEL_REQUESTS, 0))
+        each = {Quota.CONCURRENT_MODEL_REQUESTS: share, **each}
     named = {
         name: {**each, **limits(f"principals.{name}.quotas", principal.quotas)}
         for name, principal in principals.items()
         if principal.quotas
     }
+    of_templates = {
+        name: {**each, **limits(f"issuers.{name}.template.quotas", issuer.template.quotas)}
+        for name, issuer in issuers.items()
+        if issuer.template is not None and issuer.template.quotas
+    }
     own_user: dict[str, Limits] = {LOCAL: {}} if each else {}
-    return QuotaSettings(limits("quotas", together), each, {**named, **own_user})
+    return QuotaSettings(of_all, each, {**named, **own_user}, of_templates)
 
 
 def limits(where: str, table: Any) -> Limits:

@@ -74,6 +74,7 @@ def test_what_is_spent_is_refused_told_and_kept_when_the_server_is_killed(
     assert refused.retry_after is not None
     assert 0 < refused.retry_after <= 86_400
     assert [(each.principal, each.quota, each.used) for each in ada.quotas()] == [
+        ("ada", "concurrent_model_requests", 0),
         ("ada", "streams", 0),
         ("ada", "tokens_per_day", used),
     ]

@@ -39,6 +39,18 @@ SPENDING = (Quota.TOKENS_PER_DAY, Quota.TOKENS_PER_MONTH, Quota.COST_PER_DAY, Qu
 COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 
 
+MOST_MODEL_REQUESTS = 1_000
+"""How many model requests a server makes at the same time, at most."""
+KEPT_SHARE = 4
+"""One in so many of the model requests is kept from each principal, for others."""
+
+
+def fair_share(model_requests: int) -> int:
+    """Return how many of the model requests of all together one principal may have, so that it never has all."""
+    most = model_requests or MOST_MODEL_REQUESTS
+    return max(most - max(most // KEPT_SHARE, 1), 1)
+
+
 class QuotaSettings(Struct, frozen=True):
     """The quotas that an operator has set. One that is not named is not limited."""
 
@@ -48,12 +60,19 @@ class QuotaSettings(Struct, frozen=True):
     """For each principal that is not among `named`."""
     named: Mapping[str, Limits] = {}
     """For these principals, by their names."""
+    issuers: Mapping[str, Limits] = {}
+    """For each principal of the template of an issuer, by the issuer's name."""
 
     def of(self, principal: str) -> Limits:
         """Return the quotas of a principal; "" stands for all principals together."""
-        return self.named.get(principal, self.each) if principal else self.together
+        if not principal:
+            return self.together
+        if principal in self.named:
+            return self.named[principal]
+        issuer, colon, _ = principal.partition(":")
+        return self.issuers.get(issuer, self.each) if colon else self.each
 
     def limits(self, *quotas: Quota) -> bool:
         """Return whether one of these quotas is set for anybody."""
-        tables = (self.together, self.each, *self.named.values())
+        tables = (self.together, self.each, *self.named.values(), *self.issuers.values())
         return any(quota in table for table in tables for quota in quotas)

@@ -39,8 +39,8 @@ class Template:
         """Check the table. Raises ValueError, "issuers.NAME.template.key: why"."""
         self._prefix, self._table = f"{issuer}:", table
         self._where = f"issuers.{issuer}.template"
-        if "quotas" in table:
-            raise ValueError(f"{self._where}.quotas: those of everybody are in [principal_defaults.quotas]")
+        self.quotas: Any = table.get("quotas", {})
+        """The quotas of each of these principals, as the settings have them."""
         for root in table.get("roots", ()):
             if "{" in str(root).replace(PLACEHOLDER, ""):
                 raise ValueError(f"{self._where}.roots: {root!r} has a brace that does not belong to {PLACEHOLDER}")

@@ -14,7 +14,7 @@ from actors.ports import Spending, day_of
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.fair_slots import FairSlots, Place
 from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
-from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
+from actors.runtime.quotas.quota_limits import Quota, QuotaSettings, fair_share
 from actors.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
@@ -248,6 +248,20 @@ def test_what_keeps_no_slot_and_what_is_withdrawn_leaves_it_to_the_next() -> Non
     turns.slots.release("a")
     assert turns.order == ["a0", "a2", "b0", "a3"]
     assert (turns.slots.used(""), turns.slots.used("a"), turns.slots.used("b"), turns.slots.waiting) == (1, 1, 0, 0)
+
+
+@given(st.lists(st.sampled_from(["a", "-a"]), max_size=60), st.integers(2, 40))
+@settings(max_examples=100)
+def test_whatever_one_principal_has_and_wants_another_begins_at_once_by_default(acts: list[str], limit: int) -> None:
+    turns = Turns(limit, fair_share(limit))
+    for act in [*acts, *["a"] * limit]:
+        if not act.startswith("-"):
+            turns.want(act)
+        elif turns.slots.used("a"):
+            turns.slots.release("a")
+    turns.want("b")
+    assert turns.order[-1] == "b"
+    assert turns.slots.used("a") == fair_share(limit) >= limit // 2
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "-a", "-b", "-c"]), max_size=60), st.integers(0, 3), st.integers(0, 2))

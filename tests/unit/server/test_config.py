@@ -333,10 +333,45 @@ def test_quotas_are_read_key_by_key(tmp_path: Path) -> None:
         roots = []
     """)
     quotas = load({}, {}, file).quotas
+    share = {Quota.CONCURRENT_MODEL_REQUESTS: 750}
     assert quotas.of("") == {Quota.COST_PER_MONTH: 12_500_000}
-    assert quotas.of("ada") == {Quota.CONCURRENT_RUNS: 50, Quota.CALLS_PER_SECOND: 50, Quota.TOKENS_PER_DAY: 0}
-    assert quotas.of("bob") == {Quota.CONCURRENT_RUNS: 20, Quota.CALLS_PER_SECOND: 50}
+    assert quotas.of("ada") == {Quota.CONCURRENT_RUNS: 50, Quota.CALLS_PER_SECOND: 50, Quota.TOKENS_PER_DAY: 0, **share}
+    assert quotas.of("bob") == {Quota.CONCURRENT_RUNS: 20, Quota.CALLS_PER_SECOND: 50, **share}
     assert quotas.of("local") == {}
+
+
+ADA = "[principals.ada]\nroots = []\n"
+TEMPLATE = (
+    "[issuers.corp]\nissuer = 'https://a.example'\naudience = 'b'\njwks_file = '/keys'\n"
+    "[issuers.corp.template]\nroots = []\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "principal", "most"),
+    [
+        ("", "ada", None),
+        ("[quotas]\nconcurrent_model_requests = 32\n", "ada", None),
+        (f"{ADA}", "ada", 750),
+        (f"{ADA}[quotas]\nconcurrent_model_requests = 32\n", "ada", 24),
+        (f"{ADA}[quotas]\nconcurrent_model_requests = 2\n", "ada", 1),
+        (f"{ADA}[quotas]\nconcurrent_model_requests = 1\n", "ada", 1),
+        (f"{ADA}[principal_defaults.quotas]\nconcurrent_model_requests = 0\n", "ada", 0),
+        (f"{ADA}quotas = {{concurrent_model_requests = 9}}\n", "ada", 9),
+        (f"{TEMPLATE}[quotas]\nconcurrent_model_requests = 32\n", "corp:zoe", 24),
+        (f"{TEMPLATE}quotas = {{concurrent_model_requests = 3}}\n", "corp:zoe", 3),
+        (f"{ADA}{TEMPLATE}quotas = {{concurrent_model_requests = 3}}\n", "ada", 750),
+        (f"{TEMPLATE}quotas = {{streams = 3}}\n", "corp:zoe", 750),
+    ],
+)
+def test_no_principal_among_several_has_all_model_requests_unless_the_file_says_so(
+    tmp_path: Path, text: str, principal: str, most: int | None
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    quotas = load({}, {}, file).quotas
+    assert quotas.of(principal).get(Quota.CONCURRENT_MODEL_REQUESTS) == most
+    assert Quota.CONCURRENT_MODEL_REQUESTS not in quotas.of("local")
 
 
 @pytest.mark.parametrize(
@@ -352,6 +387,7 @@ def test_quotas_are_read_key_by_key(tmp_path: Path) -> None:
         ("principal_defaults = 3", "principal_defaults: must be a table"),
         ("[principal_defaults]\nmodes = []", "principal_defaults: must be a table with the key quotas"),
         ("[principals.ada]\nroots = []\nquotas = 3", "principals.ada.quotas: must be a table"),
+        (f"{TEMPLATE}quotas = {{runs = 3}}", "issuers.corp.template.quotas.runs: unknown; there are: concurrent_runs"),
         ("[principals.ada.quotas]\nruns = 1", "principals.ada.roots: name the directories"),
     ],
 )

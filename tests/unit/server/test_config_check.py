@@ -103,8 +103,8 @@ def test_quotas_are_shown_as_they_count_for_each(home: Path) -> None:
     file.chmod(0o600)
     assert [line for line in check("--config", str(file)).output.splitlines() if line.startswith("quotas ")] == [
         "quotas of all together: cost_per_month $500.00",
-        "quotas of each principal: concurrent_runs 2, streams 9",
-        "quotas of ada: concurrent_runs 5, streams 9",
+        "quotas of each principal: concurrent_model_requests 750, concurrent_runs 2, streams 9",
+        "quotas of ada: concurrent_model_requests 750, concurrent_runs 5, streams 9",
     ]
 
 

@@ -422,7 +422,6 @@ def test_an_issuer_that_does_not_answer_holds_nobody_up_for_long(
         ({"template": {}}, "template.roots: name the directories"),
         ({"template": {"roots": ["{principal}"]}}, "template.roots: 'example' must be an absolute path"),
         ({"template": {"roots": ["/srv/{name}"]}}, "template.roots: '/srv/{name}' has a brace that does not belong to"),
-        ({"template": {"roots": [], "quotas": {}}}, "template.quotas: those of everybody are in [principal_defaults"),
         ({"template": 7}, "template: must be a table"),
         ({"secret": "x"}, "secret: unknown; there are: issuer,"),
     ],
