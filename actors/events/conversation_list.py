@@ -25,14 +25,18 @@ SPARE = 256
 class ListChange:
     """The latest change of one conversation, and its encoding once a watcher has needed it."""
 
-    __slots__ = ("deleted", "id", "number", "outdated", "record", "wire")
+    __slots__ = ("deleted", "elsewhere", "id", "number", "outdated", "record", "wire")
 
-    def __init__(self, number: int, conversation_id: str, record: ConversationRecord, *, deleted: bool) -> None:
+    def __init__(
+        self, number: int, conversation_id: str, record: ConversationRecord, *, deleted: bool, elsewhere: bool
+    ) -> None:
         self.number = number
         self.id = conversation_id
         self.record = record
         """The record; for a deleted sub-agent that of its parent, which has the same principal."""
         self.deleted = deleted
+        self.elsewhere = elsewhere
+        """Whether it happened at another server that shares the store."""
         self.outdated = False
         """Whether a later change of the same conversation has replaced it."""
         self.wire: bytes | None = None
@@ -107,6 +111,10 @@ class ListFeed:
         """Publish that a conversation was deleted; `record` is its last one, or that of a sub-agent's parent."""
         self._put(conversation_id, record, deleted=True)
 
+    def changed_elsewhere(self, conversation_id: str, record: ConversationRecord, *, deleted: bool) -> None:
+        """Publish what happened at another server, unless a later change is known: the conversation may have moved."""
+        self._put(conversation_id, record, deleted=deleted, elsewhere=True)
+
     def read(self, watch: ListWatch) -> list[ListChange]:
         """Return the changes that a watch has not read, the oldest first."""
         with self._lock:
@@ -121,15 +129,19 @@ class ListFeed:
         unread.reverse()
         return unread
 
-    def _put(self, conversation_id: str, record: ConversationRecord, *, deleted: bool) -> None:
+    def _put(self, conversation_id: str, record: ConversationRecord, *, deleted: bool, elsewhere: bool = False) -> None:
         with self._lock:
             if not self._watches:
                 return
-            self._number += 1
-            before = self._latest.pop(conversation_id, None)
+            before = self._latest.get(conversation_id)
             if before is not None:
+                if elsewhere and (before.deleted or (not deleted and before.record.step > record.step)):
+                    return
                 before.outdated = True
-            self._latest[conversation_id] = ListChange(self._number, conversation_id, record, deleted=deleted)
+                del self._latest[conversation_id]
+            self._number += 1
+            change = ListChange(self._number, conversation_id, record, deleted=deleted, elsewhere=elsewhere)
+            self._latest[conversation_id] = change
             if len(self._latest) > self._drop_at:
                 self._drop_read()
             to_wake, self._unwoken = self._unwoken, set()

@@ -138,6 +138,9 @@ class Peers:
         self._peers: dict[str, Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
+    def __contains__(self, address: str) -> bool:
+        return address in self._peers
+
     def of(self, address: str) -> Peer:
         """Return the connections to the node with this address."""
         peer = self._peers.get(address)

@@ -20,7 +20,7 @@ from actors.ports import NotOwnerError
 from actors.ports.cluster import Cluster
 from server.cluster.forwarding import ForwardedCall, ForwardedStream, forward
 from server.cluster.node_marks import NOT_OWNER, OWNER, NodeMarks
-from server.cluster.peers import Lane, PeerLostError, Peers
+from server.cluster.peers import Lane, Peer, PeerLostError, Peers
 from server.cluster.places import PLACES, URGENT, Place
 from server.contract import limits
 from server.contract.errors import ConnectionLostError, ConversationNotFoundError, OwnerLostError
@@ -77,6 +77,8 @@ class Router:
         self.peers = Peers(access.credentials)
         self.resolver = resolver
         self._claim, self._wake = claim, access.wake
+        self.for_nodes: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        """What serves calls of other nodes for themselves, by the method's full name."""
         self._loop = asyncio.get_running_loop()
         self._owners = ReadPool(THREADS, name="bedrock-owner")
         self._urgent_owners = ReadPool(1, name="bedrock-urgent-owner")
@@ -90,6 +92,12 @@ class Router:
     def needs_owner(self, method: str) -> bool:
         """Whether the calls of a method are served by the owner of their conversation."""
         return PLACES.get(method, Place.HERE) is not Place.HERE
+
+    def peer(self, node: Node) -> Peer:
+        """Return the connections to a node; those to nodes that are gone are cut."""
+        if node.address not in self.peers:
+            self.peers.keep_only({node.address, *(each.address for each in self.cluster.nodes())})
+        return self.peers.of(node.address)
 
     def peer_died(self, node: Node) -> None:
         """End the calls to a node that is declared dead: its connections may stay open for ever. Any thread."""
@@ -226,7 +234,7 @@ class RoutedMethod:
             lane=self._lane,
             seconds=self._seconds(context),
         )
-        peer = router.peers.of(owner.address)
+        peer = router.peer(owner)
         if not self._streaming:
             response, trailers = await forward(peer, call)
             context.set_trailing_metadata(trailers)

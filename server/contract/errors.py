@@ -192,6 +192,13 @@ class OwnerLostError(Exception):
         )
 
 
+class ListInterruptedError(Exception):
+    """Changes of the list may have been missed, since another node has joined or was lost."""
+
+    def __init__(self) -> None:
+        super().__init__("the servers have changed, and something may have been missed: watch the list anew")
+
+
 class ConnectionLostError(Exception):
     """A response could not be sent: usually because the client has disconnected."""
 
@@ -243,6 +250,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     SlowReaderError: _Code.ABORTED,
     ConnectionLostError: _Code.UNAVAILABLE,
     OwnerLostError: _Code.UNAVAILABLE,
+    ListInterruptedError: _Code.UNAVAILABLE,
     EtagMismatchError: _Code.ABORTED,
     DeadlineExceededError: _Code.DEADLINE_EXCEEDED,
     RequestTimeoutError: _Code.DEADLINE_EXCEEDED,

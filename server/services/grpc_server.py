@@ -17,6 +17,7 @@ from grpc_health.v1 import health
 
 from actors.ports import resources
 from server.auth.refusals import Refusals
+from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler
 from server.cluster.router import Router
 from server.config import Listen
 from server.contract import limits
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
     from server.auth.authentication import Authentication
     from server.cluster.router import NodeAccess
+    from server.streams.watch_conversations import Followed
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
@@ -150,6 +152,7 @@ class GrpcServer:
                 conversion=conversion,
                 conversations=encoded,
                 wakeups=sources.wakeups,
+                others=self._lists_of_nodes(hub, sources.wakeups),
             ),
             waits=RunWaits(self.watchers, sources),
             pictures=self._pictures,
@@ -181,6 +184,13 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((self._health.handler(),))
         if reflection:
             _add_reflection(self._server)
+
+    def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed] | None:
+        """Let other nodes follow the list of this one; return how it follows theirs, None if there are no others."""
+        if (router := self._router) is None:
+            return None
+        router.for_nodes[WATCH_LIST] = list_handler(self.watchers, hub.conversation_list, wakeups)
+        return NodeLists(router.cluster, router.peers, router.marks, hub.conversation_list).followed
 
     def listen(self, where: Listen, credentials: grpc.ServerCredentials | None = None) -> Listen:
         """Bind, and return the address with the chosen port. Raises CannotListenError.

@@ -103,10 +103,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         """Authenticate the caller, and wrap the handler of a method."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(OPEN_PREFIX):
-            return handler
         if self._router is not None and self._router.marks.among(handler_call_details.invocation_metadata):
             return self._from_node(self._router, handler, handler_call_details)
+        if handler is None or method.startswith(OPEN_PREFIX):
+            return handler
         who = self._authentication.caller_of(handler_call_details.invocation_metadata)
         if who is None:
             who = await self._authentication.caller_after_refresh(handler_call_details.invocation_metadata)
@@ -142,14 +142,18 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             self._router, method, _behaviour_of(handler), decode, streaming=bool(handler.response_streaming)
         )
 
-    def _from_node(self, router: Router, handler: Handler, call: grpc.HandlerCallDetails) -> Handler:
+    def _from_node(self, router: Router, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
         """Return what serves a call that another node has forwarded, and checked; a mark of anybody else is refused.
 
         The node that was called has counted it and looks whether its token is still valid, so this one does not.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
-        if origin is None or origin.role not in tuple(Role) or not router.needs_owner(method):
+        if origin is None or origin.role not in tuple(Role):
+            return self._refusing(method)
+        if method in router.for_nodes:
+            return router.for_nodes[method]
+        if handler is None or not router.needs_owner(method):
             return self._refusing(method)
         caller.set(Caller(origin.principal, Role(origin.role)))
         forwarded_origin.set(origin)

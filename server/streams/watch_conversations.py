@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from bedrock import v1
 
@@ -17,12 +17,15 @@ from actors.core.errors import Reason, Rejected
 from actors.ports import ConversationReader, ConversationRecord, StoreDamagedError
 from actors.ports.store.conditions import Place, Selection
 from server.contract import resource_names as names
+from server.contract.errors import ListInterruptedError
 from server.queries.conversation_filter import selection_of
 from server.streams.base import Stream, Streams
 from server.streams.list_filter import ListFilter, Verdict
 from server.wire.conversation_messages import conversation
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from actors.events.conversation_list import ListChange, ListFeed
     from server.queries.read_pool import ReadPool
     from server.streams.wakeups import Wakeups
@@ -39,6 +42,27 @@ PAUSE_SECONDS = 0.05
 Write = Callable[[bytes], Awaitable[None]]
 
 
+class FollowedNodes:
+    """The other nodes, as long as one watcher can be told everything that happens there. Event loop only."""
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        """Whether something may have been missed."""
+        self.wake: Callable[[], None] = _no_watcher_yet
+
+    def interrupt(self) -> None:
+        """End the watcher's stream: its list is no longer complete."""
+        self.interrupted = True
+        self.wake()
+
+
+Followed: TypeAlias = "AbstractAsyncContextManager[FollowedNodes]"
+
+
+def _no_watcher_yet() -> None:
+    """Do nothing: it will look when it begins."""
+
+
 class ConversationListStreams:
     """The WatchConversations streams of this server. Event loop only."""
 
@@ -52,8 +76,11 @@ class ConversationListStreams:
         conversion: ConversionContext,
         conversations: EncodedConversations,
         wakeups: Wakeups,
+        others: Callable[[], Followed] | None = None,
     ) -> None:
+        """`others` publishes in the feed what happens at other nodes meanwhile; None: there are no others."""
         self._streams = streams
+        self._others = others
         self.feed = feed
         self.store = store
         self.reads = reads
@@ -64,9 +91,15 @@ class ConversationListStreams:
     async def serve(self, principal: str, request: v1.WatchConversationsRequest, write: Write) -> None:
         """Serve one stream to its end.
 
-        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), SlowReaderError or StoreError.
+        Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ListInterruptedError, SlowReaderError or StoreError.
         """
-        await self._streams.attend(lambda: ConversationListStream(self._streams, self, principal, request, write))
+        if self._others is None:
+            await self._streams.attend(lambda: ConversationListStream(self._streams, self, principal, request, write))
+            return
+        async with self._others() as nodes:
+            await self._streams.attend(
+                lambda: ConversationListStream(self._streams, self, principal, request, write, nodes=nodes)
+            )
 
 
 class ConversationListStream(Stream):
@@ -79,9 +112,14 @@ class ConversationListStream(Stream):
         principal: str,
         request: v1.WatchConversationsRequest,
         write: Write,
+        *,
+        nodes: FollowedNodes | None = None,
     ) -> None:
         super().__init__(streams, write)
         self._sources = sources
+        self._nodes = nodes
+        if nodes is not None:
+            nodes.wake = self.wake
         self._principal = principal
         self._request = request
         self._sub_agents = request.include_sub_agents
@@ -118,6 +156,8 @@ class ConversationListStream(Stream):
                 await self._out.flush()
         if closing:
             raise Rejected(Reason.SHUTTING_DOWN)
+        if self._nodes is not None and self._nodes.interrupted:
+            raise ListInterruptedError
         if self._silent():
             await self._send(v1.WatchConversationsResponse(heartbeat=v1.WatchConversationsResponse.Heartbeat()))
         else:

@@ -25,8 +25,13 @@ class FakeCluster(OneNode):
         self.node = Node(incarnation)
         self.owners: dict[str, Node] = {}
         """Where a conversation is, if not here."""
+        self.others: tuple[Node, ...] = ()
+        """The other living nodes."""
         self.forgets = True
         self.forgotten: list[str] = []
+
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.me, *self.others)
 
     @property
     def me(self) -> Node:
@@ -86,6 +91,7 @@ class TwoNodes:
             RunningNode(loop, self.data, number, token, self._opened, **settings)
             for number, token in enumerate(tokens, 1)
         )
+        self.a.cluster.others, self.b.cluster.others = (self.b.cluster.me,), (self.a.cluster.me,)
 
     def owned_by_b(self, *conversations: str) -> None:
         """Make `a` believe that `b` owns them."""

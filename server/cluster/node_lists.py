@@ -1,0 +1,203 @@
+"""The list of conversations over all nodes: while a node has watchers of its list, it follows that of each other node.
+
+A node sends another only what happened at itself, whole rows, so that nothing has to be read again and nothing comes
+back. What may have been missed (a node that joined, was lost or could not be reached) is never made up for piece by
+piece: the watchers' streams end, and clients begin again with the whole list, as after any broken connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import msgspec
+
+from actors.core.errors import Reason, Rejected
+from actors.ports import ConversationRecord
+from actors.ports.store.audit import CommandOrigin
+from server.auth.principals import LOCAL, Role
+from server.cluster.peers import Lane, PeerLostError
+from server.contract.errors import SlowReaderError
+from server.streams.base import Stream
+from server.streams.watch_conversations import FollowedNodes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    from actors.events.conversation_list import ListChange, ListFeed
+    from actors.ports.cluster import Cluster, Node
+    from server.cluster.node_marks import NodeMarks
+    from server.cluster.peers import Peers
+    from server.streams.base import Streams
+    from server.streams.wakeups import Wakeups
+
+log = logging.getLogger(__name__)
+
+WATCH_LIST = "/bedrock.nodes.v1.Nodes/WatchList"
+"""The method by which a node follows the list of another. No client can call it: it exists for marked calls only."""
+READY_SECONDS = 2.0
+"""How long a watcher waits for the lists of all nodes before it gets the list without them."""
+LOOK_SECONDS = 1.0
+"""How often it is looked which nodes there are, and tried to reach them."""
+PAUSE_SECONDS = 0.05
+"""Pause after changes were sent, in which frequent changes are coalesced."""
+CHANGES_PER_FRAME = 64
+
+SELF = CommandOrigin(LOCAL, Role.OPERATOR.value)
+
+
+class NodeChange(msgspec.Struct, frozen=True, array_like=True):
+    """A change of the list, as nodes send it to each other."""
+
+    id: str
+    record: ConversationRecord
+    deleted: bool
+
+
+_encode = msgspec.msgpack.encode
+_decoder = msgspec.msgpack.Decoder(tuple[NodeChange, ...])
+
+
+class NodeListStream(Stream):
+    """The changes at this node, for another: first an empty frame, from which on nothing is missed."""
+
+    def __init__(
+        self, streams: Streams, feed: ListFeed, wakeups: Wakeups, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        super().__init__(streams, write)
+        self._watch = feed.attach(lambda: wakeups.wake(self.wake))
+
+    def close(self) -> None:
+        """Detach from the feed; idempotent."""
+        self._watch.close()
+
+    async def _open(self) -> None:
+        await self._out.send(_encode(()))
+
+    async def _go_on(self) -> bool:
+        self._woken.clear()
+        closing = self._streams.closing  # read first: changes until then are still sent
+        changes = [change for change in self._watch.read() if not (change.elsewhere or change.outdated)]
+        for start in range(0, len(changes), CHANGES_PER_FRAME):
+            await self._out.send(_frame(changes[start : start + CHANGES_PER_FRAME]))
+        if closing:
+            raise Rejected(Reason.SHUTTING_DOWN)
+        if self._silent():
+            await self._out.send(_encode(()))
+        await asyncio.sleep(PAUSE_SECONDS)
+        return True
+
+
+def _frame(changes: Sequence[ListChange]) -> bytes:
+    return _encode([NodeChange(change.id, change.record, change.deleted) for change in changes])
+
+
+def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return what serves WATCH_LIST, for calls that are known to come from a node."""
+
+    async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        try:
+            await streams.attend(lambda: NodeListStream(streams, feed, wakeups, context.write))
+        except (Rejected, SlowReaderError) as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+    return grpc.stream_stream_rpc_method_handler(serve, None, None)
+
+
+class NodeLists:
+    """Follows the lists of other nodes into the feed of this one. Event loop only."""
+
+    def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks, feed: ListFeed) -> None:
+        self._cluster, self._peers, self._marks, self._feed = cluster, peers, marks, feed
+        self._watchers: set[FollowedNodes] = set()
+        """Those that have begun, to whom changes may be missing when the lists change."""
+        self._waiting = 0
+        self._following: dict[Node, asyncio.Task[None]] = {}
+        self._ready: set[Node] = set()
+        self._changed = asyncio.Condition()
+        self._looking: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncGenerator[FollowedNodes]:
+        """Follow all other nodes meanwhile; begins when nothing that happens there is missed from then on."""
+        self._waiting += 1
+        watcher = FollowedNodes()
+        try:
+            self._look()
+            if self._looking is None:
+                self._looking = asyncio.get_running_loop().create_task(self._look_again())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READY_SECONDS), self._changed:
+                    await self._changed.wait_for(lambda: self._ready >= self._following.keys())
+            self._watchers.add(watcher)
+            yield watcher
+        finally:
+            self._waiting -= 1
+            self._watchers.discard(watcher)
+            if not self._waiting:
+                self._stop()
+
+    def _look(self) -> None:
+        """Follow the nodes that there are now, and no others."""
+        me = self._cluster.me.incarnation
+        known = {node.incarnation for node in self._following}
+        living = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
+        for node in [node for node in self._following if node.incarnation not in living]:
+            self._following.pop(node).cancel()
+            self._ready.discard(node)
+            self._missed()
+        for incarnation in living.keys() - known:
+            node = living[incarnation]
+            self._following[node] = asyncio.get_running_loop().create_task(self._follow(node))
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._look()
+
+    async def _follow(self, node: Node) -> None:
+        """Publish what happens at a node, as long as there is a watcher here."""
+        while True:
+            try:
+                await self._read(node)
+            except (PeerLostError, grpc.aio.AioRpcError, msgspec.MsgspecError) as error:
+                log.debug("the list of node %s is not followed: %s", node.name, type(error).__name__)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+            self._ready.discard(node)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _read(self, node: Node) -> None:
+        async with self._peers.of(node.address).channel(Lane.LASTING) as channel:
+            method: Any = channel.unary_stream(WATCH_LIST)
+            calling = method(b"", metadata=self._marks.on(SELF))
+            try:
+                async for frame in calling:
+                    if node not in self._ready:
+                        self._ready.add(node)
+                        self._missed()
+                        async with self._changed:
+                            self._changed.notify_all()
+                    for change in _decoder.decode(frame):
+                        self._feed.changed_elsewhere(change.id, change.record, deleted=change.deleted)
+            finally:
+                calling.cancel()
+
+    def _missed(self) -> None:
+        """Let the watchers so far begin again: there may be changes that they will never be told."""
+        watchers, self._watchers = self._watchers, set()
+        for watcher in watchers:
+            watcher.interrupt()
+
+    def _stop(self) -> None:
+        for task in (*self._following.values(), *([self._looking] if self._looking else ())):
+            task.cancel()
+        self._following.clear()
+        self._ready.clear()
+        self._looking = None
