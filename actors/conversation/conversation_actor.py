@@ -327,7 +327,6 @@ class ConversationActor(Actor):
             self._executor.stop_everything()
         finally:
             shutting_down = Rejected(Reason.SHUTTING_DOWN)
-            refusal = refusal or self._lifecycle.lost
             self._deletion.fail(refusal or shutting_down)
             super().terminate(refusal or (shutting_down if self._lifecycle.shutting_down else None))
             self._lifecycle.report_end()

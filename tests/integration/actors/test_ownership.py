@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,7 @@ class Pair:
 
     def __init__(self, make_world: Callable[..., World], shaky: bool = False, family: bool = False) -> None:
         self.shared = MemoryStore()
-        parts: dict[str, Any] = {"limits": Limits(retry_base_ms=1)}
+        parts: dict[str, Any] = {"limits": Limits(retry_base_ms=1), "idle_seconds": 3_600.0}
         self.worlds: list[Any] = []
         for owner in (FIRST, SECOND):
             store: Any = self.shared.node(owner)
@@ -310,7 +311,7 @@ def test_a_command_that_was_committed_and_not_answered_is_not_doubled_by_the_nex
     assert taken.texts().count("once") == 1
 
 
-def test_a_waking_of_many_ends_all_and_leaves_nothing(pair: Pair) -> None:
+def test_a_waking_of_many_ends_all_and_leaves_nothing(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     talks = [pair.first.create() for _ in range(40)]
     for talk in talks:
         talk.send("go")
@@ -321,6 +322,7 @@ def test_a_waking_of_many_ends_all_and_leaves_nothing(pair: Pair) -> None:
         pair.seen_by_second(talk).rest(Idle)
     all_gone(pair.second)
     assert pair.second.model.asked == 0
+    assert [line for line in caplog.records if line.levelno >= logging.ERROR] == []
     for talk in talks:
         refused_as_not_owned(pair.first.supervisor.ask(talk.id, CancelConversationCommand()))
     all_gone(pair.first)
@@ -391,6 +393,46 @@ def test_a_deletion_that_waits_for_a_tool_is_refused_and_nothing_is_deleted(pair
     assert pair.shared.load(talk.id) is None
 
 
+def test_a_deletion_by_one_that_has_lost_is_refused(pair: Pair) -> None:
+    talk = pair.first.create()
+    pair.take_over(talk.id)
+    assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, DeleteConversationCommand())) == SECOND
+    all_gone(pair.first)
+    assert pair.shared.load(talk.id) is not None
+
+
+def test_a_conversation_is_not_taken_back_before_its_tools_have_ended(pair: Pair) -> None:
+    talk = pair.first.create()
+    tool = begin_tool(talk)
+    pair.shared.release(FIRST.incarnation)
+    pair.second.store.claim(talk.id, pair.second.services.cluster.on_taken)
+    pair.seen_by_second(talk).rest(Idle)
+    assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, UpdateConversationCommand(title="x"))) == SECOND
+    assert tool.context.cancel.wait(PATIENCE)
+    all_gone(pair.second)
+    pair.shared.release(SECOND.incarnation)
+    again = pair.first.supervisor.ask(talk.id, SendMessageCommand("again"))
+    assert refused_as_not_owned(again) == SECOND
+    tool.reap.set()
+    all_gone(pair.first)
+    talk.send("again")
+    talk.exchange().say("back")
+    talk.rest(Idle)
+
+
+def test_a_refused_command_is_the_end_of_a_copy_that_another_server_has_claimed_meanwhile(
+    make_world: Callable[..., World],
+) -> None:
+    pair = Pair(make_world, shaky=True)
+    talk = pair.first.create()
+    pair.first.store.down = True
+    with pytest.raises(Rejected, check=lambda error: error.reason is Reason.STORE_UNAVAILABLE):
+        talk.send("not written")
+    pair.take_over(talk.id)
+    pair.first.store.down = False
+    all_gone(pair.first)
+
+
 def test_the_loser_of_a_bug_drops_the_conversation_too(pair: Pair, hold: Hold) -> None:
     talk = pair.first.create()
     talk.send("go")
@@ -429,7 +471,7 @@ def test_a_server_that_stops_leaves_alone_what_it_has_lost(pair: Pair) -> None:
     assert taken.record == head
 
 
-def test_housekeeping_leaves_to_others_what_is_theirs(pair: Pair) -> None:
+def test_housekeeping_leaves_to_others_what_is_theirs(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     talk = pair.first.create()
     for number in range(3):
         talk.ask(UpdateConversationCommand(title=f"title {number}"))
@@ -443,6 +485,7 @@ def test_housekeeping_leaves_to_others_what_is_theirs(pair: Pair) -> None:
     eventually(lambda: pair.first.clock.now_ms() > talk.record.updated_at + 2, "some time has passed")
     keep(pair.second)
     assert len(talk.events()) == kept
+    assert [line for line in caplog.records if line.levelno >= logging.ERROR] == []
     keep(pair.first)
     assert pair.shared.load(talk.id) is None
 
