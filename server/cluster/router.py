@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from actors.core.states import TERMINAL, Idle
 from actors.ports import NotOwnerError
 from actors.ports.cluster import Cluster
 from server.cluster.forwarding import ForwardedCall, ForwardedStream, forward
@@ -29,7 +28,6 @@ from server.queries.read_pool import ReadPool
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from actors.ports import ConversationRecord
     from actors.ports.cluster import Node
     from actors.ports.store.audit import CommandOrigin
     from server.queries.name_resolver import NameResolver
@@ -68,7 +66,7 @@ class Router:
         access: NodeAccess,
         resolver: NameResolver,
         streams: Streams,
-        claim: Callable[[str], ConversationRecord | None],
+        claim: Callable[[str, Callable[[tuple[str, ...]], object]], object],
     ) -> None:
         """`claim`: that of the store."""
         self.cluster = access.cluster
@@ -110,19 +108,13 @@ class Router:
 
     async def take(self, conversation_id: str) -> None:
         """Own a conversation from now on, because a call needs that before its actor does. Raises NotOwnerError."""
-        record = await self._owners(self._claim, conversation_id)
-        if record is not None and not _settled(record):
-            self._wake((conversation_id,))
+        await self._owners(self._claim, conversation_id, self._wake)
 
     async def close(self) -> None:
         """End all connections to nodes, and the threads."""
         await self.peers.close()
         for pool in (self._owners, self._urgent_owners):
             await asyncio.to_thread(pool.close)
-
-
-def _settled(record: ConversationRecord) -> bool:
-    return isinstance(record.state, TERMINAL) or (isinstance(record.state, Idle) and record.user_initiated)
 
 
 class ForwardedMethod:
