@@ -95,7 +95,8 @@ def _serve(config: Config, *, until_eof: bool) -> None:
     tune_process()
     with ending_at_once(), collection_paused():
         from server import json_logs as logs  # noqa: PLC0415
-        from server.app import CannotStartError, run  # noqa: PLC0415
+        from server.app.adapter_choice import CannotStartError  # noqa: PLC0415
+        from server.app.serving import run  # noqa: PLC0415
 
     logs.set_up(config.log_level)
     try:

@@ -38,7 +38,8 @@ def check(file: Path | None, data_dir: str | None) -> None:
         for line in described(settings):
             print_text(line)
         with ending_at_once():
-            from server.app import CannotStartError, checked  # noqa: PLC0415 -- not for --help
+            from server.app.adapter_choice import CannotStartError  # noqa: PLC0415 -- not for --help
+            from server.app.start_checks import checked  # noqa: PLC0415
         try:
             for line in checked(settings):
                 print_text(line)

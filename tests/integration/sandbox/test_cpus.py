@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from server.app import wire
+from server.app.wiring import wire
 from server.config import ConfigError, load
 from server.process.process_settings import running_on
 from tests.integration.sandbox.trees import launch

@@ -266,7 +266,7 @@ def test_the_servers_own_programs_in_python_run(confined: ConfinedSandbox, ada: 
 
 def test_what_is_beside_the_servers_own_package_is_not_read(confined: ConfinedSandbox, ada: Path) -> None:
     """A server that runs from a checkout: its history, tests and notes are the operator's."""
-    others = ("pyproject.toml", ".git", "tests/README.md", "server/app.py", "actors/__init__.py")
+    others = ("pyproject.toml", ".git", "tests/README.md", "server/app/wiring.py", "actors/__init__.py")
     tried = "; ".join(f"cat {ROOT / other}" for other in others)
     own = (ROOT / "actors" / "__init__.py").read_text()
     assert run(confined, f"({tried}) 2> /dev/null", cwd=str(ada)).head.decode() == own

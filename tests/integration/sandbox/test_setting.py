@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.sandbox import probe
-from server.app import CannotStartError, wire
+from server.app.adapter_choice import CannotStartError
+from server.app.wiring import wire
 from server.config import SANDBOXES, load
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.llm.transport import connection_pool, http_connection
-from server.app import wire
+from server.app.wiring import wire
 from server.config import load
 from tests.unit.llm.model_requests import ask
 from tests.unit.llm.scripted_server import Connection, ScriptedServer, in_turn, kept

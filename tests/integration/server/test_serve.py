@@ -24,7 +24,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actors.conversation.supervisor import Supervisor
 from actors.ports import StoreUnavailableError
-from server.app import CannotStartError, run
+from server.app.adapter_choice import CannotStartError
+from server.app.serving import run
 from server.cli import serve
 from server.config import ConfigError, load
 from tests.integration.server.grpc_harness import Refusal, refused
@@ -180,7 +181,7 @@ def test_a_signal_stops_the_server_well(start: Callable[..., Server], number: in
     server = start()
     code, logged = server.end(number)
     assert code == 0
-    told = [line["message"] for line in logged if line["logger"] == "server.app"]
+    told = [line["message"] for line in logged if line["logger"] == "server.app.serving"]
     assert told[0].startswith("sandbox: tier ")
     assert told[-2:] == ["stopping", "stopped"]
     assert not (server.data / "address").exists()

@@ -17,7 +17,8 @@ from server.process.process_settings import collection_paused, tune_process
 tune_process()
 with collection_paused():
     from server import json_logs
-    from server.app import run, wire
+    from server.app.serving import run
+    from server.app.wiring import wire
 from server.config import load
 with wire(load({"data_dir": sys.argv[1], "listen": "none"})) as wired:
     print(*sorted(sys.modules))

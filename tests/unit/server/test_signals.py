@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from server.app import _on_signals
+from server.app.serving import _on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,266 @@
+"""The adapters that the settings ask for. Each function makes one, or says why it cannot be used."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import TYPE_CHECKING
+
+from bedrock.local_server import TOKEN_FILE
+
+from actors.adapters.llm.catalog import Catalog
+from actors.adapters.llm.provider import ProviderConfig, provider_from_mapping, providers_from_env
+from actors.adapters.mcp.from_clients import FromClients, from_clients
+from actors.adapters.mcp.server_settings import McpServer, servers_from_tables
+from actors.adapters.mcp.servers import McpServerHub
+from actors.adapters.sandbox.control_groups import ControlGroups
+from actors.adapters.sandbox.probe import probe, with_limits, with_separation
+from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
+from actors.adapters.telemetry import metrics
+from actors.adapters.tools.environment import tool_environment
+from actors.maintenance.retention import Retention
+from actors.ports import (
+    SandboxReport,
+    SandboxUnavailableError,
+)
+from actors.ports.mcp import McpServers, NoMcpServers
+from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
+from actors.runtime.thread_pool import ThreadPool
+from server.auth.authentication import Authentication, Issued
+from server.auth.authorizer.authorizer_calls import AuthorizerCalls
+from server.auth.authorizer.authorizer_tables import made_authorizer
+from server.auth.issuers.client_certificates import ClientCertificates
+from server.auth.local_token import read_or_create_token
+from server.auth.mcp_login_file import FILE as MCP_LOGINS
+from server.auth.mcp_login_file import McpLoginFile
+from server.auth.token_file import FILE as PRINCIPALS_TOKENS
+from server.auth.token_file import TokenFile
+from server.config import Config, Listen, Listener
+from server.process.certificates import CertificateFiles, CertificateUnusableError
+from server.process.process_settings import running_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    import grpc
+
+    from actors.ports import Store
+    from actors.ports.permissions import PermissionsOf
+    from actors.ports.telemetry import Telemetry
+    from actors.runtime.system_clock import SystemClock
+    from actors.runtime.timers import Timers
+
+log = logging.getLogger(__name__)
+
+
+class CannotStartError(Exception):
+    """The server cannot be started; the text is one line for the operator."""
+
+
+def exporters(
+    config: Config, clock: SystemClock, gauges: Mapping[metrics.Metric, Callable[[], float]]
+) -> Iterator[Telemetry]:
+    """Yield what exports metrics and traces. Raises CannotStartError, or ConfigError if an extra is not installed."""
+    if config.metrics_listen is not None:
+        if importlib.util.find_spec("prometheus_client") is None:
+            raise config.refusal(
+                "metrics_listen: the server was installed without it; install phoenix-bedrock[metrics]"
+            )
+        from actors.adapters.telemetry.prometheus import Prometheus  # noqa: PLC0415 -- only where it is wanted
+
+        where = config.metrics_listen
+        try:
+            exporter = Prometheus(where.host, where.port)
+        except OSError as error:
+            reason = (error.strerror or "unknown host").lower()
+            raise CannotStartError(f"cannot listen on {where.target} for metrics: {reason}") from None
+        log.info("metrics: http://%s/metrics", Listen(where.host, exporter.port).target)
+        yield metrics.Metrics(exporter, clock, gauges)
+    if config.otlp_endpoint:
+        try:
+            from actors.adapters.telemetry.otlp import otlp  # noqa: PLC0415 -- only where it is wanted
+        except ImportError:
+            raise config.refusal("otlp_endpoint: needs the extra `otel`: phoenix-bedrock[otel]") from None
+        yield from otlp(config.otlp_endpoint, config.otlp_contents, clock, gauges)
+
+
+def mcp_servers(
+    config: Config, sandbox: ToolHostSandbox, threads: ThreadPool, permissions: PermissionsOf
+) -> McpServers:
+    """Return the MCP servers of the settings. Raises ConfigError."""
+    servers, rules = mcp_settings(config)
+    if not servers and not rules.programs and not rules.origins:
+        return NoMcpServers()
+    return McpServerHub(
+        servers,
+        sandbox,
+        threads,
+        tool_environment(config.environ),
+        rules,
+        permissions=permissions,
+        logins=McpLoginFile(config.data_dir / MCP_LOGINS),
+    )
+
+
+def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
+    """Return the settings of the MCP servers, and which ones clients may name.
+
+    Raises ConfigError, also if the extra `mcp` is not installed.
+    """
+    setting = "mcp_servers" if config.mcp_servers else "mcp_from_clients"
+    if not config.mcp_servers and not config.mcp_from_clients:
+        return (), FromClients()
+    if importlib.util.find_spec("mcp") is None:
+        raise config.refusal(f"{setting}: the server was installed without MCP; install phoenix-bedrock[mcp]")
+    try:
+        servers = servers_from_tables(config.mcp_servers, config.environ)
+        return servers, from_clients(config.mcp_from_clients, config.environ)
+    except ValueError as error:
+        raise config.refusal(str(error)) from None
+
+
+def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:
+    """Return the quotas of the settings, with what was spent of them in this month."""
+    spendings = store.spendings(first_day_of_month(clock.now_ms()))
+    return QuotaBook(
+        config.quotas, clock, spendings, telemetry, stored_bytes=store.stored_bytes, put_spending=store.put_spending
+    )
+
+
+def retention(config: Config) -> Retention:
+    """Return the retention periods of the settings."""
+    return Retention(
+        events_days=config.retention_events_days,
+        events_min=config.retention_events_min,
+        archived_days=config.retention_archived_days,
+        audit_days=config.retention_audit_days,
+    )
+
+
+def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
+    """Run on the configured CPUs until `opened` ends; return those of the tools (`running_on`). Raises ConfigError."""
+    try:
+        return opened.enter_context(running_on(config.cpus))
+    except ValueError as error:
+        raise config.refusal(f"cpus: {error}") from None
+
+
+def tool_sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads: ThreadPool) -> ToolHostSandbox:
+    """Return the sandbox of the tools, which hides the server's own files and socket. Raises CannotStartError."""
+    own = (config.data_dir, socket.parent, *(each.key for each in config.listeners), config.file)
+    try:
+        groups = ControlGroups()
+        report = with_limits(probed(config), groups.controllers)
+        protected = [str(path) for path in own if path is not None]
+        sandbox = ToolHostSandbox(
+            report,
+            protected=protected,
+            workspace_protected=config.workspace_protected,
+            deny_read=config.deny_read,
+            system_paths=config.system_paths,
+            groups=groups,
+            cpus=cpus,
+            threads=threads,
+        )
+    except (SandboxUnavailableError, OSError) as error:
+        raise CannotStartError(str(error)) from None
+    return sandbox
+
+
+def sandbox_line(report: SandboxReport) -> str:
+    """Return one line about the sandbox: its tier, and why it is no better one."""
+    return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")
+
+
+def probed(config: Config) -> SandboxReport:
+    """Return what the sandbox can do here. Raises SandboxUnavailableError."""
+    report = probe(config.sandbox)
+    return with_separation(report) if config.several else report
+
+
+def authentication_of(config: Config, opened: ExitStack) -> Authentication:
+    """Return how callers are known: by the token of the data directory, and those of principals.
+
+    Raises TokenUnusableError or ConfigError.
+    """
+    file = TokenFile(config.data_dir / PRINCIPALS_TOKENS) if config.principals else None
+    if file is not None:
+        file.read()
+    issuers = config.issuers
+    own = read_or_create_token(config.data_dir / TOKEN_FILE)
+    asked = any(each.client_ca for each in config.listeners)
+    certificates = ClientCertificates(config.client_certificates) if asked else None
+    issued = issued_tokens(config) if issuers else None
+    return Authentication(
+        own,
+        file,
+        config.principals,
+        issuers=issuers,
+        issued=issued,
+        certificates=certificates,
+        authorizer=_authorizer(config, opened),
+    )
+
+
+def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
+    """Make the authorizer of the settings. Raises ConfigError."""
+    if config.authorizer is None:
+        return None
+    try:
+        authorizer = made_authorizer(config.authorizer)
+    except ValueError as error:
+        log.error("%s", error, exc_info=error.__cause__)
+        raise config.refusal(str(error)) from None
+    threads = ThreadPool()
+    opened.callback(threads.close)
+    return AuthorizerCalls(authorizer, threads, config.authorizer.seconds)
+
+
+def issued_tokens(config: Config) -> Issued:
+    """Return how tokens of issuers are known. Raises ConfigError if the extra `jwt` is not installed, or for a file."""
+    if importlib.util.find_spec("jwt") is None or importlib.util.find_spec("cryptography") is None:
+        raise config.refusal("issuers: the server was installed without it; install phoenix-bedrock[jwt]")
+    from server.auth.issuers.issued_tokens import IssuedTokens  # noqa: PLC0415 -- only where it is wanted
+    from server.auth.issuers.issuer_keys import KeysUnusableError, keys_in, read_file  # noqa: PLC0415
+
+    for name, issuer in config.issuers.items():
+        if issuer.jwks_file is None:
+            continue
+        try:
+            keys_in(read_file(issuer.jwks_file), issuer.algorithms)
+        except KeysUnusableError as error:
+            raise config.refusal(f"issuers.{name}.jwks_file: {error}") from None
+    return IssuedTokens(config.issuers)
+
+
+def model_catalog(config: Config, timers: Timers) -> Catalog:
+    """Return the catalog of the configured models. Raises ConfigError."""
+    try:
+        return Catalog(
+            providers(config),
+            default=config.default_model,
+            small=config.small_model,
+            models=config.models,
+            later=timers.after,
+        )
+    except ValueError as error:
+        raise config.refusal(str(error)) from None
+
+
+def providers(config: Config) -> tuple[ProviderConfig, ...]:
+    """Return the providers of the file, then those of the environment that the file does not configure."""
+    named = tuple(provider_from_mapping(name, table, config.environ) for name, table in config.providers.items())
+    taken = {provider.name for provider in named}
+    return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)
+
+
+def server_credentials(listener: Listener) -> grpc.ServerCredentials | None:
+    """Return the TLS credentials of an address; None if it has no TLS. Raises CannotStartError."""
+    if listener.certificate is None or listener.key is None:
+        return None
+    try:
+        return CertificateFiles(listener.certificate, listener.key, listener.client_ca).credentials()
+    except CertificateUnusableError as error:
+        raise CannotStartError(str(error)) from None

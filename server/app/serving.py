@@ -1,0 +1,209 @@
+"""A running server: from its start to its graceful shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bedrock._interrupts import end_at_once, ending_at_once
+
+from actors.ports import (
+    SandboxReport,
+    StoreError,
+)
+from server.app.adapter_choice import CannotStartError, sandbox_line, server_credentials
+from server.app.shutdown_deadline import Deadline
+from server.app.wiring import Wiring, wire
+from server.auth.local_token import TokenUnusableError
+from server.config import Config, Listen, Listener
+from server.local_endpoint import published
+from server.process import malloc_trim, service_manager
+from server.process.open_files import warn_when_crowded
+from server.process.process_settings import spare_what_stays
+from server.services.grpc_server import CannotListenError, GrpcServer, max_connections
+from server.streams.base import WatchSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.conversation.supervisor import Supervisor
+    from actors.ports.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 15.0
+"""Maximum seconds of a shutdown after the drain time; then the process exits anyway. Nothing is lost: the next start
+recovers all conversations."""
+
+
+LOOP_SECONDS = 0.5
+"""Seconds between two measurements of the event loop's delay."""
+
+
+def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = False) -> None:
+    """Serve until a signal requests the shutdown. `announce` gets the line that says that the server is ready.
+
+    `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that was started
+    by another program ends with that program. Raises CannotStartError or ConfigError.
+    """
+    with Deadline() as deadline, ending_at_once(), wire(config) as wired:
+        try:
+            restored = wired.supervisor.start()
+        except StoreError as error:
+            text = f"the conversations in {config.data_dir} cannot be recovered: {error}"
+            raise CannotStartError(text) from None
+        wired.housekeeper.start()
+        if restored:
+            what = "conversation" if len(restored) == 1 else "conversations"
+            log.info("recovered %d %s after a restart", len(restored), what)
+        try:
+            asyncio.run(_serve(config, wired, announce, deadline, until_eof))
+        finally:
+            end_at_once()  # closing the event loop has restored Python's SIGINT handler
+    log.info("stopped")
+
+
+async def _serve(
+    config: Config, wired: Wiring, announce: Callable[[str], None], deadline: Deadline, until_eof: bool
+) -> None:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    _on_signals(stop, hurry)
+    if until_eof:
+        _on_eof(stop)
+    endpoint = GrpcServer(
+        wired.services,
+        wired.hub,
+        wired.supervisor,
+        wired.authentication,
+        watching=WatchSettings(max_streams=config.max_streams),
+        engine_version=wired.engine_version,
+        reflection=config.reflection,
+        behind_proxy=config.behind_proxy,
+        reachable=config.reachable,
+    )
+    looking = [
+        asyncio.create_task(_measure_loop(wired.services.telemetry)),
+        asyncio.create_task(warn_when_crowded(max_connections())),
+    ]
+    try:
+        where = _listen(endpoint, config, wired.socket)
+        await endpoint.start()
+        _tell_of(wired.services.sandbox.report, wired.exposed)
+        with published(config.data_dir, Path(wired.socket.path)):
+            if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:
+                log.warning(
+                    "insecure_behind_proxy: %s takes calls without TLS; whoever can reach it can read the token",
+                    " and ".join(exposed),
+                )
+            announce(f"bedrock ready on {' and '.join(each.target for each in where)} (data {config.data_dir})")
+            service_manager.notify(service_manager.READY)
+            await asyncio.to_thread(_load_later, wired)
+            spare_what_stays()
+            malloc_trim.trim()
+            await stop.wait()
+        log.info("stopping")
+        service_manager.notify(service_manager.STOPPING)
+    except (CannotListenError, TokenUnusableError) as error:
+        raise CannotStartError(str(error)) from None
+    finally:
+        deadline.set(config.drain_seconds + STOP_SECONDS)
+        for task in looking:
+            task.cancel()
+        await _stop(config, wired.supervisor, endpoint, hurry)
+
+
+async def _measure_loop(telemetry: Telemetry) -> None:
+    """Tell how late the event loop is, until it is cancelled; nothing if nobody wants to know."""
+    loop = asyncio.get_running_loop()
+    while telemetry.measures:
+        due = loop.time() + LOOP_SECONDS
+        await asyncio.sleep(LOOP_SECONDS)
+        telemetry.loop_delayed(loop.time() - due)
+
+
+def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
+    """Log the sandbox report once the server runs; if it cannot start, only the reason is logged."""
+    log.info("%s", sandbox_line(report))
+    if report.restriction_available and not report.workspace_available:
+        log.warning("the workspace mode is not available: %s", report.workspace_reason)
+    if report.separation_reason:
+        log.warning("no tool of a principal runs: %s", report.separation_reason)
+    if not report.hides_protected:
+        log.warning("the server's own files are not hidden from unrestricted tools: mount namespaces cannot be used")
+        return
+    for path in exposed:
+        log.warning(
+            "%s is in a directory that others need, too: if it is replaced while an unrestricted tool runs, that tool "
+            "can read the new one. A directory named bedrock is hidden as a whole",
+            path,
+        )
+
+
+def _load_later(wired: Wiring) -> None:
+    """Import the modules that the start did not need. If that fails, it is tried again at their first use."""
+    try:
+        wired.load_later()
+    except (ImportError, OSError) as error:
+        log.warning("modules could not be loaded in advance: %s", error)
+
+
+def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
+    """Listen on the configured addresses and on the socket for this machine, and return all, with that socket first.
+
+    Addresses come before it, so that no socket file remains if one is in use. Raises CannotListenError or
+    CannotStartError.
+    """
+    configured = [
+        dataclasses.replace(each, where=endpoint.listen(each.where, server_credentials(each)))
+        for each in config.listeners
+        if each.where != local
+    ]
+    return [Listener(where=endpoint.listen(local)), *configured]
+
+
+async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
+    """Shut down gracefully: refuse new work, drain runs, interrupt the remaining ones, end streams and calls."""
+    await endpoint.withdraw()
+    stopped = asyncio.create_task(asyncio.to_thread(supervisor.stop, config.drain_seconds))
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    supervisor.skip_drain()
+    try:
+        await stopped
+    finally:
+        await endpoint.stop()
+
+
+def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    """Stop the server at the first SIGTERM, SIGINT or SIGHUP; a second one, except SIGHUP, ends the drain."""
+
+    def received() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, received)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup sets SIG_IGN
+        loop.add_signal_handler(signal.SIGHUP, stop.set)  # a closed terminal may send more than one
+
+
+def _on_eof(stop: asyncio.Event) -> None:
+    """Stop when standard input ends. Raises CannotStartError if it is neither a pipe nor a socket."""
+    loop = asyncio.get_running_loop()
+    source = 0
+
+    def readable() -> None:
+        if not os.read(source, 4096):
+            loop.remove_reader(source)
+            stop.set()
+
+    try:
+        loop.add_reader(source, readable)
+    except OSError:
+        raise CannotStartError("--until-eof needs a pipe as standard input") from None

@@ -1,0 +1,150 @@
+"""What a start with some settings would find."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from bedrock.local_server import NotPrivateError
+
+from actors.adapters.tools.call_subjects import prepared_rule
+from actors.adapters.tools.registry import StandardToolbox
+from actors.core.approval.rule_matching import MCP_PREFIX, describe
+from actors.ports import (
+    SandboxUnavailableError,
+)
+from actors.ports.mcp import McpLoginsError
+from actors.runtime.quotas.quota_limits import COSTS
+from actors.runtime.system_clock import SystemClock
+from actors.runtime.timers import Timers
+from server.app.adapter_choice import (
+    CannotStartError,
+    issued_tokens,
+    mcp_settings,
+    model_catalog,
+    pinned,
+    probed,
+    providers,
+    sandbox_line,
+    server_credentials,
+)
+from server.auth.authorizer.authorizer_tables import authorizer_class
+from server.auth.mcp_login_file import FILE as MCP_LOGINS
+from server.auth.mcp_login_file import McpLoginFile
+from server.local_access import check_closable
+from server.services.operator_rules import operator_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.adapters.mcp.server_settings import McpServer
+    from actors.core.approval.approval_rules import ApprovalRule
+    from actors.runtime.quotas.quota_limits import QuotaSettings
+    from server.auth.principals import Principal
+    from server.config import Config
+
+
+def checked(config: Config) -> Iterator[str]:
+    """Yield what a start with these settings would find, a line each, without starting or changing anything.
+
+    Raises CannotStartError or ConfigError.
+    """
+    with ExitStack() as opened:
+        pinned(config, opened)
+        yield from _checked_listeners(config)
+        if config.data_dir.exists():
+            try:
+                check_closable(config.data_dir)
+            except (NotPrivateError, OSError) as error:
+                raise CannotStartError(str(error)) from None
+        timers = Timers(SystemClock())
+        opened.callback(timers.close)
+        opened.callback(model_catalog(config, timers).close)
+        for provider in providers(config):
+            key = f", key from {provider.key_source}" if provider.key_source else ""
+            yield f"provider {provider.name}: {provider.protocol}{key}"
+        servers, rules = mcp_settings(config)
+        for server in servers:
+            yield f"MCP server {server.name}: {server.url or server.command[0]}{_login_of(server, config)}"
+        for rule in operator_rules(config, prepared_rule):
+            yield f"approval rule {rule.id}: {rule.action} {describe(rule)}{_note_of(rule)}"
+        if allowed := [*(["programs"] if rules.programs else []), *sorted(rules.origins)]:
+            yield f"MCP servers of clients: {', '.join(allowed)}"
+        try:
+            report = probed(config)
+        except SandboxUnavailableError as error:
+            raise CannotStartError(str(error)) from None
+        yield from _checked_principals(config)
+        yield from _told_quotas(config.quotas)
+        if report.separation_reason:
+            yield f"no tool of a principal would run: {report.separation_reason}"
+        yield sandbox_line(report)
+
+
+def _login_of(server: McpServer, config: Config) -> str:
+    """Return what is known of the operator's login at an MCP server, to follow its URL."""
+    if server.login is None:
+        return ""
+    try:
+        found = McpLoginFile(config.data_dir / MCP_LOGINS).read().get(server.name)
+    except McpLoginsError as error:
+        return f", whose login cannot be used: {error}"
+    return ", logged in" if found is not None and found.url == server.url else ", not logged in"
+
+
+def _note_of(rule: ApprovalRule) -> str:
+    """Return what is odd about an operator's rule: its tool is none that is known before clients name theirs."""
+    toolbox = StandardToolbox()
+    ours = {spec.name for sub_agent in (False, True) for spec in toolbox.specs(sub_agent=sub_agent)}
+    known = not rule.tool or rule.tool in ours or rule.tool.startswith(MCP_PREFIX)
+    return "" if known else ", which the server does not have: only a client's tool can be meant"
+
+
+def _checked_listeners(config: Config) -> Iterator[str]:
+    """Yield a line for each certificate. Raises CannotStartError."""
+    for listener in config.listeners:
+        if server_credentials(listener) is not None:
+            clients = f"; clients need one by {listener.client_ca}" if listener.client_ca else ""
+            yield f"certificate: {listener.certificate} and its key can be used{clients}"
+
+
+def _checked_principals(config: Config) -> Iterator[str]:
+    """Yield a line for each principal, and for each way to know them beside the server's tokens. Raises ConfigError."""
+    for principal in config.principals.values():
+        roots = ", ".join(principal.permissions.roots or ()) or "no directories"
+        yield f"principal {principal.name}: {principal.role}, reads {roots}{_note_of_principal(principal, config)}"
+    for name, principal in config.client_certificates.items():
+        yield f"client certificate {name}: {principal.name}"
+    if config.authorizer is not None:
+        try:
+            authorizer_class(config.authorizer)
+        except ValueError as error:
+            raise config.refusal(str(error)) from None
+        yield f"authorizer: {config.authorizer.name}, within {config.authorizer.seconds:g} s"
+    if config.issuers:
+        issued_tokens(config)
+    for issuer in config.issuers.values():
+        others = "a principal for each" if issuer.template else f"{len(issuer.principals)} principals"
+        where = issuer.jwks_url or issuer.jwks_file
+        yield f"issuer {issuer.name}: {issuer.url}, keys from {where}, {others} by {issuer.principal_claim}"
+
+
+def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
+    """Yield a line for each table of quotas, a principal's together with the defaults that it does not replace."""
+    of_templates = {f"each principal of the issuer {name}": limits for name, limits in quotas.issuers.items()}
+    tables = {"all together": quotas.together, "each principal": quotas.each, **of_templates, **quotas.named}
+    for whose, limits in tables.items():
+        told = (
+            f"{quota} {f'${value / 1_000_000:,.2f}' if quota in COSTS else value}" for quota, value in limits.items()
+        )
+        if limits:
+            yield f"quotas of {whose}: {', '.join(told)}"
+
+
+def _note_of_principal(principal: Principal, config: Config) -> str:
+    """Return what is odd about a principal: it names what there is not."""
+    servers = {table.get("name") for table in config.mcp_servers}
+    unknown = [f"MCP server {name}" for name in principal.permissions.mcp_servers or () if name not in servers]
+    missing = [f"directory {root}" for root in principal.permissions.roots or () if not os.path.isdir(root)]
+    return f"; there is no {', no '.join(missing + unknown)}" if missing or unknown else ""

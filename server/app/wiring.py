@@ -1,0 +1,202 @@
+"""The parts of a server, put together."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bedrock.local_server import NotPrivateError
+
+from actors.adapters.images.sandboxed_images import SandboxedImages
+from actors.adapters.store.sqlite.store import open_store
+from actors.adapters.telemetry import metrics
+from actors.adapters.telemetry.fan_out import FanOut
+from actors.adapters.telemetry.log_lines import LogLines
+from actors.adapters.telemetry.observed_bus import ObservedBus
+from actors.adapters.telemetry.observed_models import ObservedModels
+from actors.adapters.telemetry.observed_tools import ObservedMcpServers, ObservedToolbox
+from actors.adapters.tools.registry import StandardToolbox
+from actors.adapters.workspace.local import LocalWorkspace
+from actors.conversation.recovered_work import own_tools
+from actors.conversation.supervisor import Supervisor
+from actors.events.hub import EventHub
+from actors.maintenance.retention import Housekeeper
+from actors.ports import (
+    DataDirectoryBusyError,
+    NoFaultPoints,
+    StoreUnusableError,
+    resources,
+)
+from actors.runtime.services import Services
+from actors.runtime.system_clock import RandomIds, SystemClock
+from actors.runtime.thread_pool import ThreadPool
+from actors.runtime.timers import Timers
+from server.app.adapter_choice import (
+    CannotStartError,
+    authentication_of,
+    exporters,
+    mcp_servers,
+    model_catalog,
+    pinned,
+    quota_book,
+    retention,
+    tool_sandbox,
+)
+from server.auth.authentication import Authentication
+from server.auth.local_token import TokenUnusableError
+from server.config import Config, Listen
+from server.local_access import claim_directory, socket_path
+from server.process import malloc_trim
+from server.services.operator_rules import operator_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from actors.ports.mcp import McpServers
+    from actors.ports.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+EXPORT_SECONDS = 3.0
+"""How long a stop waits for collectors of traces and metrics."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The parts of a running server, except its network side."""
+
+    services: Services
+    hub: EventHub
+    """The event bus that is also in `services`, with the interface for watchers."""
+    supervisor: Supervisor
+    housekeeper: Housekeeper
+    authentication: Authentication
+    socket: Listen
+    """The address for clients on this machine."""
+    engine_version: str
+    load_later: Callable[[], None]
+    """Imports the modules that only the first run needs, so that the start does not wait for them. Blocks."""
+    exposed: tuple[str, ...] = ()
+    """The server's files in shared directories. They are hidden when a tool call starts; a file replaced during the
+    call is visible to it."""
+
+
+@contextmanager
+def wire(config: Config) -> Generator[Wiring]:
+    """Open all adapters, and close them at the end.
+
+    Raises:
+        CannotStartError: The data directory, the sandbox or the token cannot be used.
+        ConfigError: A model or provider cannot be used as it is configured.
+    """
+    with ExitStack() as opened:
+        tool_cpus = pinned(config, opened)
+        clock = SystemClock()
+        telemetry = FanOut([LogLines()] if log.isEnabledFor(logging.INFO) else [])
+        opened.callback(_close, telemetry)
+        exported = bool(config.metrics_listen or config.otlp_endpoint)
+        timers = Timers(clock)
+        opened.callback(timers.close)
+        models = model_catalog(config, timers)
+        opened.callback(models.close)
+        try:
+            claim_directory(config.data_dir)
+            store = open_store(config.data_dir, clock=clock, written=telemetry.written if exported else None)
+            opened.callback(store.close)
+            authentication = authentication_of(config, opened)
+            socket = socket_path(config.data_dir, config.environ)
+        except (DataDirectoryBusyError, StoreUnusableError, TokenUnusableError, NotPrivateError) as error:
+            raise CannotStartError(str(error)) from None
+        except OSError as error:
+            raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
+        threads = ThreadPool()
+        opened.callback(threads.close)
+        sandbox = tool_sandbox(config, socket, tool_cpus, threads)
+        opened.callback(sandbox.close)
+        hub, toolbox = EventHub(), StandardToolbox(threads)
+        mcp = mcp_servers(config, sandbox, threads, authentication.permissions)
+        opened.callback(mcp.close)
+        services = Services(
+            store=store,
+            bus=hub,
+            models=models,
+            toolbox=toolbox,
+            sandbox=sandbox,
+            clock=clock,
+            ids=RandomIds(),
+            faults=NoFaultPoints(),
+            workspace=LocalWorkspace(lambda: (*sandbox.protected, *sandbox.unreadable)),
+            timers=timers,
+            threads=threads,
+            images=SandboxedImages(store, sandbox),
+            idle_seconds=config.idle_seconds,
+            approval_rules=operator_rules(config, toolbox.prepared_rule),
+            titles=config.titles,
+            mcp=mcp,
+            permissions=authentication.permissions,
+            telemetry=telemetry,
+            quotas=quota_book(config, store, clock, telemetry),
+        )
+        if telemetry.on or exported:
+            services = _observed(services, telemetry)
+        supervisor = Supervisor(services)
+        if exported:
+            gauges = {
+                metrics.CONVERSATIONS: supervisor.live_count,
+                metrics.WATCHERS: hub.watchers,
+                metrics.WAITING: lambda: store.waiting,
+                metrics.WAITING_REQUESTS: lambda: services.quotas.model_slots.waiting,
+                metrics.THREADS: threading.active_count,
+                metrics.FILES: resources.open_files,
+                metrics.MAX_FILES: resources.max_open_files,
+            }
+            for observer in exporters(config, clock, gauges):
+                telemetry.add(observer)
+        if (memory := malloc_trim.of_this_process()) is not None:
+            memory.start()
+            opened.callback(memory.close)
+        housekeeper = Housekeeper(store, supervisor, clock, retention(config))
+        opened.callback(housekeeper.close)
+        yield Wiring(
+            services,
+            hub,
+            supervisor,
+            housekeeper,
+            authentication,
+            Listen(path=str(socket)),
+            store.engine_version,
+            functools.partial(_load, toolbox, mcp),
+            sandbox.exposed,
+        )
+
+
+def _observed(services: Services, telemetry: FanOut) -> Services:
+    """Return services whose models, tools and events are observed."""
+    bus = ObservedBus(services.bus, telemetry, services.clock, own_tools(services.toolbox))
+    telemetry.add(bus)  # it is told of commands, too
+    return dataclasses.replace(
+        services,
+        bus=bus,
+        models=ObservedModels(services.models, telemetry, services.clock),
+        toolbox=ObservedToolbox(services.toolbox, telemetry, services.clock),
+        mcp=ObservedMcpServers(services.mcp, telemetry, services.clock),
+    )
+
+
+def _close(telemetry: Telemetry) -> None:
+    """Export what is left, and stop waiting for collectors that do not answer."""
+    closing = threading.Thread(target=telemetry.close, name="bedrock-telemetry", daemon=True)
+    closing.start()
+    closing.join(EXPORT_SECONDS)
+
+
+def _load(toolbox: StandardToolbox, mcp: McpServers) -> None:
+    """Import what the first tool call needs, and begin to connect to the MCP servers."""
+    toolbox.load()
+    mcp.start()
