@@ -8,7 +8,6 @@ trail. A node never forwards what another has forwarded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from actors.ports import NotOwnerError
-from actors.ports.cluster import Cluster
 from server.cluster.forwarding import ForwardedCall, ForwardedStream, forward
 from server.cluster.node_marks import NOT_OWNER, OWNER, NodeMarks
 from server.cluster.peers import Lane, Peer, PeerLostError, Peers
@@ -26,9 +24,12 @@ from server.contract.errors import ConnectionLostError, ConversationNotFoundErro
 from server.queries.read_pool import ReadPool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from google.protobuf.message import Message
 
-    from actors.ports.cluster import Node
+    from actors.ports import ConversationOwnership
+    from actors.ports.cluster import Cluster, Node
     from actors.ports.store.audit import CommandOrigin
     from server.queries.name_resolver import NameResolver
     from server.streams.base import Streams
@@ -47,13 +48,10 @@ THREADS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAccess:
-    """How this server is one of several nodes."""
+    """How this server reaches the other nodes, and they know each other."""
 
-    cluster: Cluster
     token: str
     """What all nodes share, and nobody else has. At least 32 printable characters."""
-    wake: Callable[[tuple[str, ...]], object]
-    """Has conversations recovered that their last owner left at work."""
     credentials: grpc.ChannelCredentials | None = None
     """Of the connections to other nodes; None: they have no TLS."""
 
@@ -63,18 +61,18 @@ class Router:
 
     def __init__(
         self,
+        cluster: Cluster,
         access: NodeAccess,
         resolver: NameResolver,
         streams: Streams,
-        claim: Callable[[str, Callable[[tuple[str, ...]], object]], object],
+        store: ConversationOwnership,
     ) -> None:
-        """`claim`: that of the store."""
-        self.cluster = access.cluster
+        self.cluster = cluster
         self.marks = NodeMarks(access.token)
         self.streams = streams
         self.peers = Peers(access.credentials)
         self.resolver = resolver
-        self._claim, self._wake = claim, access.wake
+        self._store = store
         self.for_nodes: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         """What serves calls of other nodes for themselves, by the method's full name."""
         self._loop = asyncio.get_running_loop()
@@ -108,7 +106,7 @@ class Router:
 
     async def take(self, conversation_id: str) -> None:
         """Own a conversation from now on, because a call needs that before its actor does. Raises NotOwnerError."""
-        await self._owners(self._claim, conversation_id, self._wake)
+        await self._owners(self._store.claim, conversation_id, self.cluster.on_taken)
 
     async def close(self) -> None:
         """End all connections to nodes, and the threads."""

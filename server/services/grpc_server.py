@@ -127,7 +127,7 @@ class GrpcServer:
         reads, store = self._reads, services.store
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
         resolver = NameResolver(store, reads)
-        self._router = Router(access, resolver, self.watchers, store.claim) if access else None
+        self._router = Router(services.cluster, access, resolver, self.watchers, store) if access else None
         interceptor = RequestInterceptor(
             authentication,
             services.telemetry,

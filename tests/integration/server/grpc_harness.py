@@ -28,6 +28,7 @@ from tests.toolboxes import NothingKept
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from actors.ports.cluster import Cluster
     from server.cluster.router import NodeAccess
 
 T = TypeVar("T")
@@ -132,6 +133,7 @@ class GrpcHarness:
         tier: str = "A",
         reachable: bool = False,
         access: NodeAccess | None = None,
+        cluster: Cluster | None = None,
         **watching: Any,
     ) -> None:
         self._loop = loop
@@ -140,7 +142,12 @@ class GrpcHarness:
         self.conversations = Conversations()
         self.hub = EventHub()
         self.services = in_memory(
-            models=Catalog(), toolbox=Tools(), store=store, bus=self.hub, sandbox=ReportingSandbox(tier)
+            models=Catalog(),
+            toolbox=Tools(),
+            store=store,
+            bus=self.hub,
+            sandbox=ReportingSandbox(tier),
+            cluster=cluster,
         )
         self.endpoint, self.address = loop.do(self._start(WatchSettings(**watching)))
         # Without probes the window stays small: else it grows on a slow machine until a reader who takes nothing fits.

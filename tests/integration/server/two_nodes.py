@@ -55,8 +55,9 @@ class RunningNode:
         self.cluster = FakeCluster(incarnation)
         self.store = data.node(Owner(incarnation))
         self.woken: list[str] = []
-        access = NodeAccess(cluster=self.cluster, token=token, wake=self.woken.extend)
-        self.harness = GrpcHarness(loop, store=self.store, access=access, **settings)
+        self.cluster.on_taken = self.woken.extend
+        access = NodeAccess(token=token)
+        self.harness = GrpcHarness(loop, store=self.store, cluster=self.cluster, access=access, **settings)
         opened.callback(self.harness.close)
         self.cluster.node = Node(incarnation, f"node-{incarnation}", self.harness.address)
         self.stub = self.harness.stub
