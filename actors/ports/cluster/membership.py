@@ -65,8 +65,18 @@ class Cluster(Protocol):
         """Forget who owns a conversation, because it was wrong; does not block."""
         ...
 
+    def retire(self) -> None:
+        """Take no conversations from now on, for no caller and from no dead node. Blocks.
+
+        Raises StoreUnavailableError.
+        """
+        ...
+
     def drain(self) -> None:
-        """Give up all conversations of this node, whose actors have ended. Blocks. Raises StoreUnavailableError."""
+        """Give up all conversations of this node, whose actors have ended, and leave. Blocks.
+
+        Raises StoreUnavailableError: the others take this node for dead then, in time.
+        """
         ...
 
     def close(self) -> None:
@@ -102,6 +112,9 @@ class OneNode:
 
     def forget(self, conversation_id: str) -> None:
         """Do nothing."""
+
+    def retire(self) -> None:
+        """Do nothing: nobody else would take anything."""
 
     def drain(self) -> None:
         """Do nothing: nobody else would take anything."""

@@ -1,0 +1,1 @@
+"""The store on PostgreSQL, which several servers share: a cluster."""

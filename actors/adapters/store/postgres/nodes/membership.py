@@ -1,0 +1,204 @@
+"""The cluster on PostgreSQL: this node's place among the servers that share one database."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, TypeVar
+
+from actors.adapters.store.postgres.nodes import node_statements as said
+from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode
+from actors.adapters.store.postgres.nodes.judge import Judge, node_of
+from actors.adapters.store.postgres.nodes.node_session import NodeSession
+from actors.adapters.store.postgres.nodes.node_watch import NodeWatch
+from actors.adapters.store.postgres.nodes.take_over import TakeOver, release
+from actors.adapters.store.postgres.nodes.timing import Timing
+from actors.ports import StoreError, StoreUnavailableError
+from actors.ports.cluster.lease_clock import LeaseClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.ports.cluster import Lease, Node
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+MAX_OWNERS = 20_000
+"""Conversations whose owners are remembered: some 3 MB."""
+
+
+class PostgresCluster:
+    """Implements Cluster. It has two sessions of the database, and a thread for each."""
+
+    def __init__(
+        self,
+        url: str,
+        new: NewNode,
+        timing: Timing = Timing(),  # noqa: B008 -- immutable
+        *,
+        active: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Join, and keep the lease from then on. The tables are there already.
+
+        `active` returns how many conversations have an actor here; any thread. Raises StoreUnavailableError,
+        StoreUnusableError.
+        """
+        self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
+        self.on_node_dead: Callable[[Node], object] = _ignore
+        self.on_lost: Callable[[], object] = _ignore
+        self._timing = timing
+        self._ended = threading.Event()
+        self._guard = threading.Lock()  # guards what follows
+        self._owners: OrderedDict[str, Node] = OrderedDict()
+        self._lost = self._told = False
+        self._lease = LeaseClock(timing.young)
+        self._beats = NodeSession(url, "bedrock heartbeat", seconds=timing.statement)
+        self._looks = NodeSession(url, "bedrock nodes", seconds=timing.statement)
+        self._heartbeat = Heartbeat(self._beats, self._lease, timing, active=active)
+        try:
+            self._me = self._heartbeat.join(new)
+        except StoreError:
+            self.close()
+            raise
+        judge = Judge(self._me, timing, steady_for=self._heartbeat.steady_for)
+        take_over = TakeOver(self._looks, self._me.incarnation, on_taken=self._taken)
+        self._watch = NodeWatch(self._looks, self._me, timing, judge, take_over, on_dead=self._dead)
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(step, first), name=f"node-{name}", daemon=True)
+            for step, first, name in ((self._beat, timing.beat, "heartbeat"), (self._look, 0.0, "watch"))
+        ]
+        self._threads[0].start()
+
+    def start(self) -> None:
+        """Begin to watch the other nodes, now that whoever wants to be told is."""
+        self._tell_lost()
+        if not self._lost:
+            self._threads[1].start()
+
+    @property
+    def me(self) -> Node:
+        """This node."""
+        return self._me
+
+    @property
+    def lease(self) -> Lease:
+        """The lease as this node knows it: until a while before it ends in the database."""
+        return self._lease
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the living nodes; see Cluster."""
+        return self._watch.nodes()
+
+    def owner_of(self, conversation_id: str) -> Node | None:
+        """Return the other node that owns a conversation; see Cluster."""
+        owner = self._remembered(conversation_id)
+        if owner is None:
+            found = self._looks.rows(said.OWNER, {"conversation": conversation_id})
+            if not found:
+                return None  # it may be claimed: nothing to remember
+            owner = node_of(found[0])
+            with self._guard:
+                self._owners[conversation_id] = owner
+                if len(self._owners) > MAX_OWNERS:
+                    self._owners.popitem(last=False)
+        return None if owner.incarnation == self._me.incarnation else owner
+
+    def forget(self, conversation_id: str) -> None:
+        """Forget an owner; see Cluster."""
+        with self._guard:
+            self._owners.pop(conversation_id, None)
+
+    def retire(self) -> None:
+        """Take no conversations any more, from others or for callers; see Cluster."""
+        self._looks.rows(said.RETIRE, {"me": self._me.incarnation})
+
+    def drain(self) -> None:
+        """Give everything up, and leave; see Cluster."""
+        self.retire()
+        if not release(self._looks, self._me.incarnation):
+            raise StoreUnavailableError("some conversations could not be given up: they are being written to")
+        self._end()
+        self._beats.rows(said.LEAVE, {"me": self._me.incarnation})
+
+    def close(self) -> None:
+        """End the threads and sessions; see Cluster. Without `drain` the others take this node for dead."""
+        self._end()
+        self._beats.close()
+        self._looks.close()
+        self._lease.close()
+
+    def _end(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(4 * self._timing.statement)
+
+    def _remembered(self, conversation_id: str) -> Node | None:
+        with self._guard:
+            owner = self._owners.get(conversation_id)
+            if owner is None:
+                return None
+            if not self._watch.is_alive(owner.incarnation):
+                del self._owners[conversation_id]
+                return None
+            self._owners.move_to_end(conversation_id)
+            return owner
+
+    def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
+        """Do a step after each pause that the last one returned, until one returns None: this node is dead."""
+        silent = False
+        while not self._ended.wait(pause):
+            try:
+                pause, silent = step(), False
+            except StoreError as error:
+                if not silent:
+                    _log.warning("%s; it is tried again until it does", error)
+                pause, silent = self._timing.again, True
+            if pause is None:
+                self._is_lost()
+                return
+
+    def _beat(self) -> float | None:
+        return self._timing.beat if self._heartbeat.beat() else None
+
+    def _look(self) -> float | None:
+        return self._watch.pause() if self._watch.look() else None
+
+    def _is_lost(self) -> None:
+        with self._guard:
+            first, self._lost = not self._lost, True
+        if first:
+            self._lease.close()
+            self._ended.set()
+            _log.critical(
+                "node %d was declared dead by another one: its conversations are lost to it", self._me.incarnation
+            )
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        """Tell it once, to the first who wants to know."""
+        with self._guard:
+            tell = self._lost and not self._told and self.on_lost is not _ignore
+            self._told = self._told or tell
+        if tell:
+            self.on_lost()
+
+    def _taken(self, conversations: tuple[str, ...]) -> None:
+        _log.warning("%d interrupted conversations are taken over from a node that has ended", len(conversations))
+        self._tell(self.on_taken, conversations)
+
+    def _dead(self, node: Node) -> None:
+        self._tell(self.on_node_dead, node)
+
+    def _tell(self, whom: Callable[[T], object], what: T) -> None:
+        try:
+            whom(what)
+        except Exception:  # noqa: BLE001 -- whoever is told must not end the watch over the other nodes
+            _log.exception("a change of the cluster could not be passed on")
+
+
+def _ignore(*_: object) -> None:
+    pass

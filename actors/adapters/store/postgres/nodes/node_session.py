@@ -1,0 +1,149 @@
+"""A connection that is opened anew after it was lost: a node has two, beside those of the store."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from actors.ports import StoreUnavailableError, StoreUnusableError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+_log = logging.getLogger(__name__)
+
+OLDEST = 13
+"""The oldest version of PostgreSQL that serves."""
+
+_ABOUT = """
+SELECT pg_backend_pid(), current_setting('server_version_num')::integer / 10000,
+       pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
+"""
+_LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"
+
+
+class NodeSession:
+    """Runs statements, each a transaction of its own. Any thread; one statement at a time, the others wait."""
+
+    def __init__(self, url: str, name: str, *, seconds: float) -> None:
+        """`name` is what the database shows as the application's; a statement may take `seconds`."""
+        self._url = url
+        self._name = name
+        self._seconds = seconds
+        self._guard = threading.Lock()  # held for a statement, and to open and close
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._closed = False
+        self._opened = 0
+        self.direct = True
+        """Whether the connection is one of the database, not of a pooler, so that a lock of the session is kept."""
+
+    def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows; [] if it has none.
+
+        Raises StoreUnavailableError if there is no answer: the statement may have been carried out. Raises
+        StoreUnusableError if this database can't serve.
+        """
+        with self._turn():
+            connection = self._ready()
+            try:
+                cursor = connection.execute(sql.encode(), values)
+                return cursor.fetchall() if cursor.description else []
+            except psycopg.Error as error:
+                if connection.closed or connection.broken:
+                    self._drop()
+                raise StoreUnavailableError(f"the database does not answer: {_words(error)}") from None
+
+    def open(self) -> int:
+        """Open a connection if there is none, and return how many there were: another number is another session.
+
+        Raises as `rows` does.
+        """
+        with self._turn():
+            self._ready()
+            return self._opened
+
+    def close(self) -> None:
+        """Close the connection for good; idempotent.
+
+        Waits for a statement that is under way, but not for one that is without an answer for too long: its thread
+        closes the connection, or the end of the process.
+        """
+        self._closed = True
+        with suppress(StoreUnavailableError), self._turn():
+            self._drop()
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        if not self._guard.acquire(timeout=self._seconds):
+            raise StoreUnavailableError("the database does not answer")
+        try:
+            yield
+        finally:
+            if self._closed:
+                self._drop()
+            self._guard.release()
+
+    def _ready(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._closed:
+            raise StoreUnavailableError("the session is closed")
+        if self._connection is None:
+            self._connection = self._connected()
+            self._opened += 1
+        return self._connection
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        milliseconds = math.ceil(self._seconds * 1000)
+        try:
+            connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                prepare_threshold=None,
+                connect_timeout=max(2, math.ceil(self._seconds)),
+                application_name=self._name,
+                keepalives_idle=max(1, math.ceil(self._seconds)),
+                keepalives_interval=1,
+                keepalives_count=3,
+                tcp_user_timeout=milliseconds,
+            )
+        except psycopg.ProgrammingError:
+            # Its text may repeat the address, and with it the password.
+            raise StoreUnusableError("the address of the database can't be read") from None
+        except psycopg.Error as error:
+            raise StoreUnavailableError(f"the database can't be reached: {_words(error)}") from None
+        try:
+            self._greet(connection, str(milliseconds))
+        except psycopg.Error as error:
+            connection.close()
+            raise StoreUnavailableError(f"the database does not answer: {_words(error)}") from None
+        except StoreUnusableError:
+            connection.close()
+            raise
+        return connection
+
+    def _greet(self, connection: psycopg.Connection[tuple[Any, ...]], milliseconds: str) -> None:
+        ((process, version, read_only),) = connection.execute(_ABOUT).fetchall()
+        if version < OLDEST:
+            raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
+        if read_only:
+            raise StoreUnusableError("the database only reads: it is a standby; name the primary's address")
+        # A pooler tells another number than that of the process that serves a statement.
+        self.direct = connection.info.backend_pid == process
+        if self.direct:
+            connection.execute(_LIMITS, (milliseconds, milliseconds))
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
+
+
+def _words(error: psycopg.Error) -> str:
+    """Return what PostgreSQL said, in a line, without the statement and its values."""
+    said = error.diag.message_primary or str(error) or type(error).__name__
+    return " ".join(said.split())

@@ -1,0 +1,114 @@
+"""What is said to the database about nodes, each a transaction of its own, so that nothing is locked between two.
+
+Times are the database's: nodes never compare theirs. `clock_timestamp()` and not `now()`, since a statement that has
+waited for a row looks at it again, and at the time as well.
+"""
+
+from __future__ import annotations
+
+from actors.adapters.store.sql.queries import UNSETTLED
+
+LOCKS = 0x426564
+"""The class of the advisory locks that sessions hold; the other half of their key is the incarnation."""
+
+_ALIVE = """
+    EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
+            AND mine.expires > clock_timestamp())
+"""
+_TAKING = """
+    EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead AND NOT mine.draining
+            AND mine.expires > clock_timestamp())
+"""
+_HELD = f"""
+    EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {LOCKS} AND objsubid = 2 AND granted
+            AND objid::bigint = nodes.incarnation
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+"""  # noqa: S608
+_OVER = "(expires < clock_timestamp() OR expires > clock_timestamp() + 2 * make_interval(secs => lease_seconds))"
+"""A lease that ends far ahead was given before the database's clock was set back."""
+
+NEXT = "SELECT nextval('node_incarnations')"
+
+LOCK = "SELECT pg_try_advisory_lock(%(locks)s, %(me)s)"
+"""False while the database still has the session of this node that was lost."""
+
+JOIN = """
+INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)
+VALUES (%(me)s, %(name)s, %(address)s, %(version)s, %(labels)s, %(session)s, %(ttl)s,
+        clock_timestamp() + make_interval(secs => %(ttl)s))
+"""
+
+BEAT = """
+UPDATE nodes SET expires = clock_timestamp() + make_interval(secs => lease_seconds), session = %(session)s,
+       active = %(active)s
+WHERE incarnation = %(me)s AND NOT dead RETURNING incarnation
+"""
+"""No row: this node was declared dead."""
+
+SEEN = f"""
+SELECT incarnation, name, address, version, labels, draining, active,
+       dead, session, {_HELD}, lease_seconds, expires::text, {_OVER}, dead AND expires < clock_timestamp()
+FROM nodes ORDER BY incarnation
+"""  # noqa: S608
+
+EXPIRED = f"""
+UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
+WHERE incarnation = %(other)s AND NOT dead AND expires::text = %(expires)s AND {_OVER} AND {_ALIVE}
+RETURNING incarnation
+"""  # noqa: S608
+"""Declare a node dead whose lease is over. Of the dead, `expires` says until when their rows are kept: what they had
+sent before may still arrive."""
+
+GONE = f"""
+UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
+WHERE incarnation = %(other)s AND NOT dead AND NOT draining AND session AND expires::text = %(expires)s
+      AND NOT {_HELD} AND {_ALIVE}
+RETURNING incarnation
+"""  # noqa: S608
+"""Declare a node dead whose process is gone, before its lease is over."""
+
+_TAKE = f"""
+WITH families AS MATERIALIZED (
+    SELECT top.id FROM conversations AS top
+    WHERE top.id IN (SELECT family FROM conversations WHERE {{owned}} AND ({UNSETTLED}))
+          AND (top.owner IS NULL OR top.owner = %(me)s OR top.owner = %(dead)s) AND {_TAKING}
+    LIMIT %(most)s FOR UPDATE OF top SKIP LOCKED
+)
+UPDATE conversations AS taken SET owner = %(me)s FROM families
+WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dead)s)
+RETURNING taken.id, ({UNSETTLED})
+"""  # noqa: S608
+TAKE = _TAKE.format(owned="owner = %(dead)s")
+"""Take families of a dead node with something unsettled in them. A family is locked by the conversation at its top, as
+by every claim, and what somebody else has locked is his. One that this node has, or nobody, may still have members of
+the dead node: what it had sent before may have arrived late."""
+TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
+"""Take families that nobody owns although something in them is unsettled: of a node that gave them up as it ended."""
+
+RELEASE = """
+WITH found AS MATERIALIZED (
+    SELECT id FROM conversations WHERE owner = %(owner)s LIMIT %(most)s FOR UPDATE SKIP LOCKED
+)
+UPDATE conversations SET owner = NULL FROM found WHERE conversations.id = found.id RETURNING conversations.id
+"""
+"""Let conversations be owned by nobody. It waits for no lock, so that nothing waits for it in a circle."""
+
+TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND session AND {_HELD}"  # noqa: S608
+"""A node with a session that says to be reached at the same address."""
+
+OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
+
+RETIRE = "UPDATE nodes SET draining = true WHERE incarnation = %(me)s AND NOT dead"
+
+LEAVE = "DELETE FROM nodes WHERE incarnation = %(me)s AND NOT dead"
+
+SWEEP = """
+DELETE FROM nodes WHERE incarnation = %(other)s AND dead AND expires < clock_timestamp()
+       AND NOT EXISTS (SELECT FROM conversations WHERE owner = %(other)s)
+"""
+
+OWNER = """
+SELECT owner.incarnation, owner.name, owner.address, owner.version, owner.labels, owner.draining, owner.active
+FROM conversations JOIN nodes AS owner ON owner.incarnation = conversations.owner AND NOT owner.dead
+WHERE conversations.id = %(conversation)s
+"""

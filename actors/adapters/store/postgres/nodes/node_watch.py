@@ -1,0 +1,96 @@
+"""How this node sees the others: who lives, who has died, and what becomes of what the dead owned."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from actors.adapters.store.postgres.nodes import node_statements as said
+from actors.adapters.store.postgres.nodes.judge import Judge, NodeRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from actors.adapters.store.postgres.nodes.node_session import NodeSession
+    from actors.adapters.store.postgres.nodes.take_over import TakeOver
+    from actors.adapters.store.postgres.nodes.timing import Timing
+    from actors.ports.cluster import Node
+
+_log = logging.getLogger(__name__)
+
+
+class NodeWatch:
+    """Looks at the nodes. One thread; `nodes` and `is_alive` on any."""
+
+    def __init__(
+        self,
+        session: NodeSession,
+        me: Node,
+        timing: Timing,
+        judge: Judge,
+        take_over: TakeOver,
+        *,
+        on_dead: Callable[[Node], object],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_dead` is called once for each node that is no longer there, before anything is taken from it."""
+        self._session = session
+        self._me = me.incarnation
+        self._timing = timing
+        self._judge = judge
+        self._take_over = take_over
+        self._on_dead = on_dead
+        self._monotonic = monotonic
+        self._living = {me.incarnation: me}
+        self._abandoned_at: float | None = None
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return those that lived at the last look."""
+        return tuple(self._living.values())
+
+    def is_alive(self, incarnation: int) -> bool:
+        """Return whether a node lived at the last look."""
+        return incarnation in self._living
+
+    def pause(self) -> float:
+        """Return the seconds until the next look."""
+        return min(self._timing.confirm, self._timing.again) if self._judge.suspects else self._timing.again
+
+    def look(self) -> bool:
+        """Look once; False if this node itself was declared dead. Raises StoreUnavailableError."""
+        rows = {row.incarnation: row for row in (NodeRow(*each) for each in self._session.rows(said.SEEN))}
+        mine = rows.pop(self._me, None)
+        if mine is None or mine.dead:
+            return False
+        dead = {row.incarnation: row for row in rows.values() if row.dead or self._declared(row)}
+        living = {self._me: mine.node} | {each: row.node for each, row in rows.items() if each not in dead}
+        self._judge.keep(living)
+        gone = [node for incarnation, node in self._living.items() if incarnation not in living]
+        self._living = living
+        for node in gone:
+            self._on_dead(node)
+        self._take(dead.values(), left=bool(gone))
+        return True
+
+    def _declared(self, row: NodeRow) -> bool:
+        """Return whether this node has just declared another one dead."""
+        statement = self._judge.verdict(row)
+        if statement is None:
+            return False
+        values = {"me": self._me, "other": row.incarnation, "expires": row.expires, "locks": said.LOCKS}
+        if not self._session.rows(statement, values):
+            return False
+        how = "its process is gone" if statement is said.GONE else "its lease is over"
+        _log.warning("node %d (%s, %s) is declared dead: %s", row.incarnation, row.name, row.address, how)
+        return True
+
+    def _take(self, dead: Iterable[NodeRow], *, left: bool) -> None:
+        for row in dead:
+            self._take_over.from_dead(row.incarnation)
+            if row.forgotten:
+                self._session.rows(said.SWEEP, {"other": row.incarnation})
+        now = self._monotonic()
+        if left or self._abandoned_at is None or now - self._abandoned_at >= self._timing.ttl:
+            self._take_over.abandoned()
+            self._abandoned_at = now

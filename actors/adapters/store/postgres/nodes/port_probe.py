@@ -1,0 +1,31 @@
+"""Whether anybody still listens where a node did."""
+
+from __future__ import annotations
+
+import socket
+
+
+def refuses(address: str, *, seconds: float) -> bool:
+    """Return whether connections to "host:port" are refused, by all its addresses: the process there is gone.
+
+    Anything else proves nothing: silence may be a machine that is cut off, and an accepted connection is one that the
+    kernel accepts for a process that is stopped. Blocks for `seconds` an address at most, besides the look-up.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (OSError, ValueError, UnicodeError):
+        return False
+    return bool(found) and all(_refused(family, where, seconds) for family, _, _, _, where in found)
+
+
+def _refused(family: int, where: tuple[object, ...], seconds: float) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.settimeout(seconds)
+        try:
+            tried.connect(where)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
