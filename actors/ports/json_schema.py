@@ -97,6 +97,8 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
     level = [value]
     for _ in range(most):
         level = [inner for each in level for inner in _inside(each)]
+        if not level:  # most values have a level or two, and this is asked about each call of a tool
+            return False
     return any(isinstance(each, (dict, list)) for each in level)
 
 
