@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
 import re
 import sys
+import threading
 import time
 import traceback
-from typing import Any
+from collections import deque
+from typing import Any, TextIO
+
+import msgspec
 
 _TOLD = (OSError,)
 """Exceptions whose texts come from the operating system. Texts of others may quote a message, so they are omitted."""
 
 
+MOST_WAITING = 1_000
+"""Lines that wait for a stream that nobody reads; whoever logs more waits for it, too."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_encode = msgspec.json.Encoder().encode
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that a terminal could obey, or that would break the line."""
@@ -32,14 +41,28 @@ class JsonFormatter(logging.Formatter):
         """Return the record as one line of JSON."""
         seconds, milliseconds = divmod(int(record.created * 1000), 1000)
         line: dict[str, Any] = {
-            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03d}Z",
+            "time": f"{_utc(seconds)}.{milliseconds:03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         } | fields_of(record)
         if record.exc_info and record.exc_info[1] is not None:
             line |= {"error": describe(record.exc_info[1]), "stack": _stack(record.exc_info[1])}
-        return json.dumps(line)
+        return _json(line)
+
+
+def _json(line: dict[str, Any]) -> str:
+    """Return JSON in ASCII, whatever the texts are: the fast encoder keeps other characters, and refuses some."""
+    with contextlib.suppress(UnicodeEncodeError, OverflowError):
+        encoded = _encode(line)
+        if encoded.isascii():
+            return encoded.decode()
+    return json.dumps(line)
+
+
+@functools.lru_cache(maxsize=2)
+def _utc(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 class TextFormatter(logging.Formatter):
@@ -77,9 +100,62 @@ def _stack(error: BaseException) -> list[str]:
     return [f"{'/'.join(frame.filename.rsplit('/', 2)[-2:])}:{frame.lineno} {frame.name}" for frame in frames]
 
 
+class SharedLines(logging.Handler):
+    """Writes lines to a stream. A thread whose line comes while another one writes leaves it to that one.
+
+    A lock around each write, as in `StreamHandler`, would make threads wait for one another: a writing thread gives up
+    the interpreter's lock, and waits for it with the stream's in hand. The lines keep their order. They are written
+    when the call returns, or as soon as the present write ends.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._lines: deque[str] = deque()
+        self._writing = threading.Lock()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write a record without the handler's lock."""
+        accepted = bool(self.filter(record))
+        if accepted:
+            self.emit(record)
+        return accepted
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; a fault of its formatting or of the stream is handled as logging does."""
+        try:
+            self._lines.append(self.format(record) + "\n")
+            # Checked again after the release: a line that came just before it would be left.
+            while self._lines and self._writing.acquire(blocking=len(self._lines) > MOST_WAITING):
+                try:
+                    self._write_all()
+                finally:
+                    self._writing.release()
+        except Exception:  # noqa: BLE001 -- no line may disturb what it is about
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Write what waits; called at the end of the process."""
+        with self._writing:
+            self._write_all()
+
+    def _write_all(self) -> None:
+        """Write the lines that wait, in one piece (with the lock)."""
+        lines: list[str] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                lines.append(self._lines.popleft())
+        if lines:
+            self._stream.write("".join(lines))
+            self._stream.flush()
+
+
 def set_up(level: str) -> None:
     """Log to stderr from `level` up; libraries only from WARNING up. Text if it is a terminal, else JSON."""
-    output = logging.StreamHandler(sys.stderr)
+    # What no line shows is not looked up for each: the place in the code, the thread, the process.
+    logging._srcfile = None  # as the HOWTO of logging has it
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    output = SharedLines(sys.stderr)
     output.setFormatter(TextFormatter() if sys.stderr.isatty() else JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [output]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from server.json_logs import JsonFormatter, TextFormatter
+from server.json_logs import JsonFormatter, SharedLines, TextFormatter
+from tests.e2e.patience import PATIENCE
 
 
 def line(error: BaseException | None = None, text: str = "saved %d rows", *arguments: object) -> dict[str, object]:
@@ -79,3 +82,49 @@ def test_people_read_text_that_cannot_move_their_cursor() -> None:
     text = TextFormatter().format(hostile)
     assert text.endswith('a\ufffd[2Jb conversation=c1 peer="x \\"y\\"\\n\\u009b" stack=None')
     assert text.isprintable()
+
+
+class HeldStream(io.StringIO):
+    """A stream whose first write lasts until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writing, self.let_go = threading.Event(), threading.Event()
+        self.writes: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.writing.set()
+        assert self.let_go.wait(PATIENCE)
+        self.writes.append(text)
+        return len(text)
+
+
+def test_nobody_waits_while_another_thread_writes_its_line() -> None:
+    stream = HeldStream()
+    lines = SharedLines(stream)
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(lines.handle, record(msg="1"))
+        assert stream.writing.wait(PATIENCE)
+        for number in "234":
+            lines.handle(record(msg=number))  # returns although the stream takes nothing
+        stream.let_go.set()
+        assert first.result(PATIENCE)
+    assert stream.writes == ["1\n", "2\n3\n4\n"]
+
+
+def test_what_waits_is_written_at_the_end_of_the_process() -> None:
+    stream = HeldStream()
+    stream.let_go.set()
+    lines = SharedLines(stream)
+    lines._lines.append("last\n")
+    lines.flush()
+    assert stream.writes == ["last\n"]
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9", "\u2028", "\ud83d", "\x9b2J"])
+def test_a_line_is_ascii_and_says_what_was_said(text: str) -> None:
+    shown = JsonFormatter().format(record(msg="%s", args=(text,), count=2**70))
+    assert shown.isascii()
+    assert shown.isprintable()
+    assert json.loads(shown)["message"] == text
+    assert json.loads(shown)["count"] == 2**70
