@@ -16,14 +16,12 @@ class CancelToken:
     """Cancels one piece of work. Any thread; cancelling is idempotent."""
 
     def __init__(self) -> None:
+        self.cancelled = False
+        """Whether the work was cancelled; set by `cancel` alone. A plain attribute, because loops ask for it often."""
         self._lock = threading.Lock()
-        self._cancelled = threading.Event()
         self._callbacks: list[Callable[[], None]] = []
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the work was cancelled."""
-        return self._cancelled.is_set()
+        self._waited_for: threading.Event | None = None
+        """Set when it is cancelled; made by the first `wait`, because few tokens are waited for."""
 
     def cancel(self) -> None:
         """Cancel, and run the callbacks on the caller's thread.
@@ -32,10 +30,13 @@ class CancelToken:
         """
         # Callbacks run without the lock, because they may register or forget other callbacks.
         with self._lock:
-            if self._cancelled.is_set():
+            if self.cancelled:
                 return
-            self._cancelled.set()
+            self.cancelled = True
             callbacks, self._callbacks = self._callbacks, []
+            waited_for = self._waited_for
+        if waited_for is not None:
+            waited_for.set()
         for callback in callbacks:
             try:
                 callback()
@@ -45,7 +46,7 @@ class CancelToken:
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Register `callback` to run when cancelled; runs it at once if that has already happened."""
         with self._lock:
-            if not self._cancelled.is_set():
+            if not self.cancelled:
                 self._callbacks.append(callback)
                 return
         callback()
@@ -60,4 +61,8 @@ class CancelToken:
 
     def wait(self, seconds: float) -> bool:
         """Block until cancelled, at most `seconds`; returns whether it was."""
-        return self._cancelled.wait(seconds)
+        with self._lock:
+            if self.cancelled:
+                return True
+            waited_for = self._waited_for = self._waited_for or threading.Event()
+        return waited_for.wait(seconds)

@@ -59,6 +59,31 @@ class WireProtocol(Struct, frozen=True):
     """Return the separator between two encoded turns."""
 
 
+class GatheredText:
+    """Implements ModelSink by another one, which gets text that arrived together in one piece of each kind."""
+
+    def __init__(self, sink: ModelSink) -> None:
+        self.started = sink.started
+        self.flush = sink.flush
+        self._sink = sink
+        self._texts: list[str] = []
+        self._reasoning = False
+
+    def text(self, text: str, *, reasoning: bool = False) -> None:
+        """Gather text until `pass_on`."""
+        if reasoning is not self._reasoning:
+            self.pass_on()
+            self._reasoning = reasoning
+        self._texts.append(text)
+
+    def pass_on(self) -> None:
+        """Pass on the text that was gathered, if there is any."""
+        if self._texts:
+            text = "".join(self._texts)
+            self._texts.clear()
+            self._sink.text(text, reasoning=self._reasoning)
+
+
 class ProviderClient:
     """Sends requests to one provider. Any thread; its only state is the API key printed by a command."""
 
@@ -109,10 +134,10 @@ class ProviderClient:
         reader = None
         try:
             provider = self.keys.with_key(cancel)
-            reader = protocol.reader(replace(prepared, provider=provider), sink)
+            reader = protocol.reader(replace(prepared, provider=provider), gathered := GatheredText(sink))
             readers.append(reader)
             with self.transport.post(provider.url(protocol.path), provider.request_headers(), body, cancel) as reply:
-                self._read(provider, reply, reader, sink, cancel)
+                self._read(provider, reply, reader, gathered, cancel)
             return reader.answer(), None
         except ModelFailedError as failed:
             return None, failed
@@ -132,7 +157,7 @@ class ProviderClient:
             return None, _unexpected(self.provider, fault)
 
     def _read(
-        self, provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
+        self, provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: GatheredText, cancel: CancelToken
     ) -> None:
         if not 200 <= reply.status < 300:
             refusal = provider_errors.response_error(
@@ -153,7 +178,7 @@ class ProviderClient:
 
 
 def _read_events(
-    provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: ModelSink, cancel: CancelToken
+    provider: ProviderConfig, reply: Reply, reader: AnswerReader, sink: GatheredText, cancel: CancelToken
 ) -> None:
     """Process the events of a stream as they arrive.
 
@@ -169,7 +194,10 @@ def _read_events(
         if events and not begun:
             begun = True
             sink.started()
-        _process(provider, events, reader, cancel)
+        try:
+            _process(provider, events, reader, cancel)
+        finally:
+            sink.pass_on()
         if reader.complete:
             reply.idle = TAIL_SECONDS
         if begun and not reader.finished:
@@ -182,8 +210,9 @@ def _process(provider: ProviderConfig, events: list[SseEvent], reader: AnswerRea
         if reader.finished or cancel.cancelled:
             return
         reader.size.begun = True
-        data = replace_lone_surrogates(event.data)
-        reader.event(event if data is event.data else SseEvent(event.name, data))
+        if b"\\u" in event.data:
+            event = SseEvent(event.name, replace_lone_surrogates(event.data))  # noqa: PLW2901
+        reader.event(event)
         if excess := reader.size.excess:
             raise provider_errors.too_large(provider, excess, reader.usage)
 

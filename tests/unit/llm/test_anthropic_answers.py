@@ -64,7 +64,7 @@ def test_text_is_passed_on_as_it_comes_and_answered_as_a_whole() -> None:
     ping = {"type": "ping"}
     given = heard(ping, start(), ping, *text("Hel", "lo ✓"), *stop("end_turn"), sink=sink)
     assert given == ModelAnswer((Text("Hello ✓"),), end_turn=True, usage=Usage(10, 5, cost_micros=105))
-    assert (sink.begun, sink.said, sink.thought) == (1, ["Hel", "lo ✓"], [])
+    assert (sink.begun, "".join(sink.said), sink.thought) == (1, "Hello ✓", [])
 
 
 def test_usage_is_cumulative_and_absent_values_keep_the_last_one() -> None:
@@ -120,7 +120,7 @@ def test_thinking_is_kept_to_be_echoed() -> None:
     assert isinstance(reasoning, Reasoning)
     assert (reasoning.text, reasoning.protocol, reasoning.model) == ("Hm, yes.", "anthropic", "claude-sonnet-4-5")
     assert json.loads(reasoning.raw) == {"type": "thinking", "thinking": "Hm, yes.", "signature": "c2ln"}
-    assert (sink.thought, sink.said) == (["Hm, ", "yes."], ["Yes."])
+    assert ("".join(sink.thought), sink.said) == ("Hm, yes.", ["Yes."])
 
 
 @pytest.mark.parametrize(

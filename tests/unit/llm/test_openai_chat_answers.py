@@ -74,7 +74,7 @@ def test_text_is_passed_on_as_it_comes_and_answered_as_a_whole() -> None:
         sink=sink,
     )
     assert given == ModelAnswer((Text("Hello"),), end_turn=True, usage=Usage(40, 7, 60, cost_micros=245))
-    assert (sink.begun, sink.said) == (1, ["Hel", "lo"])
+    assert (sink.begun, "".join(sink.said)) == (1, "Hello")
 
 
 def test_usage_leaves_the_cache_out_of_the_input() -> None:
@@ -201,7 +201,7 @@ def test_reasoning_is_kept_under_the_name_it_had(key: str) -> None:
     assert isinstance(reasoning, Reasoning)
     assert (reasoning.text, reasoning.protocol, reasoning.model) == ("Hm, yes.", "openai-chat", "gpt-4o")
     assert json.loads(reasoning.raw) == {key: "Hm, yes."}
-    assert sink.thought == ["Hm, ", "yes."]
+    assert "".join(sink.thought) == "Hm, yes."
 
 
 @pytest.mark.parametrize(

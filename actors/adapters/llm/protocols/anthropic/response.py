@@ -104,8 +104,10 @@ class _Block:
 
     def add(self, delta: _Delta) -> None:
         """Append a delta."""
-        self._text.add(delta.text)
-        self._text.add(delta.thinking)
+        if delta.text:
+            self._text.add(delta.text)
+        if delta.thinking:
+            self._text.add(delta.thinking)
         if delta.partial_json:
             self._input.append(delta.partial_json)
             self._size.add(delta.partial_json)
@@ -149,13 +151,8 @@ class AnthropicReader:
         self._stop_reason: str | None = None
         self._details: _Details | None = None
         self._counts: dict[str, int] | None = None
-        self.complete = False
+        self.complete = self.finished = False
         self.size = ContentSize()
-
-    @property
-    def finished(self) -> bool:
-        """Return whether the stream has ended."""
-        return self.complete
 
     def event(self, event: SseEvent) -> None:
         """Process the next event of the stream."""
@@ -180,7 +177,7 @@ class AnthropicReader:
             case "message_stop":
                 if self._stop_reason is None:
                     raise incomplete_answer(self._prepared, self.usage)
-                self.complete = True
+                self.complete = self.finished = True
             case "error":
                 raise provider_errors.stream_error(self._prepared.provider, data, self.usage)
             case _:
@@ -197,7 +194,7 @@ class AnthropicReader:
             raise malformed_answer(self._prepared) from None
         self._count(message.usage)
         self._stopped(message.stop_reason, message.stop_details)
-        self.complete = message.stop_reason is not None
+        self.complete = self.finished = message.stop_reason is not None
 
     def answer(self) -> ModelAnswer:
         """Return the answer. Raises ModelFailedError if its end is missing."""
