@@ -174,7 +174,7 @@ class NodeLists:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _read(self, node: Node) -> None:
-        async with self._peers.of(node.address).channel(Lane.LASTING) as channel:
+        async with self._peers.of(node).channel(Lane.LASTING) as channel:
             method: Any = channel.unary_stream(WATCH_LIST)
             calling = method(b"", metadata=self._marks.on(SELF))
             try:

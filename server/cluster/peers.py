@@ -20,6 +20,8 @@ from server.contract import limits
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
+    from actors.ports.cluster import Node
+
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
@@ -130,35 +132,38 @@ def _wanted_elsewhere() -> bool:
 
 
 class Peers:
-    """The connections to all nodes, by address. Event loop only."""
+    """The connections to all nodes. Event loop only.
+
+    A node that starts anew at the same address is another one, whose calls do not end with those of its predecessor.
+    """
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         """`credentials` of connections; None: without TLS."""
         self._credentials = credentials
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[int, Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def __contains__(self, address: str) -> bool:
-        return address in self._peers
+    def __contains__(self, node: Node) -> bool:
+        return node.incarnation in self._peers
 
-    def of(self, address: str) -> Peer:
-        """Return the connections to the node with this address."""
-        peer = self._peers.get(address)
+    def of(self, node: Node) -> Peer:
+        """Return the connections to a node."""
+        peer = self._peers.get(node.incarnation)
         if peer is None:
-            peer = self._peers[address] = Peer(address, self._credentials)
+            peer = self._peers[node.incarnation] = Peer(node.address, self._credentials)
         return peer
 
-    def cut(self, address: str) -> None:
-        """End all calls to the node with this address; one that starts there later gets new connections."""
-        if (peer := self._peers.pop(address, None)) is not None:
+    def cut(self, incarnation: int) -> None:
+        """End all calls to a node."""
+        if (peer := self._peers.pop(incarnation, None)) is not None:
             closing = asyncio.get_running_loop().create_task(peer.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def keep_only(self, addresses: Iterable[str]) -> None:
+    def keep_only(self, nodes: Iterable[Node]) -> None:
         """Cut the connections to all nodes but these."""
-        for address in self._peers.keys() - set(addresses):
-            self.cut(address)
+        for incarnation in self._peers.keys() - {node.incarnation for node in nodes}:
+            self.cut(incarnation)
 
     async def close(self) -> None:
         """Cut all connections, and wait for their ends."""

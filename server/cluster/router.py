@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from actors.ports import NotOwnerError
+from actors.core.errors import Reason, Rejected
+from actors.ports import NotOwnerError, StoreUnavailableError
 from server.cluster.forwarding import ForwardedCall, ForwardedStream, forward
 from server.cluster.node_marks import NOT_OWNER, OWNER, NodeMarks
 from server.cluster.peers import Lane, Peer, PeerLostError, Peers
@@ -91,18 +92,24 @@ class Router:
 
     def peer(self, node: Node) -> Peer:
         """Return the connections to a node; those to nodes that are gone are cut."""
-        if node.address not in self.peers:
-            self.peers.keep_only({node.address, *(each.address for each in self.cluster.nodes())})
-        return self.peers.of(node.address)
+        if node not in self.peers:
+            self.peers.keep_only((node, *self.cluster.nodes()))
+        return self.peers.of(node)
 
     def peer_died(self, node: Node) -> None:
         """End the calls to a node that is declared dead: its connections may stay open for ever. Any thread."""
-        self._loop.call_soon_threadsafe(self.peers.cut, node.address)
+        self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def owner_of(self, conversation_id: str, *, urgent: bool) -> Node | None:
-        """Return the other node that owns a conversation; None: it can be served here. Raises StoreError."""
+        """Return the other node that owns a conversation; None: it can be served here.
+
+        Without the store nobody can tell; but if it is at work here, it can still be cancelled.
+        """
         pool = self._urgent_owners if urgent else self._owners
-        return await pool(self.cluster.owner_of, conversation_id)
+        try:
+            return await pool(self.cluster.owner_of, conversation_id)
+        except StoreUnavailableError:
+            return None
 
     async def take(self, conversation_id: str) -> None:
         """Own a conversation from now on, because a call needs that before its actor does. Raises NotOwnerError."""
@@ -131,8 +138,9 @@ class ForwardedMethod:
         return await served_here(self._router, self._behaviour, request, context, claims=self._claims)
 
     def trailers(self, error: Exception) -> Trailers:
-        """Return the trailers of a refusal."""
-        if isinstance(error, NotOwnerError):
+        """Return the trailers of a refusal. A node that stops soon owns nothing, so it is asked again until then."""
+        leaves = isinstance(error, Rejected) and error.reason is Reason.SHUTTING_DOWN
+        if leaves or isinstance(error, NotOwnerError):
             return ((NOT_OWNER, "1"),)
         return self._router.trailers
 

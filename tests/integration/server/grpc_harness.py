@@ -18,6 +18,8 @@ from actors.core.context import ToolGroup, ToolTraits
 from actors.events.hub import EventHub
 from actors.ports import SandboxReport, Store, Tool, ToolSpec
 from actors.ports.store.audit import CommandOrigin, command_origin
+from actors.runtime.quotas.quota_book import QuotaBook
+from actors.runtime.system_clock import SystemClock
 from server.auth.authentication import Authentication
 from server.config import Listen
 from server.services.grpc_server import GrpcServer
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from actors.ports.cluster import Cluster
+    from actors.runtime.quotas.quota_limits import QuotaSettings
     from server.cluster.router import NodeAccess
 
 T = TypeVar("T")
@@ -134,6 +137,7 @@ class GrpcHarness:
         reachable: bool = False,
         access: NodeAccess | None = None,
         cluster: Cluster | None = None,
+        quotas: QuotaSettings | None = None,
         **watching: Any,
     ) -> None:
         self._loop = loop
@@ -148,6 +152,7 @@ class GrpcHarness:
             bus=self.hub,
             sandbox=ReportingSandbox(tier),
             cluster=cluster,
+            quotas=None if quotas is None else QuotaBook(quotas, SystemClock()),
         )
         self.endpoint, self.address = loop.do(self._start(WatchSettings(**watching)))
         # Without probes the window stays small: else it grows on a slow machine until a reader who takes nothing fits.

@@ -21,6 +21,7 @@ from actors.core.states import LlmRequesting, Phase
 from actors.ports import NotOwnerError, Owner
 from actors.ports.cluster import Node
 from actors.ports.store.audit import AuditFilter, CommandOrigin
+from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
 from server.cluster import peers, router
 from server.cluster.node_marks import ORIGIN, OWNER, TOKEN
 from tests.e2e.patience import eventually
@@ -186,6 +187,21 @@ def test_a_call_follows_a_conversation_that_has_moved(nodes: TwoNodes, author: A
     call(nodes.a.stub, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
     assert (len(nodes.b.asked), len(nodes.a.asked)) == (1, 2)
     assert nodes.a.cluster.forgotten == [ID, ID]
+
+
+def test_a_call_to_a_node_that_stops_waits_for_the_next_owner(nodes: TwoNodes, author: Author) -> None:
+    nodes.b.harness.conversations.will(Rejected(Reason.SHUTTING_DOWN))
+    nodes.a.harness.conversations.will(author.record)
+    call(nodes.a.stub, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
+    assert (len(nodes.b.asked), len(nodes.a.asked)) == (1, 1)
+
+
+def test_without_the_store_what_is_at_work_here_can_be_cancelled(nodes: TwoNodes) -> None:
+    Author(nodes.a.store, nodes.a.harness.hub)
+    nodes.a.cluster.deaf = True
+    nodes.a.harness.conversations.will(Rejected(Reason.TERMINAL))
+    error = failed(nodes.a.stub, "CancelConversation", v1.CancelConversationRequest(name=NAME))
+    assert Refusal(error).reason == "TERMINAL"
 
 
 def test_two_nodes_that_believe_in_each_other_forward_once_and_give_up(
@@ -359,6 +375,20 @@ def test_a_reader_who_takes_nothing_holds_up_nobody_and_is_let_go(loop: Loop) ->
         for _ in range(40):
             author.commit(author.says("x" * 250_000))
         eventually(lambda: nodes.b.harness.hub.watchers() == 0, "nothing is kept for it", seconds=SECONDS)
+
+
+def test_a_forwarded_stream_counts_where_it_was_opened(loop: Loop) -> None:
+    """Each node has room for one stream of each principal."""
+    with closing(TwoNodes(loop, quotas=QuotaSettings(each={Quota.STREAMS: 1}))) as nodes:
+        Author(nodes.b.store, nodes.b.harness.hub)
+        nodes.owned_by_b(ID)
+        stream = watch(nodes)
+        kinds(stream, "caught_up")
+        assert refused(lambda: watch(nodes)).reason == "QUOTA_EXCEEDED"
+        at_owner = nodes.b.harness.watch()
+        kinds(at_owner, "caught_up")
+        for each in (stream, at_owner):
+            each.cancel()
 
 
 # --- marks of strangers -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.store.memory import MemoryStore
-from actors.ports import Owner
+from actors.ports import Owner, StoreUnavailableError
 from actors.ports.cluster import Node, OneNode
 from server.cluster.router import NodeAccess
 from tests.integration.server.grpc_harness import GrpcHarness, Loop
@@ -27,6 +27,8 @@ class FakeCluster(OneNode):
         """Where a conversation is, if not here."""
         self.others: tuple[Node, ...] = ()
         """The other living nodes."""
+        self.deaf = False
+        """Whether the store cannot be asked."""
         self.forgets = True
         self.forgotten: list[str] = []
 
@@ -38,6 +40,8 @@ class FakeCluster(OneNode):
         return self.node
 
     def owner_of(self, conversation_id: str) -> Node | None:
+        if self.deaf:
+            raise StoreUnavailableError("the database is gone")
         return self.owners.get(conversation_id)
 
     def forget(self, conversation_id: str) -> None:
@@ -78,7 +82,7 @@ class RunningNode:
             each.clear()
         self.cluster.owners.clear()
         self.cluster.forgotten.clear()
-        self.cluster.forgets = True
+        self.cluster.forgets, self.cluster.deaf = True, False
         self.woken.clear()
 
 
