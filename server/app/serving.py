@@ -22,6 +22,7 @@ from server.app.wiring import Wiring, wire
 from server.auth.local_token import TokenUnusableError
 from server.config import Config, Listen, Listener
 from server.local_endpoint import published
+from server.loop_calls import SparingLoop
 from server.process import malloc_trim, service_manager
 from server.process.open_files import warn_when_crowded
 from server.process.process_settings import spare_what_stays
@@ -62,7 +63,8 @@ def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = Fa
             what = "conversation" if len(restored) == 1 else "conversations"
             log.info("recovered %d %s after a restart", len(restored), what)
         try:
-            asyncio.run(_serve(config, wired, announce, deadline, until_eof))
+            with asyncio.Runner(loop_factory=SparingLoop) as runner:
+                runner.run(_serve(config, wired, announce, deadline, until_eof))
         finally:
             end_at_once()  # closing the event loop has restored Python's SIGINT handler
     log.info("stopped")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import socket
 import threading
+import time
 from collections import Counter
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from server.loop_calls import LoopCalls
+from server import loop_calls
+from server.loop_calls import LoopCalls, SparingLoop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -38,7 +42,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         async with asyncio.timeout(20):
             await work
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=SparingLoop) as runner:
+        runner.run(bounded())
 
 
 def test_answers_that_come_while_the_loop_is_busy_cross_together() -> None:
@@ -56,7 +61,93 @@ def test_answers_that_come_while_the_loop_is_busy_cross_together() -> None:
         thread.start()
         thread.join()  # the loop runs nothing meanwhile
         assert await asyncio.gather(*waiting) == list(range(ANSWERS))
+        assert calls.crossings == 0, "a loop that is awake was woken"
+
+    run(work())
+
+
+def test_any_other_loop_is_woken_once_for_all_answers() -> None:
+    async def work() -> None:
+        calls, ran = CountedCalls(), asyncio.Event()
+        for _ in range(ANSWERS):
+            calls.call(ran.set)
+        await ran.wait()
         assert calls.crossings == 1
+
+    asyncio.run(work())
+
+
+def test_a_loop_at_rest_is_woken_for_each_call() -> None:
+    async def work() -> None:
+        calls, loop = CountedCalls(), asyncio.get_running_loop()
+        for expected in range(1, 20):
+            ran = asyncio.Event()
+            threading.Thread(target=call_once_asleep, args=(loop, calls, ran.set)).start()
+            await ran.wait()
+            assert calls.crossings == expected
+
+    run(work())
+
+
+def call_once_asleep(loop: Any, calls: LoopCalls, function: Any) -> None:
+    while not loop.rest.asleep:
+        time.sleep(0.0001)
+    calls.call(function)
+
+
+def test_a_loop_at_rest_is_woken_although_it_has_taken_a_call_that_came_late() -> None:
+    async def work() -> None:
+        loop, ran, woken = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        calls = LoopCalls(loop)
+        calls.call(lambda: calls.call(ran.set))  # found by the loop while it takes the first one
+        await ran.wait()
+        threading.Thread(target=call_once_asleep, args=(loop, calls, woken.set)).start()
+        await woken.wait()
+
+    run(work())
+
+
+def test_a_loop_that_never_rests_takes_calls_and_input() -> None:
+    async def work() -> None:
+        loop, ran, read = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        calls, ending = LoopCalls(loop), False
+
+        def again() -> None:
+            if not ending:
+                loop.call_soon(again)
+
+        again()
+        here, there = socket.socketpair()
+        with here, there:
+            loop.add_reader(here, read.set)
+            there.send(b"x")
+            threading.Thread(target=calls.call, args=(ran.set,)).start()
+            await ran.wait()
+            await read.wait()
+            loop.remove_reader(here)
+        ending = True
+
+    run(work())
+
+
+def test_a_loop_with_work_looks_for_input_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    look = selectors.DefaultSelector.select
+
+    def counting(self: Any, timeout: float | None = None) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(self, timeout)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", counting)
+    monkeypatch.setattr(loop_calls, "monotonic", lambda: 1_000.0)  # no time passes
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        before = looks
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert looks == before
 
     run(work())
 
