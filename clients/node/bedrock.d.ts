@@ -91,6 +91,7 @@ export class Bedrock {
   conversations(fields?: Message): AsyncGenerator<Message>;
   watchConversations(fields?: Message): AsyncGenerator<Message>;
   approvals(): AsyncGenerator<Message>;
+  questions(): AsyncGenerator<Message>;
   models(): AsyncGenerator<Message>;
   model(name: string): Promise<Message>;
   /** Quotas that are set: `principal` (empty: all together), `quota`, `limit`, `used` and `resetTime`. */

@@ -169,6 +169,9 @@ export class Bedrock {
   /** The questions of all conversations that wait for an answer; `conversation(…).resolve(approval, 'APPROVE')` answers. */
   approvals = () => this.all('listApprovals', 'approvals', { parent: 'conversations/-' });
 
+  /** What running tools of all conversations ask a person; `conversation(…).answerQuestion(question, {…})` answers. */
+  questions = () => this.all('listQuestions', 'questions', { parent: 'conversations/-' });
+
   /** The models that conversations can use. */
   models = () => this.all('listModels', 'models');
 

@@ -30,6 +30,7 @@ NEEDED: dict[str, Role] = {
             f"{CONVERSATIONS}ListApprovals",
             f"{CONVERSATIONS}ListConversations",
             f"{CONVERSATIONS}ListMessages",
+            f"{CONVERSATIONS}ListQuestions",
             f"{CONVERSATIONS}ListQueue",
             f"{CONVERSATIONS}ListRequestCycles",
             f"{CONVERSATIONS}ReplayConversation",

@@ -528,6 +528,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.GetMessageRequest: (("name", child_name("messages")),),
     v1.ListApprovalsRequest: (("parent", conversation_name), *_PAGE),
     v1.GetApprovalRequest: (("name", child_name("approvals")),),
+    v1.ListQuestionsRequest: (("parent", conversation_name), *_PAGE),
     v1.GetQuestionRequest: (("name", child_name("questions")),),
     v1.GetAttachmentRequest: (("name", child_name("attachments")),),
     v1.GetRequestCycleRequest: _CYCLE,

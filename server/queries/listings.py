@@ -14,7 +14,7 @@ from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
 from server.queries.conversation_filter import selection_of
-from server.queries.pending_approvals import find_approval, find_question, list_approvals
+from server.queries.pending_approvals import find_approval, find_question, list_approvals, list_questions
 from server.queries.queue import list_queue, waiting
 from server.queries.request_cycles import find_cycle, list_cycles
 from server.wire import conversation_messages as states
@@ -152,6 +152,12 @@ class Listings:
         if found is None:
             raise ConversationNotFoundError(name)
         return found
+
+    def questions(
+        self, request: v1.ListQuestionsRequest, principal: str, conversation_id: str | None
+    ) -> v1.ListQuestionsResponse:
+        """Return a page of what running tools ask, in one conversation or in all."""
+        return list_questions(self._store, self._conversion, request, principal, conversation_id)
 
     def question(self, request: v1.GetQuestionRequest, conversation_id: str) -> v1.Question:
         """Return what a running tool asks a person. Raises ConversationNotFoundError."""

@@ -1,16 +1,17 @@
-"""Read the questions that wait for a person. Blocks, on a reading thread.
+"""Read the questions that wait for a person: approvals, and what running tools ask. Blocks, on a reading thread.
 
 They are part of the states, so a list of them is a list of the conversations that wait, and costs nothing otherwise.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from bedrock import v1
 from msgspec import Struct
 
-from actors.core.states import AwaitingToolApproval
+from actors.core.states import AwaitingToolApproval, ToolExecuting
 from actors.ports.store.conditions import Order, OrderKey, Place, Selection, StateIs
 from server.contract import limits
 from server.contract import resource_names as names
@@ -19,26 +20,33 @@ from server.contract.pagination import Page, position_of, size_of, token_of
 from server.wire.conversation_messages import pending_approvals, pending_questions, summary_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator, MutableSequence
 
     from actors.ports import ConversationReader, ConversationRecord
     from server.wire.context import ConversionContext
 
+Shown = TypeVar("Shown", v1.PendingApproval, v1.Question)
+
 CHUNK = 100
 """Conversations read at a time."""
 LONGEST_WAITING_FIRST = Order(OrderKey.STATE_ENTERED, descending=False)
-WAITING = StateIs(frozenset({str(AwaitingToolApproval.__struct_config__.tag)}))
+APPROVALS_IN = StateIs(frozenset({str(AwaitingToolApproval.__struct_config__.tag)}))
+QUESTIONS_IN = StateIs(frozenset({str(ToolExecuting.__struct_config__.tag)}))
 
 
 class _Position(Struct):
     """Page token: continue after this question."""
 
     entered: int
-    """When its conversation began to wait, ms since the epoch."""
+    """When its conversation entered its state, ms since the epoch."""
     id: str
     """Its conversation."""
     call: int
-    """The index of its tool call in the model's response."""
+    """The index of its tool call in the model's response; of what a tool asks, its number."""
+
+    def is_after(self, last: _Position | None) -> bool:
+        """Return whether a list that has come to `last` still has to show what is here, in the same conversation."""
+        return last is None or (last.entered, last.id) != (self.entered, self.id) or self.call > last.call
 
 
 def list_approvals(
@@ -51,22 +59,31 @@ def list_approvals(
     """Return a page of questions, of one conversation or of all that the principal has that can be read."""
     listing = ("approvals", principal, conversation_id)
     last = position_of(request.page_token, _Position, *listing)
-    page, answer = (
-        Page(size_of(request.page_size, limits.APPROVALS_PAGE), limits.PAGE_BYTES),
-        v1.ListApprovalsResponse(),
+    answer = v1.ListApprovalsResponse()
+    where = _Where(principal, conversation_id, last, APPROVALS_IN)
+    found = (
+        each for record in _waiting(store, where, answer.unreadable) for each in _approvals(conversion, record, last)
     )
+    answer.next_page_token = _fill(answer.approvals, found, request.page_size, listing)
+    return answer
 
-    def skipped(unreadable: str) -> None:
-        answer.unreadable.append(names.conversation(unreadable))
 
-    for record in _waiting(store, principal, conversation_id, last, skipped):
-        for question, position in _questions(conversion, record, last):
-            if not page.take(question.ByteSize()):
-                assert last is not None  # noqa: S101 -- the first one always fits
-                answer.next_page_token = token_of(last, *listing)
-                return answer
-            answer.approvals.append(question)
-            last = position
+def list_questions(
+    store: ConversationReader,
+    conversion: ConversionContext,
+    request: v1.ListQuestionsRequest,
+    principal: str,
+    conversation_id: str | None,
+) -> v1.ListQuestionsResponse:
+    """Return a page of what running tools ask, in one conversation or in all of the principal that can be read."""
+    listing = ("questions", principal, conversation_id)
+    last = position_of(request.page_token, _Position, *listing)
+    answer = v1.ListQuestionsResponse()
+    where = _Where(principal, conversation_id, last, QUESTIONS_IN)
+    found = (
+        each for record in _waiting(store, where, answer.unreadable) for each in _questions(conversion, record, last)
+    )
+    answer.next_page_token = _fill(answer.questions, found, request.page_size, listing)
     return answer
 
 
@@ -78,7 +95,7 @@ def find_approval(
     if record is not None:
         _, tool_use_id = names.parse_child(request.name, "approvals") or ("", "")
         wanted = names.approval(conversation_id, tool_use_id)
-        for question, _ in _questions(conversion, record, None):
+        for question, _ in _approvals(conversion, record, None):
             if question.name == wanted:
                 return question
     raise ConversationNotFoundError(request.name)
@@ -96,43 +113,84 @@ def find_question(
     raise ConversationNotFoundError(request.name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Which conversations a list is of."""
+
+    principal: str
+    conversation_id: str | None
+    """The only one; None: all that the principal has."""
+    last: _Position | None
+    """Where the page before ended."""
+    states: StateIs
+
+
 def _waiting(
-    store: ConversationReader,
-    principal: str,
-    conversation_id: str | None,
-    last: _Position | None,
-    skipped: Callable[[str], object],
+    store: ConversationReader, where: _Where, unreadable: MutableSequence[str]
 ) -> Iterator[ConversationRecord]:
     """Yield the conversations that may have questions after a position: first the one that is there.
 
-    `skipped` is called with the id of each that cannot be read.
+    The names of those that cannot be read are added to `unreadable`.
     """
-    record = store.load(conversation_id or (last.id if last else ""))
-    if record is not None and (conversation_id or last is None or record.state_updated_at == last.entered):
+    last, only = where.last, where.conversation_id
+    record = store.load(only or (last.id if last else ""))
+    if record is not None and (only or last is None or record.state_updated_at == last.entered):
         yield record
-    if conversation_id:
+    if only:
         return
-    selection = Selection(principal, WAITING, LONGEST_WAITING_FIRST)
+    selection = Selection(where.principal, where.states, LONGEST_WAITING_FIRST)
     place = Place(last.entered, last.id) if last else None
     while True:
-        found = store.list(selection, after=place, limit=CHUNK, skipped=skipped)
+        found = store.list(
+            selection, after=place, limit=CHUNK, skipped=lambda id_: unreadable.append(names.conversation(id_))
+        )
         yield from found.records
         if found.more is None:
             return
         place = found.more
 
 
-def _questions(
+def _fill(
+    into: MutableSequence[Shown],
+    found: Iterable[tuple[Shown, _Position]],
+    page_size: int,
+    listing: tuple[str, str, str | None],
+) -> str:
+    """Fill a page with what was found; return the token of the next one, "" for the last."""
+    page, last = Page(size_of(page_size, limits.APPROVALS_PAGE), limits.PAGE_BYTES), None
+    for question, position in found:
+        if not page.take(question.ByteSize()):
+            assert last is not None  # noqa: S101 -- the first one always fits
+            return token_of(last, *listing)
+        into.append(question)
+        last = position
+    return ""
+
+
+def _approvals(
     conversion: ConversionContext, record: ConversationRecord, last: _Position | None
 ) -> Iterator[tuple[v1.PendingApproval, _Position]]:
-    """Yield the open questions of a conversation after a position, each with its own."""
+    """Yield the open approvals of a conversation after a position, each with its own."""
     state = record.state
     if not isinstance(state, AwaitingToolApproval):
         return
     numbers = {call.id: number for number, call in enumerate(state.calls)}
     summary = summary_of(conversion, record.id, state)
     shown = pending_approvals(conversion, record.id, summary)
-    entered = record.state_updated_at
     for call, question in zip(summary.undecided, shown, strict=True):
-        if last is None or (last.entered, last.id) != (entered, record.id) or numbers[call.id] > last.call:
-            yield question, _Position(entered, record.id, numbers[call.id])
+        position = _Position(record.state_updated_at, record.id, numbers[call.id])
+        if position.is_after(last):
+            yield question, position
+
+
+def _questions(
+    conversion: ConversionContext, record: ConversationRecord, last: _Position | None
+) -> Iterator[tuple[v1.Question, _Position]]:
+    """Yield what the running tool of a conversation asks after a position, each with its own."""
+    if not isinstance(record.state, ToolExecuting):
+        return
+    summary = summary_of(conversion, record.id, record.state)
+    for asked, question in zip(summary.questions, pending_questions(record.id, summary), strict=True):
+        position = _Position(record.state_updated_at, record.id, asked.number)
+        if position.is_after(last):
+            yield question, position

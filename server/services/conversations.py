@@ -310,6 +310,10 @@ class ConversationService(v1.ConversationServiceServicer):
         conversation_id, _ = await self._child(request.name, "approvals")
         return v1.GetApprovalResponse(approval=await self._reads(self._listings.approval, request, conversation_id))
 
+    async def ListQuestions(self, request: v1.ListQuestionsRequest, context: Context) -> v1.ListQuestionsResponse:
+        one = None if request.parent == names.ALL_CONVERSATIONS else await self._resolver.identify(request.parent)
+        return await self._reads(self._listings.questions, request, caller.get().principal, one)
+
     async def GetQuestion(self, request: v1.GetQuestionRequest, context: Context) -> v1.GetQuestionResponse:
         conversation_id, _ = await self._child(request.name, "questions")
         return v1.GetQuestionResponse(question=await self._reads(self._listings.question, request, conversation_id))

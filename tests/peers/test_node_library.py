@@ -166,6 +166,7 @@ def test_conversations_are_watched_waited_for_changed_and_deleted(
         const again = await conversation.cycle(run.name, {{ view: 'VIEW_ROUNDS' }});
         const asked = [];
         for await (const each of bedrock.approvals()) asked.push(each);
+        for await (const each of bedrock.questions()) asked.push(each);
         const models = [];
         for await (const each of bedrock.models()) models.push((await bedrock.model(each.name)).name === each.name);
         await conversation.delete({{ etag: (await conversation.get()).etag }});

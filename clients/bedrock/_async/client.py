@@ -27,7 +27,7 @@ from bedrock.conversations import (
     Generation,
     Instructions,
 )
-from bedrock.states import Approval
+from bedrock.states import Approval, Question
 from bedrock.streams import AsyncClosing
 
 if TYPE_CHECKING:
@@ -295,6 +295,17 @@ class AsyncClient(AsyncClosing):
         async for page in self.pages(self.conversations_stub.ListApprovals, request, timeout):
             for approval in page.approvals:
                 yield Approval.from_proto(approval)
+
+    async def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
+        """Iterate over what running tools ask a person in all conversations.
+
+        ``client.conversation(question.conversation)`` answers one with `answer_question` or `decline_question`.
+        `timeout` is the time limit of each page in seconds.
+        """
+        request = v1.ListQuestionsRequest(parent="conversations/-")
+        async for page in self.pages(self.conversations_stub.ListQuestions, request, timeout):
+            for question in page.questions:
+                yield Question.from_proto(question)
 
     async def audit(
         self,

@@ -597,6 +597,13 @@ class AsyncConversation:
         response = await self._transport.call(self._stub.AnswerQuestion, request, timeout)
         return Question.from_proto(response.question)
 
+    async def tool_questions(self, *, timeout: float | None = None) -> AsyncIterator[Question]:
+        """Iterate over what the running tool asks a person, in the order of asking."""
+        request = v1.ListQuestionsRequest(parent=self.name)
+        async for page in self._transport.pages(self._stub.ListQuestions, request, timeout):
+            for asked in page.questions:
+                yield Question.from_proto(asked)
+
     async def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
         """Read what a running tool asks a person, by the name or the id of the question.
 

@@ -28,7 +28,7 @@ from bedrock.conversations import (
     Generation,
     Instructions,
 )
-from bedrock.states import Approval
+from bedrock.states import Approval, Question
 from bedrock.streams import Closing
 
 if TYPE_CHECKING:
@@ -296,6 +296,17 @@ class Client(Closing):
         for page in self.pages(self.conversations_stub.ListApprovals, request, timeout):
             for approval in page.approvals:
                 yield Approval.from_proto(approval)
+
+    def tool_questions(self, *, timeout: float | None = None) -> Iterator[Question]:
+        """Iterate over what running tools ask a person in all conversations.
+
+        ``client.conversation(question.conversation)`` answers one with `answer_question` or `decline_question`.
+        `timeout` is the time limit of each page in seconds.
+        """
+        request = v1.ListQuestionsRequest(parent="conversations/-")
+        for page in self.pages(self.conversations_stub.ListQuestions, request, timeout):
+            for question in page.questions:
+                yield Question.from_proto(question)
 
     def audit(
         self,

@@ -598,6 +598,13 @@ class Conversation:
         response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
         return Question.from_proto(response.question)
 
+    def tool_questions(self, *, timeout: float | None = None) -> Iterator[Question]:
+        """Iterate over what the running tool asks a person, in the order of asking."""
+        request = v1.ListQuestionsRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListQuestions, request, timeout):
+            for asked in page.questions:
+                yield Question.from_proto(asked)
+
     def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
         """Read what a running tool asks a person, by the name or the id of the question.
 

@@ -17,6 +17,7 @@ SUMMARIES = {
     "mcp": "List the MCP servers, whether they work, and their tools.",
     "quota": "List your quotas and what is used of them.",
     "approvals": "List the tool calls that wait for approval: of all conversations, or of one.",
+    "questions": "List what MCP servers ask in the middle of calls: in all conversations, or in one.",
     "approve": "Approve a tool call that waits for approval.",
     "deny": "Deny a tool call that waits for approval.",
     "answer": "Answer or decline what an MCP server asks in the middle of a call.",

@@ -283,6 +283,8 @@ from bedrock.v1.conversation_service_pb2 import (
     ListConversationsResponse as ListConversationsResponse,
     ListMessagesRequest as ListMessagesRequest,
     ListMessagesResponse as ListMessagesResponse,
+    ListQuestionsRequest as ListQuestionsRequest,
+    ListQuestionsResponse as ListQuestionsResponse,
     ListQueueRequest as ListQueueRequest,
     ListQueueResponse as ListQueueResponse,
     ListRequestCyclesRequest as ListRequestCyclesRequest,

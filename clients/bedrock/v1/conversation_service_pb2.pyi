@@ -1066,6 +1066,75 @@ class GetQuestionResponse(_message.Message):
 Global___GetQuestionResponse: _TypeAlias = GetQuestionResponse  # noqa: Y015
 
 @_typing.final
+class ListQuestionsRequest(_message.Message):
+    """The request of ListQuestions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """The conversation, `conversations/{conversation}`, or `conversations/-` for all of
+    the caller's. Required.
+    """
+    page_size: _builtins.int
+    """How many questions to return at most. 100 if zero; 1000 at most."""
+    page_token: _builtins.str
+    """The `next_page_token` of the page before. Empty for the first page."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuestionsRequest: _TypeAlias = ListQuestionsRequest  # noqa: Y015
+
+@_typing.final
+class ListQuestionsResponse(_message.Message):
+    """The response of ListQuestions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty on the last page."""
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Question]:
+        """One page of questions."""
+
+    @_builtins.property
+    def unreadable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of conversations that may have questions which are left out, because
+        what is stored of them is damaged. Calls that read them fail with DATA_LOSS;
+        VerifyConversation says what is wrong. May be named again on the next page.
+        """
+
+    def __init__(
+        self,
+        *,
+        questions: _abc.Iterable[_conversation_pb2.Question] | None = ...,
+        next_page_token: _builtins.str = ...,
+        unreadable: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "questions", b"questions", "unreadable", b"unreadable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQuestionsResponse: _TypeAlias = ListQuestionsResponse  # noqa: Y015
+
+@_typing.final
 class CreateApprovalRuleRequest(_message.Message):
     """The request of CreateApprovalRule."""
 

@@ -189,6 +189,11 @@ class ConversationServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.FromString,
                 _registered_method=True)
+        self.ListQuestions = channel.unary_unary(
+                '/bedrock.v1.ConversationService/ListQuestions',
+                request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListQuestionsRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListQuestionsResponse.FromString,
+                _registered_method=True)
         self.GetQuestion = channel.unary_unary(
                 '/bedrock.v1.ConversationService/GetQuestion',
                 request_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetQuestionRequest.SerializeToString,
@@ -616,6 +621,17 @@ class ConversationServiceServicer(object):
     def GetApproval(self, request, context):
         """Reads a question that waits for a person. One that was answered or withdrawn is
         NOT_FOUND: events tell how it ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuestions(self, request, context):
+        """Lists what running tool calls ask a person, that of the conversation whose tools
+        have run longest first, that of one conversation in the order of asking.
+
+        A question that is answered or withdrawn while a client goes through the pages
+        may be listed still. Events tell when there are new ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1089,6 +1105,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.GetApproval,
                     request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.SerializeToString,
+            ),
+            'ListQuestions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuestions,
+                    request_deserializer=bedrock_dot_v1_dot_conversation__service__pb2.ListQuestionsRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_conversation__service__pb2.ListQuestionsResponse.SerializeToString,
             ),
             'GetQuestion': grpc.unary_unary_rpc_method_handler(
                     servicer.GetQuestion,
@@ -1679,6 +1700,33 @@ class ConversationService(object):
             '/bedrock.v1.ConversationService/GetApproval',
             bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalRequest.SerializeToString,
             bedrock_dot_v1_dot_conversation__service__pb2.GetApprovalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuestions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.ConversationService/ListQuestions',
+            bedrock_dot_v1_dot_conversation__service__pb2.ListQuestionsRequest.SerializeToString,
+            bedrock_dot_v1_dot_conversation__service__pb2.ListQuestionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

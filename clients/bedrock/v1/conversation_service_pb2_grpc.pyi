@@ -278,6 +278,13 @@ class ConversationServiceStub:
     """Reads a question that waits for a person. One that was answered or withdrawn is
     NOT_FOUND: events tell how it ended.
     """
+    ListQuestions: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListQuestionsRequest, _conversation_service_pb2.ListQuestionsResponse]
+    """Lists what running tool calls ask a person, that of the conversation whose tools
+    have run longest first, that of one conversation in the order of asking.
+
+    A question that is answered or withdrawn while a client goes through the pages
+    may be listed still. Events tell when there are new ones.
+    """
     GetQuestion: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetQuestionRequest, _conversation_service_pb2.GetQuestionResponse]
     """Reads what a running tool call asks a person. One that was answered, declined or
     withdrawn, or whose time is over, is NOT_FOUND: events tell how it ended.
@@ -820,6 +827,13 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     GetApproval: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetApprovalRequest, _conversation_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
     """Reads a question that waits for a person. One that was answered or withdrawn is
     NOT_FOUND: events tell how it ended.
+    """
+    ListQuestions: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListQuestionsRequest, _conversation_service_pb2.ListQuestionsResponse]  # type: ignore[assignment]
+    """Lists what running tool calls ask a person, that of the conversation whose tools
+    have run longest first, that of one conversation in the order of asking.
+
+    A question that is answered or withdrawn while a client goes through the pages
+    may be listed still. Events tell when there are new ones.
     """
     GetQuestion: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetQuestionRequest, _conversation_service_pb2.GetQuestionResponse]  # type: ignore[assignment]
     """Reads what a running tool call asks a person. One that was answered, declined or
@@ -1444,6 +1458,19 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversation_service_pb2.GetApprovalResponse, _abc.Awaitable[_conversation_service_pb2.GetApprovalResponse]]:
         """Reads a question that waits for a person. One that was answered or withdrawn is
         NOT_FOUND: events tell how it ended.
+        """
+
+    @_abc_1.abstractmethod
+    def ListQuestions(
+        self,
+        request: _conversation_service_pb2.ListQuestionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.ListQuestionsResponse, _abc.Awaitable[_conversation_service_pb2.ListQuestionsResponse]]:
+        """Lists what running tool calls ask a person, that of the conversation whose tools
+        have run longest first, that of one conversation in the order of asking.
+
+        A question that is answered or withdrawn while a client goes through the pages
+        may be listed still. Events tell when there are new ones.
         """
 
     @_abc_1.abstractmethod

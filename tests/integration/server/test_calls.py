@@ -94,6 +94,7 @@ READS: dict[str, Message] = {
     "ListApprovals": v1.ListApprovalsRequest(parent=NAME),
     "GetMessage": v1.GetMessageRequest(name=f"{NAME}/messages/m1"),
     "GetApproval": v1.GetApprovalRequest(name=f"{NAME}/approvals/t1"),
+    "ListQuestions": v1.ListQuestionsRequest(parent=NAME),
     "GetQuestion": v1.GetQuestionRequest(name=f"{NAME}/questions/1"),
     "GetAttachment": v1.GetAttachmentRequest(name=f"{NAME}/attachments/a1"),
     "GetRequestCycle": v1.GetRequestCycleRequest(name=f"{NAME}/requestCycles/c1:1"),

@@ -12,7 +12,17 @@ from google.protobuf.duration_pb2 import Duration
 from actors.core.content import MessageType, Text, ToolUse
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
-from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, Ledger, LlmRequesting, Phase, QueuedInput
+from actors.core.states import (
+    ApprovalKind,
+    AwaitingToolApproval,
+    Idle,
+    Ledger,
+    LlmRequesting,
+    Phase,
+    Question,
+    QueuedInput,
+    ToolExecuting,
+)
 from actors.messages import commands as requests
 from actors.ports import Attachment
 from server.contract import limits
@@ -455,6 +465,36 @@ def test_answers_between_two_pages_leave_no_question_out(harness: GrpcHarness, a
     asks(asking["c1"], 40, 0)
     rest = ask(harness, "ListApprovals", request).approvals
     assert [each.name.rpartition("/")[2] for each in rest] == ["c2-t2", "c1-t0"]
+
+
+def runs(author: Author, at: int, *numbers: int) -> None:
+    """A call that has run since a time, and asks a person what has these numbers."""
+    call = ToolUse(f"{author.record.id}-t", "mcp__files__move", "{}")
+    questions = tuple(Question(number, 1, "files", f"Sure {number}?", at, at + 9) for number in numbers)
+    state = ToolExecuting(Ledger(run=1, live=True), call.id, (), (), (call,), 4, questions=questions)
+    author.commit(changed("tool_executing"), state=state, state_updated_at=at)
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_what_tools_ask_is_listed_in_pages_over_all_conversations_or_of_one(
+    harness: GrpcHarness, asking: dict[str, Author], size: int
+) -> None:
+    for each, at, numbers in (("c1", 20, (7, 9)), ("c2", 20, ()), ("c3", 10, (1, 2)), ("c4", 20, (3,))):
+        runs(asking[each], at, *numbers)
+    runs(Author(asking["c1"].store, harness.hub, "c6", principal="somebody"), 5, 1)
+
+    def listed(parent: str) -> list[str]:
+        request = v1.ListQuestionsRequest(parent=parent, page_size=size)
+        got = pages(harness, "ListQuestions", request, "questions")
+        assert all(len(page) == size for page in got[:-1])
+        return [each.name.removeprefix("conversations/") for page in got for each in page]
+
+    of_c1 = ["c1/questions/7", "c1/questions/9"]
+    assert listed("conversations/-") == ["c3/questions/1", "c3/questions/2", *of_c1, "c4/questions/3"]
+    assert listed("conversations/slug-c1") == of_c1
+    assert listed("conversations/c2") == []
+    first = ask(harness, "ListQuestions", v1.ListQuestionsRequest(parent=NAME)).questions[0]
+    assert first == ask(harness, "GetQuestion", v1.GetQuestionRequest(name=first.name)).question
 
 
 def test_an_attachment_is_described_without_its_bytes(harness: GrpcHarness, author: Author) -> None:

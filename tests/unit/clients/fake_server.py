@@ -314,6 +314,8 @@ class FakeBedrock:
         self.metadata: list[dict[str, str | bytes]] = []
         self.deleted = False
         self.unreadable: list[str] = []
+        self.before_questions = False
+        """Whether it is of a version that does not list what tools ask."""
         self.quotas: list[v1.Quota] = []
         self.info = v1.GetServerInfoResponse(
             version="0.1.0", default_model="models/demo", default_mode=v1.MODE_RESTRICTED
@@ -806,6 +808,12 @@ class FakeBedrock:
 
     def GetApproval(self, request: v1.GetApprovalRequest) -> v1.GetApprovalResponse:
         return v1.GetApprovalResponse(approval=v1.PendingApproval(name=request.name))
+
+    def ListQuestions(self, request: v1.ListQuestionsRequest) -> v1.ListQuestionsResponse:
+        if self.before_questions:
+            raise Refusal(grpc.StatusCode.UNIMPLEMENTED, "", "Method not found!")
+        open_ = self.conversation.state.tool_executing.questions
+        return v1.ListQuestionsResponse(questions=open_, unreadable=self.unreadable)
 
     def GetQuestion(self, request: v1.GetQuestionRequest) -> v1.GetQuestionResponse:
         if request.name in self.over:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -412,6 +413,30 @@ def test_approvals_are_listed_with_their_conversations(program: Program, fake: F
     assert program("approvals").stderr == said
     shown = json.loads(program("approvals", "--output", "json").stdout)
     assert [each["name"] for each in shown] == [f"{NAME}/approvals/t1"]
+
+
+def test_what_tools_ask_is_listed_with_its_deadline_and_approvals_tell_of_it(
+    program: Program, fake: FakeBedrock
+) -> None:
+    assert program("questions").stdout == ""
+    asked = fake.conversation.state.tool_executing.questions.add(
+        name=f"{NAME}/questions/3", mcp_server="files", message="Which\x1b[2J one?\nSay it."
+    )
+    asked.deadline.FromDatetime(datetime(2026, 11, 23, 12, 30, 5).astimezone())
+    line = f"{SLUG}\t3\tfiles\t12:30:05\t"
+    for arguments in (("questions",), ("questions", SLUG)):
+        assert program(*arguments).stdout.startswith(line)
+    assert "\x1b" not in program("questions").stdout
+    assert [each.parent for each in fake.asked(v1.ListQuestionsRequest)][-2:] == [
+        f"conversations/{SLUG}",
+        "conversations/-",
+    ]
+    shown = json.loads(program("questions", "--output", "json").stdout)
+    assert [each["name"] for each in shown] == [f"{NAME}/questions/3"]
+    assert program("approvals").stderr == "tools ask, too: `bedrock questions` lists 1\n"
+    fake.before_questions = True
+    older = program("approvals")
+    assert (older.exit_code, older.stderr) == (exits.OK, "")
 
 
 def test_the_audit_trail_is_printed_as_lines_of_json(program: Program, fake: FakeBedrock) -> None:

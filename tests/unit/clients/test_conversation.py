@@ -549,6 +549,8 @@ def test_the_other_calls_reach_the_server(client: Client, fake: FakeBedrock) -> 
     assert conversation.approval("t1").tool_use_id == "t1"
     assert list(conversation.approvals()) == list(client.approvals()) == []
     assert [each.parent for each in fake.asked(v1.ListApprovalsRequest)] == [NAME, "conversations/-"]
+    assert list(conversation.tool_questions()) == list(client.tool_questions()) == []
+    assert [each.parent for each in fake.asked(v1.ListQuestionsRequest)] == [NAME, "conversations/-"]
     assert conversation.cycle("c1:1").name == f"{NAME}/requestCycles/c1:1"
     assert conversation.wait_for_cycle("c1:1").stop_reason == "completed"
     assert conversation.delete() == []

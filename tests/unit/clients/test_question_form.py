@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,7 @@ def asked(fields: dict[str, Any] | None = None, *required: str, url: str = "", n
         message="Which\x1b[2J one?",
         status=v1.Question.STATUS_PENDING,
     )
+    question.deadline.FromDatetime(datetime(2026, 11, 23, 12, 30, 5).astimezone())
     if url:
         question.url = url
     else:
@@ -133,8 +135,10 @@ def test_what_can_be_typed_is_said() -> None:
 
 
 def test_the_words_of_the_server_are_shown_as_its_own_and_cannot_act() -> None:
-    shown = "\n".join(form(FIELDS).lines(Paint(False)))
-    assert "? the MCP server files asks you, for mcp__files__move" in shown
+    filled = form(FIELDS)
+    shown = "\n".join(filled.lines(Paint(False)))
+    assert "? the MCP server files asks you, for mcp__files__move, until 12:30:05\n" in shown
+    assert filled.prompt_line(Paint(False)).endswith("  /decline, until 12:30:05")
     assert "\x1b" not in shown
     assert NO_SECRETS in shown
     visit = form(url="https://example.com/login")

@@ -66,7 +66,7 @@ ENVELOPES = {
     ),
     *(
         f"List{what}Response"
-        for what in "Conversations Messages RequestCycles Queue Approvals Models Tools ApprovalRules".split()
+        for what in "Conversations Messages RequestCycles Queue Approvals Models Tools ApprovalRules Questions".split()
     ),
     *("CreateApprovalRuleResponse", "DeleteApprovalRuleResponse"),
     "WaitRequestCycleResponse",

@@ -62,6 +62,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.ListApprovalsRequest: {"parent": "conversations/-"},
     v1.ListAuditEntriesRequest: {},
     v1.GetApprovalRequest: {"name": f"{NAME}/approvals/call-1"},
+    v1.ListQuestionsRequest: {"parent": "conversations/-"},
     v1.GetQuestionRequest: {"name": f"{NAME}/questions/1"},
     v1.GetAttachmentRequest: {"name": f"{NAME}/attachments/sha256-1"},
     v1.WaitRequestCycleRequest: {"name": f"{NAME}/requestCycles/c:1", "timeout": Duration(seconds=600)},
@@ -237,6 +238,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
         "outcome": (9,),
     },
     v1.GetApprovalRequest: {"name": ("", NAME, f"{NAME}/approvals/", f"{NAME}/messages/m")},
+    v1.ListQuestionsRequest: {"parent": BAD_NAMES, "page_size": (-1,), "page_token": BAD_TOKENS},
     v1.GetQuestionRequest: {"name": ("", NAME, f"{NAME}/questions/", f"{NAME}/messages/m")},
     v1.GetAttachmentRequest: {"name": ("", NAME, f"{NAME}/attachments/", f"{NAME}/messages/m")},
     v1.WaitRequestCycleRequest: {

@@ -102,7 +102,7 @@ def fill_in(form: QuestionForm, *, err: bool = False) -> dict[str, Any] | None:
     for line in form.lines(paint):
         print_line(line, err=err)
     while not form.complete:
-        print_line(paint.text(paint.careful(form.prompt()), paint.dim("  /decline")), err=err)
+        print_line(form.prompt_line(paint), err=err)
         typed = sys.stdin.readline()
         if not typed:
             raise click.Abort

@@ -1,8 +1,7 @@
-"""Read-only commands: list, show, approvals, models, tools."""
+"""Read-only commands: list, show, models, tools."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from datetime import UTC, datetime
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bedrock import v1
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION, FILTER_OPTION, NAME, complete_model
 from bedrock.cli.connect import connect
@@ -26,12 +24,11 @@ from bedrock.cli.text.output import print_json, print_line, print_text
 from bedrock.cli.text.style import PLAIN_OPTION, Paint, columns, one_line
 from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
 from bedrock.errors import NotFound
-from bedrock.states import Approval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bedrock import Client, Conversation
+    from bedrock import Conversation
     from bedrock.catalog import Model
     from bedrock.conversations import ConversationInfo
     from bedrock.messages import Usage
@@ -163,67 +160,6 @@ def _timeline(conversation: Conversation, now: ConversationInfo, limit: int, out
     _print_facts(_facts(now), paint)
     for line in timeline_of(cycles, paint, columns(sys.stdout)):
         print_line(line)
-
-
-@click.command()
-@click.argument("name", required=False, type=CONVERSATION)
-@click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
-@JSON_OPTION
-@click.pass_context
-def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
-    """List the tool calls that wait for approval: of all conversations, or of one.
-
-    Those of the conversation that has waited longest come first. `bedrock approve` and `bedrock deny` answer them.
-    """
-    client = connect(ctx)
-    found, unreadable = _open_approvals(client, name, limit)
-    if output == "json":
-        print_values(found)
-        return
-    for each in unreadable:
-        what = each.removeprefix("conversations/")
-        exits.print_message(
-            f"{what} cannot be read, and may have questions: `bedrock verify {what}` says what is wrong"
-        )
-    if not found and sys.stdout.isatty():
-        print_text("Nothing waits for approval.")
-        return
-    slugs = {asked: _slug(client, asked) for asked in dict.fromkeys(each.conversation for each in found)}
-    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
-    print_table(
-        ("conversation", "call", "tool", "asked", "input"),
-        (
-            (
-                slugs[each.conversation],
-                each.tool_use_id,
-                each.tool,
-                ago(each.create_time, now) if each.create_time else "",
-                one_line(json.dumps(each.input, ensure_ascii=False), 300),
-            )
-            for each in found
-        ),
-    )
-
-
-def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
-    """Return the open approvals of a conversation, or of all, and the names of those that cannot be read."""
-    found: list[Approval] = []
-    unreadable: dict[str, None] = {}
-    request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
-    for page in client.pages(client.conversations_stub.ListApprovals, request):
-        found.extend(map(Approval.from_proto, page.approvals))
-        unreadable |= dict.fromkeys(page.unreadable)
-        if len(found) >= limit:
-            break
-    return found[:limit], list(unreadable)
-
-
-def _slug(client: Client, name: str) -> str:
-    """Return the slug of a conversation; its id if it was deleted meanwhile."""
-    try:
-        return client.conversation(name).get().slug
-    except NotFound:
-        return name.removeprefix("conversations/")
 
 
 @click.command()

@@ -169,7 +169,7 @@ def rules_by_key(asked: Asked | None) -> dict[str, ApprovalRule]:
 def replies(asked: Asked, paint: Paint, mode: str) -> SafeText:
     """Return the keys that answer a question, as a line; `mode` is that of the conversation."""
     if isinstance(asked, QuestionForm):
-        return paint.text(paint.careful(asked.prompt()), paint.dim("  /decline"), "\n")
+        return paint.text(asked.prompt_line(paint), "\n")
     rules = rules_by_key(asked)
     always = ", ".join(
         _ALWAYS[rule.kind].format(one_line(literal(rule.subject), RULE_COLUMNS)) for rule in rules.values()

@@ -10,6 +10,7 @@ from bedrock.cli.text.style import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from bedrock.cli.text.style import Paint
     from bedrock.states import Question
@@ -21,6 +22,11 @@ WORDS_COLUMNS = 100
 NO_SECRETS = "these are the server's own words; give it no passwords or keys"
 _YES = frozenset({"y", "yes", "true"})
 _NO = frozenset({"n", "no", "false"})
+
+
+def clock_time(when: datetime) -> str:
+    """Return a time as the clock of the reader shows it."""
+    return when.astimezone().strftime("%H:%M:%S")
 
 
 class QuestionForm:
@@ -56,11 +62,23 @@ class QuestionForm:
         """Return the question in full; control characters are made visible."""
         asked = self.question
         tool = literal(asked.tool.removeprefix("tools/"))
-        head = paint.text("? the MCP server ", literal(asked.mcp_server), " asks you, for ", tool)
+        head = paint.text(
+            "? the MCP server ",
+            literal(asked.mcp_server),
+            " asks you, for ",
+            tool,
+            f", until {clock_time(asked.deadline)}",
+        )
         lines = [paint.careful(head), *(INDENT + line for line in literal(asked.message).lines())]
         if asked.url:
             lines.append(paint.text(INDENT, "open ", literal(asked.url)))
         return [*lines, paint.dim(INDENT + f"({NO_SECRETS})")]
+
+    def prompt_line(self, paint: Paint) -> SafeText:
+        """Return what the next Enter answers, what else can be done, and until when."""
+        return paint.text(
+            paint.careful(self.prompt()), paint.dim(f"  /decline, until {clock_time(self.question.deadline)}")
+        )
 
     def prompt(self) -> SafeText:
         """Return what the next Enter answers, as a line."""

@@ -1,0 +1,161 @@
+"""`bedrock approvals` and `bedrock questions`: what waits for a person, in all conversations or in one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from bedrock import v1
+from bedrock.cli import exit_codes as exits
+from bedrock.cli.arguments import CONVERSATION
+from bedrock.cli.connect import connect
+from bedrock.cli.display.question_form import clock_time
+from bedrock.cli.text.output import print_text
+from bedrock.cli.text.style import one_line
+from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
+from bedrock.errors import BedrockError, NotFound
+from bedrock.states import Approval, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bedrock import Client
+
+_Asked = TypeVar("_Asked", Approval, Question)
+
+_LIMIT = click.option("-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
+_NAME = click.argument("name", required=False, type=CONVERSATION)
+#: Maximum columns of what an approval or a question is about.
+_ABOUT_COLUMNS = 300
+
+
+@click.command()
+@_NAME
+@_LIMIT
+@JSON_OPTION
+@click.pass_context
+def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
+    """List the tool calls that wait for approval: of all conversations, or of one.
+
+    Those of the conversation that has waited longest come first. `bedrock approve` and `bedrock deny` answer them.
+    """
+    client = connect(ctx)
+    found, unreadable = _open_approvals(client, name, limit)
+    if output == "json":
+        print_values(found)
+        return
+    _tell_unreadable(unreadable)
+    if not found and sys.stdout.isatty():
+        print_text("Nothing waits for approval.")
+    now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
+    slug = _slugs(client, (each.conversation for each in found))
+    print_table(
+        ("conversation", "call", "tool", "asked", "input"),
+        (
+            (
+                slug(each.conversation),
+                each.tool_use_id,
+                each.tool,
+                ago(each.create_time, now) if each.create_time else "",
+                one_line(json.dumps(each.input, ensure_ascii=False), _ABOUT_COLUMNS),
+            )
+            for each in found
+        ),
+    )
+    if waiting := _number_of_questions(client, name):
+        exits.print_message(f"tools ask, too: `bedrock questions` lists {waiting}")
+
+
+@click.command()
+@_NAME
+@_LIMIT
+@JSON_OPTION
+@click.pass_context
+def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> None:
+    """List what MCP servers ask in the middle of calls: in all conversations, or in one.
+
+    Nobody answers by the deadline: the MCP server is told so. `bedrock answer` answers.
+    """
+    client = connect(ctx)
+    found, unreadable = _open_questions(client, name, limit)
+    if output == "json":
+        print_values(found)
+        return
+    _tell_unreadable(unreadable)
+    if not found and sys.stdout.isatty():
+        print_text("No tool asks anything.")
+        return
+    slug = _slugs(client, (each.conversation for each in found))
+    print_table(
+        ("conversation", "question", "server", "answer by", "message"),
+        (
+            (
+                slug(each.conversation),
+                each.name.rpartition("/")[2],
+                each.mcp_server,
+                clock_time(each.deadline),
+                one_line(each.message, _ABOUT_COLUMNS),
+            )
+            for each in found
+        ),
+    )
+
+
+def _open_approvals(client: Client, name: str | None, limit: int) -> tuple[list[Approval], list[str]]:
+    """Return the open approvals of a conversation, or of all, and the names of those that cannot be read."""
+    request = v1.ListApprovalsRequest(parent=client.conversation(name or "-").name)
+    pages = client.pages(client.conversations_stub.ListApprovals, request)
+    return _first(limit, ((map(Approval.from_proto, page.approvals), page.unreadable) for page in pages))
+
+
+def _open_questions(client: Client, name: str | None, limit: int) -> tuple[list[Question], list[str]]:
+    """Return what tools ask in a conversation, or in all, and the names of those that cannot be read."""
+    request = v1.ListQuestionsRequest(parent=client.conversation(name or "-").name)
+    pages = client.pages(client.conversations_stub.ListQuestions, request)
+    return _first(limit, ((map(Question.from_proto, page.questions), page.unreadable) for page in pages))
+
+
+def _first(limit: int, pages: Iterable[tuple[Iterable[_Asked], Iterable[str]]]) -> tuple[list[_Asked], list[str]]:
+    """Return as many of what pages have as are wanted, and the names of the conversations that cannot be read."""
+    found: list[_Asked] = []
+    unreadable: dict[str, None] = {}
+    for asked, damaged in pages:
+        found.extend(asked)
+        unreadable |= dict.fromkeys(damaged)
+        if len(found) >= limit:
+            break
+    return found[:limit], list(unreadable)
+
+
+def _number_of_questions(client: Client, name: str | None) -> int:
+    """Return how many questions of tools wait, 50 at most; 0 for a server that does not list them."""
+    try:
+        return len(_open_questions(client, name, 50)[0])
+    except BedrockError as error:
+        if error.code != "UNIMPLEMENTED":
+            raise
+        return 0
+
+
+def _tell_unreadable(names: Iterable[str]) -> None:
+    for each in names:
+        what = each.removeprefix("conversations/")
+        exits.print_message(
+            f"{what} cannot be read, and may have questions: `bedrock verify {what}` says what is wrong"
+        )
+
+
+def _slugs(client: Client, names: Iterable[str]) -> Callable[[str], str]:
+    """Return what gives the slug of each of these conversations; its id if it was deleted meanwhile."""
+    return {name: _slug(client, name) for name in dict.fromkeys(names)}.__getitem__
+
+
+def _slug(client: Client, name: str) -> str:
+    try:
+        return client.conversation(name).get().slug
+    except NotFound:
+        return name.removeprefix("conversations/")
