@@ -11,6 +11,7 @@ has seen all there is, so that a test decides at which step a connection breaks:
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ from google.protobuf.struct_pb2 import Struct
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from tests.e2e.patience import PATIENCE
+
 if TYPE_CHECKING:
     from google.protobuf.descriptor import MethodDescriptor
 
@@ -41,7 +44,10 @@ PAGE_SIZE = 2
 
 @dataclass
 class Gate:
-    """The world waits here until the approval, or the tool's question, is answered or the run is cancelled."""
+    """The world waits here until the approval, or the tool's question, is answered or the run is cancelled.
+
+    Who follows it is told an error if nobody does that for PATIENCE seconds, so that a test fails and does not hang.
+    """
 
     approval: v1.PendingApproval | None = None
     approved: list[Step] = field(default_factory=list)
@@ -764,7 +770,12 @@ class FakeBedrock:
         yield v1.Event(caught_up=v1.Event.CaughtUp(head_revision=head))
         while True:
             with self._changed:
+                until = time.monotonic() + PATIENCE
                 while position == len(self._feed) and not self._advance():
+                    if self._pending and time.monotonic() > until:
+                        raise Refusal(
+                            grpc.StatusCode.FAILED_PRECONDITION, message=f"nobody answered {self._pending[0]}"
+                        )
                     if self.deleted or self._closing or not context.is_active():
                         break
                     if request.until_settled and (self._pending or not self.conversation.state.busy):

@@ -346,6 +346,16 @@ def test_what_a_tool_asks_is_seen_in_a_snapshot_by_who_waits_for_the_run(client:
     assert replies(fake) == [(False, {"branch": "main"})]
 
 
+def test_a_message_that_waits_in_the_queue_leaves_what_tools_ask_to_the_run_before_it() -> None:
+    progress = RunProgress(f"{NAME}/messages/9", run="")
+    asked = v1.Question(name=f"{NAME}/questions/1", status=v1.Question.STATUS_PENDING)
+    progress.observe(Event.from_proto(v1.Event(question_changed=v1.Event.QuestionChanged(question=asked))))
+    assert progress.tool_questions() == []
+    begins = v1.Message(name=progress.message, request_cycle=f"{NAME}/requestCycles/2", role=v1.ROLE_USER)
+    progress.observe(Event.from_proto(v1.Event(message_added=begins)))
+    assert [each.name for each in progress.tool_questions()] == [asked.name], "what waits now is its own"
+
+
 def test_what_a_tool_of_an_earlier_run_asks_is_left_to_others(client: Client, fake: FakeBedrock) -> None:
     fake.answers.extend([asks_person(), says("Later.")])
     conversation = client.conversation("c1")
