@@ -1,8 +1,8 @@
-"""Filters: the SQLite store selects exactly the conversations that `matches` accepts, in order, page by page."""
+"""Filters: every store selects exactly the conversations that `matches` accepts, in order, page by page."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.postgres.store import open_postgres
 from actors.adapters.store.sql import listing
 from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode
@@ -21,6 +22,7 @@ from actors.ports.store.conditions import Order, OrderKey, Selection, matches, s
 from server.contract.filters.fields import FIELDS, meaning
 from server.contract.filters.syntax import FilterError, parse
 from tests.integration.store.commit_builder import CommitBuilder
+from tests.integration.store.conftest import ME, with_nodes
 from tests.property.profiles import profile
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.ports import Commit, Store
+    from tests.postgres import PostgresServer
 
 STATES = (
     Idle(),
@@ -90,16 +93,26 @@ RECORDS = tuple(commit.record for commit in commits())
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, MemoryStore]]:
-    written = list(commits())
-    memory = MemoryStore()
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, ...]]:
     directory: Path = tmp_path_factory.mktemp("filters")
-    store = open_store(directory)
-    for commit in written:
+    opened: tuple[Store, ...] = (open_store(directory), MemoryStore())
+    for store in opened:
+        filled(store)
+    yield opened
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def shared(postgres: PostgresServer) -> Iterator[Store]:
+    with closing(open_postgres(postgres.url(postgres.create(with_nodes)), ME)) as store:
+        filled(store)
+        yield store
+
+
+def filled(store: Store) -> None:
+    for commit in commits():
         store.commit(commit)
-        memory.commit(commit)
-    yield store, memory
-    store.close()
 
 
 def in_quotes(text: str) -> str:
@@ -153,15 +166,28 @@ FILTERS = st.recursive(
 )
 
 
-@given(
+DRAWN = given(
     text=FILTERS,
     order=st.builds(Order, st.sampled_from(OrderKey), st.booleans()),
     scope=st.sampled_from([{}, {"parent": "c00"}, {"sub_agents": True}]),
     limit=st.sampled_from([2, 9, 100]),
     window=st.sampled_from([3, 11, 2_000]),
 )
+
+
+@DRAWN
 @profile(400)
-def test_every_store_selects_what_matches(stores: tuple[Store, MemoryStore], **drawn: Any) -> None:
+def test_a_store_selects_what_matches(stores: tuple[Store, ...], **drawn: Any) -> None:
+    select_what_matches(stores, **drawn)
+
+
+@DRAWN
+@profile(80)
+def test_postgresql_selects_what_matches(shared: Store, **drawn: Any) -> None:
+    select_what_matches((shared,), **drawn)
+
+
+def select_what_matches(stores: tuple[Store, ...], **drawn: Any) -> None:
     selection = Selection("local", parse(drawn["text"], meaning), drawn["order"], **drawn["scope"])
     wanted = [record for record in RECORDS if selects(selection, record)]
     wanted.sort(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.postgres.store import open_postgres
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
+from actors.ports import Owner
 from tests.e2e.patience import eventually
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.ports import FaultPoints, Store
+    from tests.postgres import PostgresServer
 
 SECONDS = 20.0
 """Longer than anything here takes."""
@@ -55,16 +59,58 @@ def gate() -> Gate:
     return Gate()
 
 
-@pytest.fixture(params=["memory", "peewee"])
+TABLES = (
+    "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ('nodes', 'schema_migration')"
+)
+ME = Owner(1, "first", "127.0.0.1:1")
+
+
+def with_nodes(url: str) -> None:
+    """Make the tables, and let three servers be there."""
+    open_postgres(url, ME).close()
+    with psycopg.connect(url) as connection:
+        for number in (1, 2, 3):
+            connection.execute(
+                "INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)"
+                " VALUES (%s, %s, %s, '', '{}', true, 10, 'infinity')",
+                (number, ("first", "second", "third")[number - 1], f"127.0.0.1:{number}"),
+            )
+
+
+@pytest.fixture(scope="session")
+def prepared(postgres: PostgresServer) -> str:
+    """The URL of a database that the tests of a worker use one after the other."""
+    return postgres.url(postgres.create(with_nodes))
+
+
+@pytest.fixture
+def database(prepared: str) -> Iterator[str]:
+    """The URL of a database with tables and servers, and nothing else."""
+    yield prepared
+    with psycopg.connect(prepared) as connection:  # far cheaper than a database, or a file of a table, for each
+        for (table,) in connection.execute(TABLES).fetchall():
+            connection.execute(f"DELETE FROM {table}".encode())
+        connection.execute("UPDATE nodes SET dead = false, draining = false")
+
+
+@pytest.fixture(params=["memory", "peewee", "postgres"])
 def open_any(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[FaultPoints | None], Store]]:
-    """Opens a store of either kind, closed at the end."""
+    """Opens a store of each kind, closed at the end."""
     opened: list[Store] = []
 
     def open_one(faults: FaultPoints | None) -> Store:
-        store: Store = MemoryStore(faults) if request.param == "memory" else open_store(tmp_path / "data", faults)
+        match request.param:
+            case "memory":
+                store: Store = MemoryStore(faults)
+            case "postgres":
+                store = open_postgres(request.getfixturevalue("database"), ME, faults)
+            case _:
+                store = open_store(tmp_path / "data", faults)
         opened.append(store)
         return store
 
+    if request.param == "postgres":
+        request.getfixturevalue("database")  # so that it is dropped only after the stores are closed
     yield open_one
     for store in opened:
         store.close()

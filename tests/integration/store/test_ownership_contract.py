@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
 from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.postgres.store import open_postgres
 from actors.core.states import AwaitingLlm, Completed, Ledger, LlmReason
 from actors.ports import Attachment, CommandRecord, FencedError, ForkedHistory, NotOwnerError, Owner, Store
 from tests.integration.store.commit_builder import CommitBuilder
@@ -31,13 +34,25 @@ class Servers(NamedTuple):
     third: Callable[[], Store]
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "postgres"])
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
     """Two servers on each of the stores that servers can share."""
-    assert request.param == "memory"
-    shared = MemoryStore()
-    yield Servers(shared.node(FIRST), shared.node(SECOND), shared.kill, lambda: shared.node(Owner(3)))
-    shared.close()
+    if request.param == "memory":
+        shared = MemoryStore()
+        yield Servers(shared.node(FIRST), shared.node(SECOND), shared.kill, lambda: shared.node(Owner(3)))
+        shared.close()
+        return
+    url: str = request.getfixturevalue("database")
+    with ExitStack() as opened:
+
+        def server(owner: Owner) -> Store:
+            return opened.enter_context(closing(open_postgres(url, owner)))
+
+        def kill(incarnation: int) -> None:
+            with psycopg.connect(url) as connection:
+                connection.execute("UPDATE nodes SET dead = true WHERE incarnation = %s", (incarnation,))
+
+        yield Servers(server(FIRST), server(SECOND), kill, lambda: server(Owner(3)))
 
 
 def busy(draft: CommitBuilder) -> Commit:

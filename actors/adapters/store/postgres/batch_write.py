@@ -1,0 +1,126 @@
+"""Write the transitions of several conversations in one statement, which is a transaction of its own.
+
+Nothing is locked between two statements then, so that a server that is stopped in the middle holds nobody up. Only
+changes that match what this server last knew of the conversations are written here; the statement compares that with
+what is stored, and returns which were so. All others, and all if a constraint is violated, are written one by one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import psycopg
+from msgspec import json
+
+from actors.adapters.store.postgres.changes import Change, Part, Transition, filled, heads
+from actors.adapters.store.postgres.engine import stored_text
+from actors.adapters.store.postgres.statements import LOGGED, NULLABLE, NULLABLE_OF_COMMAND, update_many
+from actors.adapters.store.rows import COMMAND, MESSAGE, SPENDING
+from actors.adapters.store.run_outcomes import FATE, RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from actors.adapters.store.postgres.engine import Session
+    from actors.adapters.store.sql.commit_rows import Head
+
+KNOWN = 10_000
+"""Maximum conversations whose heads are remembered, a few hundred bytes each."""
+
+_encode = json.Encoder().encode
+
+
+class KnownHeads:
+    """What this server last knew of the conversations that it writes (writer's thread)."""
+
+    def __init__(self) -> None:
+        self._heads: OrderedDict[str, Head] = OrderedDict()
+
+    def of(self, session: Session, ids: Sequence[str]) -> dict[str, Head]:
+        """Return the heads of these conversations, those that exist; reads the ones that are not known."""
+        found = {id_: head for id_ in ids if (head := self._heads.get(id_)) is not None}
+        if unknown := [id_ for id_ in ids if id_ not in found]:
+            found |= heads(session, unknown)
+        return found
+
+    def put(self, head: Head) -> None:
+        """Remember a head, which is now the latest that is remembered."""
+        self._heads[head.id] = head
+        self._heads.move_to_end(head.id)
+        if len(self._heads) > KNOWN:
+            self._heads.popitem(last=False)
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Forget heads that may be out of date."""
+        for id_ in ids:
+            self._heads.pop(id_, None)
+
+
+class Batch:
+    """The changes that can be written in one statement, and those to be written one by one."""
+
+    def __init__(self, session: Session, changes: Sequence[Change], known: KnownHeads) -> None:
+        """Divide the changes; reads heads if some are not known."""
+        self._known = known
+        plain = {change: part for change in changes if isinstance(change, Transition) and (part := change.only)}
+        found = known.of(session, [part.id for part in plain.values() if part.fixed is None]) if plain else {}
+        self.taken: dict[str, tuple[Change, Part, Head]] = {}
+        self.left: list[Change] = []
+        for change in changes:
+            part = plain.get(change) if isinstance(change, Transition) else None
+            # popped, so that only the first change of each conversation is batched
+            head = found.pop(part.id, None) if part else None
+            if part and head and part.fits(head):
+                self.taken[part.id] = (change, part, head)
+            else:
+                self.left.append(change)
+
+    def write(self, session: Session) -> list[Change]:
+        """Write what is taken; return what was not as expected, which is left then. Raises what psycopg raises."""
+        statement, values, after = self._statement()
+        try:
+            done = {str(id_) for (id_,) in session.execute(statement, values)}
+        except psycopg.errors.IntegrityError:
+            done = set()
+        except BaseException:
+            self._known.forget(self.taken)
+            raise
+        self._known.forget(self.taken.keys() - done)
+        for id_ in done:
+            self._known.put(after[id_])
+        return [change for id_, (change, _, _) in self.taken.items() if id_ not in done]
+
+    def _statement(self) -> tuple[str, dict[str, object], dict[str, Head]]:
+        """Return the statement, its parameters, and the heads that it leads to."""
+        changed: list[dict[str, object]] = []
+        tables: dict[str, list[dict[str, object]]] = {
+            name: [] for name in ("messages", "log", "runs", "fates", "commands", "spendings")
+        }
+        after: dict[str, Head] = {}
+        for _, part, head in self.taken.values():
+            log, log_hash = part.logged(head.log_hash)
+            changed.append(part.change(head, log_hash))
+            tables["messages"] += (filled(MESSAGE, row, NULLABLE) for row in part.messages)
+            tables["log"] += (filled(LOGGED, row, NULLABLE) for row in log)
+            tables["runs"] += (filled(RUN, row, NULLABLE) for row in part.runs)
+            tables["fates"] += (filled(FATE, row, NULLABLE) for row in part.fates)
+            if part.command:
+                tables["commands"].append(filled(COMMAND, part.command, NULLABLE_OF_COMMAND))
+            if part.spending:
+                columns = (*SPENDING, "conversation_id")
+                tables["spendings"].append(filled(columns, (*part.spending, part.id), NULLABLE))
+            after[part.id] = part.head_after(log_hash)
+        used = tuple(name for name, many in tables.items() if many)
+        values = {name: _json(tables[name]) for name in used}
+        me = next(iter(self.taken.values()))[1].me
+        return update_many(used), {"me": me, "conversations": _json(changed), **values}, after
+
+
+def _json(many: list[dict[str, object]]) -> str:
+    """Return rows as JSON; NUL has to be gone before, since PostgreSQL takes none in JSON either."""
+    for row in many:
+        for name, value in row.items():
+            if isinstance(value, str):
+                row[name] = stored_text(value)
+    return _encode(many).decode()

@@ -1,0 +1,278 @@
+"""The changes that the writer applies; each belongs to one caller and is written completely or not at all.
+
+A change is built and encoded on the calling thread; `apply` runs on the writer's thread inside a savepoint. Exceptions
+of `apply` are raised in the caller. Each says whose server it is of (`me`), and is refused if that is not the owner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import psycopg
+
+from actors.adapters.store import rows
+from actors.adapters.store.audit_rows import audit_values
+from actors.adapters.store.postgres import removal, statements
+from actors.adapters.store.postgres.owner_sql import ALIVE, not_owner
+from actors.adapters.store.rows import ATTACHMENT, COMMAND, MESSAGE
+from actors.adapters.store.run_outcomes import FATE, RUN
+from actors.adapters.store.sql.commit_rows import CopiedAttachment, EncodedCommit, Head, attachment_row
+from actors.adapters.store.sql.queries import NOT_DELETED
+from actors.ports import CommandExistsError, Commit, FencedError, SlugTakenError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from actors.adapters.store.postgres.engine import Session
+    from actors.adapters.store.pruning import Place
+    from actors.adapters.store.sql.dialect import Connection
+    from actors.ports import Attachment, ForkedHistory, Spending
+    from actors.ports.store.audit import AuditEntry
+
+PRUNED_ENTRIES = 500
+"""Maximum entries of the audit trail that are deleted in one transaction."""
+
+_OWNED = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
+_PARENT = f"SELECT family FROM conversations WHERE id = ? AND {NOT_DELETED}"  # noqa: S608
+_TOP = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :family FOR SHARE OF conversations"  # noqa: S608
+
+
+class Change(Protocol):
+    """A unit of work for the writer."""
+
+    def apply(self, session: Session) -> None:
+        """Write the change (writer's thread). Raises StoreError, or what psycopg raises."""
+        ...
+
+
+def heads(connection: Connection, ids: Iterable[str]) -> dict[str, Head]:
+    """Return the heads of these conversations; missing ones are omitted."""
+    return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (list(ids),))}
+
+
+def filled(columns: Sequence[str], row: Iterable[object], nullable: frozenset[str]) -> dict[str, object]:
+    """Return a row by the names of its columns, with NULL for the empty texts of columns that may be NULL."""
+    return {name: None if value == "" and name in nullable else value for name, value in zip(columns, row, strict=True)}
+
+
+class Part(EncodedCommit):
+    """An encoded Commit, and how it is written alone."""
+
+    def __init__(self, commit: Commit, me: int, attachments: Sequence[CopiedAttachment] = ()) -> None:
+        """Encode the commit; `attachments` are those that a fork copies. Raises ValueError if it contradicts itself."""
+        super().__init__(commit)
+        self.me = me
+        self._attachments = attachments
+        self.step, self.last_revision = commit.record.step, commit.record.last_seq
+        self._forked_from = commit.record.profile.forked_from
+        audits = (entry.audit for entry in commit.log)
+        self._principals = [audit.origin.principal if audit and audit.origin else "" for audit in audits]
+
+    def logged(self, log_hash: str) -> tuple[list[rows.Row], str]:
+        """Return the log's rows with the columns LOGGED, chained after `log_hash`, and the hash of the last one."""
+        linked, last = self.links(log_hash)
+        return [(*row, principal) for row, principal in zip(linked, self._principals, strict=True)], last
+
+    def change(self, head: Head, log_hash: str) -> dict[str, object]:
+        """Return the values of the columns CHANGED, for a conversation that is at `head`."""
+        expected = (self.expected_step, self.next_revision - 1, head.log_hash)
+        return filled(statements.CHANGED, (self.id, *self.changing, log_hash, *expected), statements.NULLABLE)
+
+    def head_after(self, log_hash: str) -> Head:
+        """Return the head of the conversation once this is written, without a change of its slug."""
+        return Head(self.id, self.epoch, self.step, self.last_revision, log_hash, self.slug)
+
+    def write(self, session: Session) -> None:
+        """Execute the statements of this commit alone. Raises StoreError, or what psycopg raises."""
+        log = self._create(session, self.fixed) if self.fixed is not None else self._update(session)
+        if self.profile is not None:
+            session.execute(statements.PUT_PROFILE, (*self.profile, self._forked_from))
+        for statement, columns, many in (
+            (statements.INSERT_MESSAGE, MESSAGE, self.messages),
+            (statements.INSERT_LOG, statements.LOGGED, log),
+            (statements.INSERT_RUN, RUN, self.runs),
+            (statements.INSERT_FATE, FATE, self.fates),
+        ):
+            if many:
+                nullable = [filled(columns, row, statements.NULLABLE) for row in many]
+                session.executemany(statement, [tuple(row.values()) for row in nullable])
+        if self.command is not None:
+            command = filled(COMMAND, self.command, statements.NULLABLE_OF_COMMAND)
+            session.execute(statements.INSERT_COMMAND, tuple(command.values()))
+        if self.spending is not None:
+            session.execute(statements.ADD_SPENDING, self.spending)
+
+    def _create(self, session: Session, fixed: rows.Row) -> list[rows.Row]:
+        removal.remove_all(session, self.id)
+        family = self._family(session)
+        log, log_hash = self.logged("")
+        created = filled(statements.CREATED, (*fixed, *self.changing, self.slug, log_hash), statements.NULLABLE)
+        values = {**created, "family": family, "me": self.me}
+        if session.execute(statements.INSERT_CONVERSATION, values).rowcount != 1:
+            raise not_owner(session, self.id, self.me)
+        if self.prompt:
+            session.execute(statements.INSERT_PROMPT, rows.prompt_values(self.id, self.prompt))
+        if self.fork is not None:
+            self._begin_fork(session, self.fork)
+        return log
+
+    def _family(self, session: Session) -> str:
+        """Return the top of the family; hold it, so that it is not claimed until the sub-agent is part of it."""
+        if not self.parent:
+            return self.id
+        found = session.execute(_PARENT, (self.parent,)).fetchone()
+        if found is None:
+            raise FencedError(f"{self.parent} does not exist")
+        top = session.execute(_TOP, {"family": found[0], "me": self.me}).fetchone()
+        if top is None or not top[0]:
+            raise not_owner(session, found[0], self.me)
+        return str(found[0])
+
+    def _begin_fork(self, session: Session, fork: ForkedHistory) -> None:
+        """Place the beginning of the log and copy the attachments. Raises FencedError without the origin."""
+        if session.execute(_PARENT, (fork.origin,)).fetchone() is None:
+            raise FencedError(f"{fork.origin} does not exist")
+        session.execute(statements.BEGIN_AFTER, (self.id, fork.revision))
+        for attachment in self._attachments:
+            session.execute(statements.COPY_ATTACHMENT, attachment._asdict())
+
+    def _update(self, session: Session) -> list[rows.Row]:
+        check_owned(session, self.id, self.me)
+        head = heads(session, (self.id,))[self.id]
+        log, log_hash = self.logged(head.log_hash)
+        values = {**self.change(head, log_hash), "me": self.me}
+        if session.execute(statements.UPDATE_CONVERSATION, values).rowcount != 1:
+            check_owned(session, self.id, self.me)
+            raise self.misfit(heads(session, (self.id,)).get(self.id, head))
+        if self.slug != head.slug:
+            session.execute(statements.UPDATE_SLUG, (self.slug, self.id))
+        return log
+
+
+def check_owned(connection: Connection, conversation_id: str, me: int) -> None:
+    """Raise FencedError unless a conversation exists, NotOwnerError unless it is owned by this server."""
+    found = connection.execute(_OWNED, {"id": conversation_id, "me": me}).fetchone()
+    if found is None:
+        raise FencedError(f"{conversation_id} does not exist")
+    if not found[0]:
+        raise not_owner(connection, conversation_id, me)
+
+
+class Transition:
+    """All parts of one commit."""
+
+    def __init__(self, commits: Iterable[Commit], me: int, copied: Mapping[str, Sequence[CopiedAttachment]]) -> None:
+        """Encode the commits; `copied` are the attachments of new forks by id. Raises ValueError as `Part` does."""
+        self.parts = [Part(commit, me, copied.get(commit.record.id, ())) for commit in commits]
+
+    @property
+    def only(self) -> Part | None:
+        """Return the only part; None if there are several."""
+        return self.parts[0] if len(self.parts) == 1 else None
+
+    def apply(self, session: Session) -> None:
+        """Write all parts. Raises FencedError, NotOwnerError, SlugTakenError or CommandExistsError."""
+        try:
+            for part in self.parts:
+                part.write(session)
+        except psycopg.errors.IntegrityError as error:
+            raise _refusal(error) from error
+
+
+class Deletion:
+    """Hide a conversation and its sub-agents; their rows are removed later.
+
+    Create commands are kept, for idempotency.
+    """
+
+    def __init__(self, conversation_id: str, me: int, audit: AuditEntry | None = None) -> None:
+        self._id = conversation_id
+        self._me = me
+        self._audit = None if audit is None else audit_values(audit)
+
+    def apply(self, session: Session) -> None:
+        """Hide the conversations; do nothing if they do not exist. Raises NotOwnerError."""
+        if removal.hide(session, self._id, self._me) and self._audit is not None:
+            session.execute(statements.INSERT_AUDIT, self._audit)
+
+
+class Pruning:
+    """Move the beginning of a log and delete the rows before it."""
+
+    def __init__(self, conversation_id: str, me: int, begins: Place, *, was: Place) -> None:
+        self._id = conversation_id
+        self._me = me
+        self._values = {"id": conversation_id, "me": me, "from_step": was.step, **begins._asdict()}
+
+    def apply(self, session: Session) -> None:
+        """Prune; do nothing if the conversation is deleted or its log does not begin where expected.
+
+        Raises NotOwnerError if another server owns it.
+        """
+        if session.execute(statements.MOVE_BEGINNING, self._values).rowcount:
+            session.execute(statements.PRUNE_LOG, self._values)
+            return
+        error = not_owner(session, self._id, self._me)
+        if error.owner is not None:
+            raise error
+
+
+class NewSpending:
+    """Add to what a principal spent on a day."""
+
+    def __init__(self, spending: Spending) -> None:
+        self._values = msgspec.structs.astuple(spending)
+
+    def apply(self, session: Session) -> None:
+        """Add to the row of the day."""
+        session.execute(statements.ADD_SPENDING, self._values)
+
+
+class AuditEntries:
+    """Add entries to the audit trail that are in no log."""
+
+    def __init__(self, entries: Iterable[AuditEntry]) -> None:
+        self._rows = list(map(audit_values, entries))
+
+    def apply(self, session: Session) -> None:
+        """Insert the rows."""
+        session.executemany(statements.INSERT_AUDIT, self._rows)
+
+
+class AuditPruning:
+    """Delete the oldest entries of the audit trail that are in no log."""
+
+    def __init__(self, before: int, keep: int) -> None:
+        self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
+        self.deleted = 0
+        """How many were deleted, once applied."""
+
+    def apply(self, session: Session) -> None:
+        """Delete at most PRUNED_ENTRIES of them."""
+        self.deleted = session.execute(statements.PRUNE_AUDIT, self._values).rowcount
+
+
+class NewAttachment:
+    """Store bytes under their content hash; existing ones are kept."""
+
+    def __init__(self, conversation_id: str, me: int, attachment: Attachment, at: int) -> None:
+        self._id = conversation_id
+        self._me = me
+        self._values = dict(zip(ATTACHMENT, attachment_row(conversation_id, attachment, at), strict=True))
+
+    def apply(self, session: Session) -> None:
+        """Insert the attachment. Raises FencedError if the conversation is deleted, NotOwnerError."""
+        check_owned(session, self._id, self._me)
+        session.execute(statements.INSERT_ATTACHMENT, {**self._values, "me": self._me})
+
+
+def _refusal(error: psycopg.errors.IntegrityError) -> StoreError:
+    """Map a violated constraint to an exception of the port."""
+    constraint = error.diag.constraint_name or ""
+    text = f"{constraint}: {error.diag.message_primary}"
+    if constraint == "conversations_slug":
+        return SlugTakenError(text)
+    if constraint.startswith("commands_") or constraint == "messages_pkey":
+        return CommandExistsError(text)
+    return FencedError(text)

@@ -1,0 +1,247 @@
+"""PostgreSQL as Bedrock uses it: how a database is reached, and connections that take statements as SQLite's do."""
+
+from __future__ import annotations
+
+import re
+import select
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+from msgspec import DecodeError
+from psycopg.conninfo import conninfo_to_dict
+
+from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+OLDEST = 13
+"""The oldest version of PostgreSQL that serves."""
+CONNECT_SECONDS = 10
+LOCK_SECONDS = 5
+"""How long a statement waits for a row that another server changes."""
+STATEMENT_SECONDS = 60
+"""How long a statement may take: sums over all rows of a principal take longest."""
+IDLE_SECONDS = 10
+"""How long a transaction may wait for its next statement; then the database ends it, with its locks."""
+
+_DEFAULTS = {
+    "connect_timeout": str(CONNECT_SECONDS),
+    # a machine that is switched off closes no connection
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+    "application_name": "bedrock",
+}
+"""Parameters of a connection that an address may change."""
+_SETTINGS = f"""
+SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
+       set_config('statement_timeout', '{STATEMENT_SECONDS}s', false),
+       set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', false),
+       set_config('default_transaction_isolation', 'read committed', false),
+       set_config('jit', 'off', false),
+       CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+            THEN set_config('synchronous_commit', 'on', false) END
+"""
+"""Whoever was answered must find what was written, so commits that are not on disk are none."""
+_ABOUT = """
+SELECT current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
+       pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
+"""
+_PLACEHOLDER = re.compile(r"%|\?|(?<![:\w]):([a-z_]+)")
+_ESCAPES = {0: "\x01\x01", 1: "\x01\x02"}
+_ESCAPED = re.compile("\x01[\x01\x02]")
+_NOT_PLAIN = re.compile("[\x00\x01]")
+
+
+class Address(NamedTuple):
+    """How a database is reached."""
+
+    parameters: dict[str, str]
+    shown: str
+    """The address without the password, for people."""
+
+
+def address_of(url: str) -> Address:
+    """Return the parameters of a URL. Raises StoreUnusableError without the URL, which may have a password."""
+    try:
+        if not url.startswith(("postgresql://", "postgres://")):
+            raise StoreUnusableError("the address of the database must begin with postgresql://")
+        found = {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except psycopg.Error:
+        raise StoreUnusableError(
+            "the address of the database cannot be read: write postgresql://user:password@host:port/database, "
+            "with %XX for characters that have a meaning in addresses"
+        ) from None
+    user = f"{found['user']}@" if "user" in found else ""
+    port = f":{found['port']}" if "port" in found else ""
+    shown = f"postgresql://{user}{found.get('host', '')}{port}/{found.get('dbname', '')}"
+    return Address(_DEFAULTS | found, shown)
+
+
+class Session:
+    """A connection in autocommit mode. One thread at a time.
+
+    PostgreSQL takes no NUL in a text, SQLite does: it is stored as two characters U+0001, and U+0001 as U+0001 and
+    U+0002, which keeps the order of texts.
+    """
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Sequence[object] | Mapping[str, object] = (), /) -> Rows:
+        """Execute a statement with `?` or `:name` for its parameters. Raises what psycopg raises."""
+        return Rows(self._connection.execute(_translated(sql), _stored(values), binary=True))
+
+    def executemany(self, sql: str, many: Iterable[Sequence[object]]) -> None:
+        """Execute a statement for each row of parameters. Raises what psycopg raises."""
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_translated(sql), [_stored(values) for values in many])
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is of no use any more, as far as this end knows."""
+        return self._connection.closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether the other end has closed a connection on which no statement is under way, as far as that arrived.
+
+        Nothing arrives then but the news of its end; with TLS also tickets for later sessions, which are read here.
+        """
+        if self._connection.closed or not _is_readable(self._connection.fileno()):
+            return self._connection.closed
+        if not self._connection.pgconn.ssl_in_use:
+            return True
+        try:
+            self._connection.pgconn.consume_input()
+        except psycopg.Error:
+            return True
+        return self._connection.closed or _is_readable(self._connection.fileno())
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, or has failed."""
+        return self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+
+class Rows:
+    """What a statement has found or done; texts as they were before they were stored."""
+
+    def __init__(self, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
+        self._cursor = cursor
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+        return self._cursor.rowcount
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+        row = self._cursor.fetchone()
+        return None if row is None else _plain(row)
+
+    def fetchall(self) -> list[Any]:
+        """Return the remaining rows."""
+        return list(map(_plain, self._cursor.fetchall()))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_plain, self._cursor)
+
+
+def connect(address: Address) -> Session:
+    """Open a connection. Raises what psycopg raises, or StoreUnusableError if the database cannot serve."""
+    parameters: dict[str, Any] = dict(address.parameters)
+    connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
+    try:
+        for version, encoding, read_only in connection.execute(_ABOUT):
+            _refuse_unfit(version, encoding, read_only=read_only)
+        connection.execute(_SETTINGS.encode())
+    except BaseException:
+        connection.close()
+        raise
+    return Session(connection)
+
+
+def _refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
+    if version < OLDEST:
+        raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
+    if encoding != "UTF8":
+        raise StoreUnusableError(
+            f"the database has the encoding {encoding}; create one with CREATE DATABASE … ENCODING 'UTF8'"
+        )
+    if read_only:
+        raise StoreUnavailableError("the database only reads: it is a standby; name the primary's address")
+
+
+def explained(error: BaseException) -> StoreError | None:
+    """Convert an error of PostgreSQL or a decoder to an exception of the port; None for any other error."""
+    match error:
+        case StoreError():
+            return error
+        case psycopg.OperationalError() | psycopg.InterfaceError() | psycopg.InternalError():
+            return StoreUnavailableError(f"the database does not answer: {words(error)}")
+        case psycopg.errors.InsufficientPrivilege():
+            return StoreUnavailableError(f"the database refuses it: {words(error)}")
+        case psycopg.Error() | DecodeError() | ValueError() | KeyError():
+            text = words(error) if isinstance(error, psycopg.Error) else error
+            return StoreDamagedError(f"what is stored cannot be read: {text}")
+        case _:
+            return None
+
+
+def words(error: psycopg.Error) -> str:
+    """Return what PostgreSQL said, in a line, without the statement and its values."""
+    return " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
+
+
+def stored_text(text: str) -> str:
+    """Return a text as it is stored."""
+    return text.translate(_ESCAPES) if _NOT_PLAIN.search(text) else text
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _stored(values: Sequence[object] | Mapping[str, object]) -> Any:
+    if isinstance(values, dict):
+        return {name: stored_text(value) if isinstance(value, str) else value for name, value in values.items()}
+    return [stored_text(value) if isinstance(value, str) else value for value in values]
+
+
+def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    for value in row:
+        if isinstance(value, str) and "\x01" in value:
+            return tuple(_ESCAPED.sub(_unescaped, each) if isinstance(each, str) else each for each in row)
+    return row
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\x00" if found.group() == "\x01\x01" else "\x01"
+
+
+@lru_cache(1024)
+def _translated(sql: str) -> bytes:
+    """Return a statement as psycopg has it."""
+    return _PLACEHOLDER.sub(_placeholder, sql).encode()
+
+
+def _placeholder(found: re.Match[str]) -> str:
+    match found.group():
+        case "%":
+            return "%%"
+        case "?":
+            return "%s"
+        case _:
+            return f"%({found.group(1)})s"

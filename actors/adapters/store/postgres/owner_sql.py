@@ -1,0 +1,71 @@
+"""Who owns a conversation: how one is claimed, and who is told to those who may not have it.
+
+A family, a conversation at the top and all sub-agents beneath it, has one owner. Every claim locks the conversation at
+the top first, so that of two claims one sees what the other has done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.adapters.store.sql.queries import NOT_DELETED, UNSETTLED
+from actors.ports import NotOwnerError, Owner
+
+if TYPE_CHECKING:
+    from actors.adapters.store.sql.dialect import Connection
+
+ALIVE = "EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead)"
+"""Whether this server may write at all; with it a write of a server that is declared dead changes nothing."""
+_TAKING = """
+    EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead AND NOT mine.draining
+            AND mine.expires > clock_timestamp())
+"""
+FREE = """
+    (owner IS NULL OR EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner AND theirs.dead)
+     OR owner < :me AND NOT EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner))
+"""
+"""Whether nobody alive owns a row of `conversations`. A server without a row has left, unless it is so new that this
+statement cannot see it yet."""
+
+_MINE = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
+_CLAIM = f"""
+WITH top AS MATERIALIZED (
+    SELECT id AS family_id FROM conversations
+    WHERE id = (SELECT family FROM conversations WHERE id = :id) AND (owner = :me OR {FREE}) AND {_TAKING}
+    FOR UPDATE OF conversations
+)
+UPDATE conversations SET owner = :me FROM top WHERE family = family_id AND (owner IS NULL OR owner <> :me)
+RETURNING id, ({UNSETTLED}) AND {NOT_DELETED}
+"""  # noqa: S608
+_OWNER = """
+SELECT incarnation, name, address FROM conversations JOIN nodes ON incarnation = owner AND NOT dead
+WHERE id = :id AND incarnation <> :me
+"""
+MINE_UNSETTLED = f"SELECT id FROM conversations WHERE owner = ? AND ({UNSETTLED}) AND {NOT_DELETED}"  # noqa: S608
+
+
+def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str, ...] | None:
+    """Make this server the owner of a family; None if there is no such conversation.
+
+    Return those of the family that are unsettled, if that has changed their owner. Raises NotOwnerError.
+    """
+    values = {"id": conversation_id, "me": me}
+    if (found := connection.execute(_MINE, values).fetchone()) is None:
+        return None
+    if found[0]:
+        return ()
+    taken = connection.execute(_CLAIM, values).fetchall()
+    if not taken:  # another thread of this server may have claimed it meanwhile
+        if (found := connection.execute(_MINE, values).fetchone()) is None:
+            return None
+        if not found[0]:
+            raise not_owner(connection, conversation_id, me)
+    return tuple(id_ for id_, unsettled in taken if unsettled)
+
+
+def not_owner(connection: Connection, conversation_id: str, me: int) -> NotOwnerError:
+    """Return the error for a conversation that this server does not own, with its owner if one is alive."""
+    row = connection.execute(_OWNER, {"id": conversation_id, "me": me}).fetchone()
+    owner = None if row is None else Owner(*row)
+    who = "nobody alive" if owner is None else f"server {owner.incarnation}"
+    return NotOwnerError(f"{conversation_id} is owned by {who}", owner=owner)

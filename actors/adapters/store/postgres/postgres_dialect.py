@@ -1,0 +1,32 @@
+"""How PostgreSQL's statements differ from those that both databases share."""
+
+from __future__ import annotations
+
+from msgspec import json
+
+from actors.adapters.store import rows
+from actors.adapters.store.sql.dialect import Clause, Dialect
+
+FOLD = "bedrock_fold"
+"""A function of the schema that does what Python's `str.casefold` does: PostgreSQL's own depends on the system."""
+
+
+def _contains(text: str, folded: str) -> Clause:
+    return Clause(f"strpos({FOLD}({text}), ?) > 0", (folded,))
+
+
+def _has_label(key: str, value: str | None) -> Clause:
+    """Return the clause for a label: JSON as it is encoded here has one form only, in which nothing else looks so."""
+    pair = json.encode(key).decode() + ":" + ("" if value is None else json.encode(value).decode())
+    return Clause("(strpos(labels, ?) = 1 OR strpos(labels, ?) > 0)", ("{" + pair, "," + pair))
+
+
+POSTGRES = Dialect(
+    records=", ".join(rows.RECORD),
+    visible=" AND conversation_id NOT IN (SELECT conversation_id FROM deletions)",
+    unsettled_index="",
+    forked_from="coalesce((SELECT forked_from FROM profiles WHERE profiles.conversation_id = conversations.id), '')",
+    audited="principal = :principal",
+    contains=_contains,
+    has_label=_has_label,
+)

@@ -1,0 +1,89 @@
+"""Remove deleted conversations in the background, in small slices; any server does it, whoever deleted them.
+
+A deletion only hides conversations: they are recorded in `deletions`, lose their slug, and get an epoch that fences off
+every late change. Their rows are removed afterwards, so that no caller waits for the removal of a large family.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from actors.adapters.store.postgres.owner_sql import ALIVE, not_owner
+from actors.adapters.store.sql.queries import NOT_DELETED
+
+if TYPE_CHECKING:
+    from actors.adapters.store.sql.dialect import Connection
+
+SLICE_ROWS = 256
+"""Rows that one statement removes."""
+
+_TABLES = ("messages", "log", "runs", "fates", "commands", "attachments", "prunings", "prompts", "profiles")
+"""Tables with rows of a conversation."""
+_NO_EPOCH = (1 << 63) - 1
+"""An epoch later than that of any actor."""
+
+_LOCK = "SELECT id, owner = :me FROM conversations WHERE family = :family ORDER BY id FOR UPDATE"
+_FAMILY = f"SELECT family, {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
+_NOTE = """
+WITH RECURSIVE family_of (id, depth) AS (
+    SELECT id, 0 FROM conversations WHERE id = ?
+    UNION SELECT conversations.id, depth + 1 FROM conversations JOIN family_of ON parent_conversation_id = family_of.id
+)
+INSERT INTO deletions (conversation_id, depth) SELECT id, depth FROM family_of ON CONFLICT DO NOTHING
+RETURNING conversation_id
+"""
+_HIDE = "UPDATE conversations SET slug = NULL, epoch = ? WHERE id = ANY(?)"
+_NEXT = "SELECT conversation_id FROM deletions LIMIT 1"
+
+
+def hide(connection: Connection, conversation_id: str, me: int) -> bool:
+    """Mark a conversation and its sub-agents for removal; return whether it was there. Raises NotOwnerError."""
+    found = connection.execute(_FAMILY, {"id": conversation_id, "me": me}).fetchone()
+    if found is None:
+        return False
+    family, alive = found
+    owned = dict(connection.execute(_LOCK, {"family": family, "me": me}).fetchall())
+    if not alive or not owned.get(conversation_id):
+        raise not_owner(connection, conversation_id, me)
+    ids = [id_ for (id_,) in connection.execute(_NOTE, (conversation_id,))]
+    connection.execute(_HIDE, (_NO_EPOCH, ids))
+    return bool(ids)
+
+
+def remove_slice(connection: Connection) -> bool:
+    """Remove some rows of a deleted conversation; return whether there was one (writer's thread)."""
+    found = connection.execute(_NEXT).fetchone()
+    if found is None:
+        return False
+    for table in _TABLES:
+        if _removed(connection, table, found[0], SLICE_ROWS):
+            return True
+    _forget(connection, found[0])
+    return True
+
+
+def remove_all(connection: Connection, conversation_id: str) -> None:
+    """Remove all remaining rows of a deleted conversation immediately; does nothing with one that is not deleted."""
+    if connection.execute("SELECT FROM deletions WHERE conversation_id = ?", (conversation_id,)).fetchone() is None:
+        return
+    for table in _TABLES:
+        connection.execute(f"DELETE FROM {table} WHERE conversation_id = ?", (conversation_id,))  # noqa: S608
+    _forget(connection, conversation_id)
+
+
+def _removed(connection: Connection, table: str, conversation_id: str, count: int) -> int:
+    some = f"SELECT ctid FROM {table} WHERE conversation_id = :id LIMIT {count}"  # noqa: S608 -- names of ours
+    still = "EXISTS (SELECT FROM deletions WHERE conversation_id = :id)"
+    delete = f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({some})) AND {still}"  # noqa: S608
+    return connection.execute(delete, {"id": conversation_id}).rowcount
+
+
+def _forget(connection: Connection, conversation_id: str) -> None:
+    """Remove the conversation itself, in one statement with the record of its deletion."""
+    connection.execute(
+        """
+        WITH deleted AS (DELETE FROM deletions WHERE conversation_id = :id RETURNING conversation_id)
+        DELETE FROM conversations WHERE id IN (SELECT conversation_id FROM deleted)
+        """,
+        {"id": conversation_id},
+    )

@@ -1,0 +1,54 @@
+"""Bring a database up to date: several servers may start at once, and older ones may still be at work.
+
+So a migration first only adds what a later version needs; what no version uses any more is removed by a later one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import peewee
+import psycopg
+from peewee import PostgresqlDatabase
+from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
+
+from actors.adapters.store.postgres.engine import words
+from actors.ports import StoreUnusableError
+
+if TYPE_CHECKING:
+    from actors.adapters.store.postgres.engine import Address
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+LOCK = 0x426564726F636B
+"""The advisory lock that a server holds while it migrates."""
+
+
+def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
+    """Apply missing migrations, each in a transaction of its own, while no other server does.
+
+    Raises StoreUnusableError if a newer version wrote the database, or what is missing cannot be made.
+    """
+    parameters: dict[str, Any] = {name: value for name, value in address.parameters.items() if name != "dbname"}
+    name = address.parameters.get("dbname") or address.parameters.get("user", "")
+    database = PostgresqlDatabase(name, prefer_psycopg3=True, **parameters)
+    try:
+        if not _missing(database, address, directory):
+            return
+        database.execute_sql("SELECT pg_advisory_lock(%s)", (LOCK,))  # type: ignore[no-untyped-call]
+        if _missing(database, address, directory):
+            Runner(database, str(directory)).up()
+    except (psycopg.Error, peewee.PeeweeException) as error:
+        cause = error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
+        said = words(cause) if isinstance(cause, psycopg.Error) else str(cause)
+        raise StoreUnusableError(f"{address.shown} cannot be brought up to date: {said}") from None
+    finally:
+        database.close()
+
+
+def _missing(database: PostgresqlDatabase, address: Address, directory: Path) -> bool:
+    """Return whether a migration is missing. Raises StoreUnusableError if there are some that this version has not."""
+    status = Runner(database, str(directory)).status()
+    if unknown := [migration.name for migration in status if migration.path is None]:
+        raise StoreUnusableError(f"{address.shown} was written by a newer version: it has {', '.join(unknown)}")
+    return not all(migration.applied for migration in status)

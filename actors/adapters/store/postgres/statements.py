@@ -1,0 +1,137 @@
+"""The SQL statements that write, for one row or many.
+
+Many rows are one parameter, as JSON, which is encoded much faster than an array for each column.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from actors.adapters.store.audit_rows import AUDIT
+from actors.adapters.store.log_rows import LOG
+from actors.adapters.store.postgres.owner_sql import ALIVE, FREE
+from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROFILE, PROMPT, SPENDING
+from actors.adapters.store.run_outcomes import FATE, RUN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NULLABLE = frozenset({"parent_conversation_id", "slug", "archived_at", "usage_data", "context", "audit"})
+"""Columns whose NULL is an empty text in the rows that are shared with SQLite."""
+NULLABLE_OF_COMMAND = frozenset({"conversation_id", "principal"})
+
+LOGGED = (*LOG, "principal")
+"""Columns of the log here: with who sent the command, "" for nobody."""
+CHOSEN = (*PROFILE, "forked_from")
+"""Columns of a profile here: with the origin of a fork, "" for others."""
+CREATED = (*FIXED, *CHANGING, "slug", "log_hash")
+"""Columns of a new conversation, but for its family and owner."""
+CHANGED = ("id", *CHANGING, "log_hash", "expected_step", "expected_revision", "expected_hash")
+"""Columns of a change of a conversation, and what it must follow."""
+
+_NUMBERS = frozenset({
+    "user_initiated", "created_at", "state_updated_at", "updated_at", "archived", "archived_at", "epoch", "step",
+    "last_seq", "expected_step", "expected_revision", "sequence_id", "attempt", "through_sequence", "at",
+    "first_revision", "count", "revision", "last_sequence", "day", "tokens", "cost_micros",
+})  # fmt: skip
+
+
+def _insert(table: str, columns: Sequence[str]) -> str:
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+
+
+def _rows_of(name: str, columns: Sequence[str]) -> str:
+    """Return the table of the rows in the parameter `name`."""
+    typed = ", ".join(f"{column} {'bigint' if column in _NUMBERS else 'text'}" for column in columns)
+    return f"json_to_recordset(CAST(:{name} AS json)) AS new ({typed})"
+
+
+INSERT_CONVERSATION = f"""
+INSERT INTO conversations (family, owner, {", ".join(CREATED)})
+SELECT :family, :me, {", ".join(f":{name}" for name in CREATED)} WHERE {ALIVE}
+"""
+INSERT_PROMPT = _insert("prompts", PROMPT)
+PUT_PROFILE = (
+    _insert("profiles", CHOSEN) + " ON CONFLICT (conversation_id) DO UPDATE"
+    " SET profile = excluded.profile, profile_digest = excluded.profile_digest, forked_from = excluded.forked_from"
+)
+INSERT_MESSAGE = _insert("messages", MESSAGE)
+INSERT_LOG = _insert("log", LOGGED)
+INSERT_RUN = _insert("runs", RUN)
+INSERT_FATE = _insert("fates", FATE)
+INSERT_COMMAND = _insert("commands", COMMAND)
+_ADD = """ ON CONFLICT (day, principal) DO UPDATE
+SET tokens = spendings.tokens + excluded.tokens, cost_micros = spendings.cost_micros + excluded.cost_micros
+"""
+ADD_SPENDING = _insert("spendings", SPENDING) + _ADD
+INSERT_ATTACHMENT = f"""
+INSERT INTO attachments ({", ".join(ATTACHMENT)})
+SELECT {", ".join(f":{name}" for name in ATTACHMENT)} FROM conversations
+WHERE conversations.id = :conversation_id AND owner = :me AND {ALIVE} ON CONFLICT DO NOTHING
+"""  # noqa: S608
+BEGIN_AFTER = "INSERT INTO prunings (conversation_id, step, revision, hash) VALUES (?, 0, ?, '')"
+COPY_ATTACHMENT = """
+INSERT INTO attachments (conversation_id, id, media_type, data, width, height, created_at, digest)
+SELECT :to, id, media_type, data, width, height, :at, :digest FROM attachments
+WHERE conversation_id = :origin AND id = :id
+"""
+UPDATE_CONVERSATION = f"""
+UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in (*CHANGING, "log_hash"))}
+WHERE id = :id AND step = :expected_step AND last_seq = :expected_revision AND log_hash = :expected_hash
+      AND epoch <= :epoch AND owner = :me AND {ALIVE}
+"""  # noqa: S608
+UPDATE_SLUG = "UPDATE conversations SET slug = nullif(?, '') WHERE id = ?"
+MOVE_BEGINNING = f"""
+INSERT INTO prunings (conversation_id, step, revision, hash)
+SELECT id, :step, :revision, :hash FROM conversations WHERE id = :id AND (owner = :me OR {FREE}) AND {ALIVE}
+ON CONFLICT (conversation_id) DO UPDATE SET step = :step, revision = :revision, hash = :hash
+WHERE prunings.step = :from_step
+"""  # noqa: S608
+PRUNE_LOG = "DELETE FROM log WHERE conversation_id = :id AND first_revision <= :revision + 1 AND step <= :step"
+INSERT_AUDIT = _insert("audit", AUDIT)
+PRUNE_AUDIT = """
+DELETE FROM audit WHERE id IN (
+    SELECT id FROM audit WHERE at < :before OR id <= (SELECT max(id) FROM audit) - :keep ORDER BY id LIMIT :limit)
+"""
+HEADS = """
+SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations WHERE id = ANY(?)
+"""
+
+_UPDATE = f"""
+WITH done AS (
+    UPDATE conversations SET {", ".join(f"{name} = new.{name}" for name in (*CHANGING, "log_hash"))}
+    FROM {_rows_of("conversations", CHANGED)}
+    WHERE conversations.id = new.id AND conversations.step = new.expected_step
+          AND conversations.last_seq = new.expected_revision AND conversations.log_hash = new.expected_hash
+          AND conversations.epoch <= new.epoch AND conversations.owner = :me AND {ALIVE}
+    RETURNING conversations.id
+)
+"""  # noqa: S608
+_TABLES = {"messages": MESSAGE, "log": LOGGED, "runs": RUN, "fates": FATE, "commands": COMMAND}
+_SPENDINGS = f"""
+INSERT INTO spendings ({", ".join(SPENDING)})
+SELECT principal, day, CAST(sum(tokens) AS bigint), CAST(sum(cost_micros) AS bigint)
+FROM {_rows_of("spendings", (*SPENDING, "conversation_id"))} WHERE conversation_id IN (SELECT id FROM done)
+GROUP BY principal, day ORDER BY day, principal {_ADD}
+"""  # noqa: S608
+
+
+@lru_cache
+def update_many(tables: tuple[str, ...]) -> str:
+    """Return the statement that changes many conversations at once and returns the ids of those that were as expected.
+
+    `tables` are those that get rows as well; each has a parameter of its name.
+    """
+    inserts = [_insert_done(table) for table in tables]
+    return f"{', '.join((_UPDATE, *inserts))} SELECT id FROM done"  # noqa: S608 -- names of ours
+
+
+def _insert_done(table: str) -> str:
+    """Return the part that adds rows to a table, of conversations that were as expected."""
+    if table == "spendings":
+        return f"into_spendings AS ({_SPENDINGS})"
+    columns = _TABLES[table]
+    names = ", ".join(columns)
+    rows = f"SELECT {names} FROM {_rows_of(table, columns)} WHERE conversation_id IN (SELECT id FROM done)"  # noqa: S608
+    return f"into_{table} AS (INSERT INTO {table} ({names}) {rows})"

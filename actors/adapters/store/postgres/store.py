@@ -1,0 +1,158 @@
+"""The store on PostgreSQL: its writes, and how it is opened and closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from actors.adapters.store.postgres import changes
+from actors.adapters.store.postgres.engine import Address, address_of, connect, words
+from actors.adapters.store.postgres.readers import Readers
+from actors.adapters.store.postgres.reads import PostgresReads
+from actors.adapters.store.postgres.schema.version import migrate
+from actors.adapters.store.postgres.writer import Writer
+from actors.adapters.store.pruning import place_after
+from actors.adapters.store.sql.commit_rows import CopiedAttachment, copied_attachment
+from actors.ports import (
+    Attachment,
+    Clock,
+    Commit,
+    ConversationRecord,
+    FaultPoints,
+    ForkedHistory,
+    NoFaultPoints,
+    Owner,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.adapters.store.postgres.engine import Session
+    from actors.ports import Spending
+    from actors.ports.store.audit import AuditEntry
+
+
+class PostgresStore(PostgresReads):
+    """Implement ports.Store on a PostgreSQL database, for one of the servers that share it. Any thread.
+
+    Open it with `open_postgres`.
+    """
+
+    def __init__(self, writer: Writer, readers: Readers, *, me: int, version: str, clock: Clock | None) -> None:
+        super().__init__(readers, me)
+        self._writer = writer
+        self._version = version
+        self._clock = clock
+        self._close_once = threading.Lock()  # a concurrent second close returns only when the first is done
+        self._closing = ExitStack()
+        for close in (readers.close, writer.close):
+            self._closing.callback(close)
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def commit(self, *parts: Commit, urgent: bool = False) -> None:
+        """Write the commits atomically and durably; see ports.Store."""
+        copied = {part.record.id: self._copied(part.record, part.fork) for part in parts if part.fork is not None}
+        self._writer.write(changes.Transition(parts, self._me, copied), urgent=urgent)
+
+    def _copied(self, record: ConversationRecord, fork: ForkedHistory) -> list[CopiedAttachment]:
+        """Return the attachments that a fork copies, those that exist. Raises StoreError."""
+        found = (self.attachment(fork.origin, attachment_id) for attachment_id in fork.attachments)
+        return [
+            copied_attachment(record.id, fork.origin, each, record.created_at) for each in found if each is not None
+        ]
+
+    def put_spending(self, spending: Spending) -> None:
+        """Add to what a principal spent on a day; see ports.Store."""
+        self._writer.write(changes.NewSpending(spending))
+
+    def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
+        """Hide the conversation and its sub-agents at once; see ports.Store."""
+        self._writer.write(changes.Deletion(conversation_id, self._me, audit))
+        self._writer.tidy()
+
+    def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
+        """Prune one batch of old rows and return their number; see ports.Store."""
+        begins, going = self._to_prune(conversation_id, before_revision, older_than)
+        if going:
+            self._writer.write(changes.Pruning(conversation_id, self._me, place_after(going[-1]), was=begins))
+        return len(going)
+
+    def put_audit(self, entries: Sequence[AuditEntry]) -> None:
+        """Store entries of the audit trail that are in no log; see ports.Store."""
+        self._writer.write(changes.AuditEntries(entries))
+
+    def prune_audit(self, *, before: int, keep: int) -> int:
+        """Delete the oldest entries that are in no log, and return how many; see ports.Store."""
+        oldest = changes.AuditPruning(before, keep)
+        self._writer.write(oldest)
+        return oldest.deleted
+
+    def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
+        """Do nothing: PostgreSQL's autovacuum does it; see ports.Store."""
+        return False
+
+    def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
+        """Store an attachment, unless it exists already; see ports.Store."""
+        now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
+        self._writer.write(changes.NewAttachment(conversation_id, self._me, attachment, now))
+
+    # --- lifetime ---------------------------------------------------------------------------------------------
+
+    @property
+    def engine_version(self) -> str:
+        """Version of the database engine; see ports.Store."""
+        return self._version
+
+    @property
+    def waiting(self) -> int:
+        """How many changes wait for the next transaction."""
+        return self._writer.waiting
+
+    def close(self) -> None:
+        """Release everything; idempotent; see ports.Store."""
+        with self._close_once:
+            self._closing.close()
+
+
+def open_postgres(
+    url: str,
+    owner: Owner,
+    faults: FaultPoints | None = None,
+    clock: Clock | None = None,
+    *,
+    written: Callable[[int, float], None] | None = None,
+) -> PostgresStore:
+    """Open the store in a database, and bring its tables up to date.
+
+    Everything is claimed and written in the name of `owner`, which can do neither before it has joined: before its row
+    is in the table `nodes`. `faults` is hit at store.before_begin, store.before_savepoint (once per change),
+    store.before_commit and store.after_commit (once per transaction), all on the writer's thread. `written` is called
+    there after each batch, with the number of its changes and the seconds it took. Raises StoreUnusableError.
+    """
+    address = address_of(url)
+    session = _reached(address)
+    try:
+        migrate(address)
+        version = str(session.execute("SELECT current_setting('server_version')").fetchone()[0])
+    except BaseException:
+        session.close()
+        raise
+    writer = Writer(address, session, faults or NoFaultPoints(), written=written)
+    return PostgresStore(writer, Readers(address), me=owner.incarnation, version=version, clock=clock)
+
+
+def _reached(address: Address) -> Session:
+    """Open the first connection. Raises StoreUnusableError."""
+    try:
+        return connect(address)
+    except psycopg.Error as error:
+        raise StoreUnusableError(f"{address.shown} cannot be opened: {words(error)}") from None
+    except StoreUnavailableError as error:
+        raise StoreUnusableError(f"{address.shown}: {error}") from None

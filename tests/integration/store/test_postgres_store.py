@@ -1,0 +1,385 @@
+"""What is PostgreSQL's own: a database that goes away, odd texts, other servers, and what people are told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from actors.adapters.store import rows
+from actors.adapters.store.log_rows import LOG
+from actors.adapters.store.postgres import engine
+from actors.adapters.store.postgres.schema import version
+from actors.adapters.store.postgres.store import PostgresStore, open_postgres
+from actors.adapters.store.run_outcomes import RUN
+from actors.adapters.store.sqlite.engine import raw
+from actors.adapters.store.sqlite.store import open_store
+from actors.core.notifications import RunStop, StopReason
+from actors.core.profile import Profile
+from actors.ports import (
+    Attachment,
+    CommandRecord,
+    NotOwnerError,
+    Owner,
+    StoreError,
+    StoreUnavailableError,
+    StoreUnusableError,
+)
+from actors.ports.store.conditions import AnyOf, HasLabel, IsWithin, Order, OrderKey, Selection, TextContains, TextField
+from tests.e2e.patience import eventually, together
+from tests.integration.store.commit_builder import CommitBuilder, message_of
+from tests.integration.store.conftest import ME, SECONDS, Gate, with_nodes
+from tests.postgres import PASSWORD_USER, PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SECOND = Owner(2, "second", "127.0.0.1:2")
+
+
+@pytest.fixture
+def store(database: str, gate: Gate) -> Iterator[PostgresStore]:
+    with closing(open_postgres(database, ME, gate)) as store:
+        yield store
+
+
+def query(url: str, sql: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        found = connection.execute(sql.encode())
+        return found.fetchall() if found.description else []
+
+
+# --- texts ----------------------------------------------------------------------------------------------------
+
+ODD = "a\x00b\x01\x02c\x01"
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_text_may_have_any_character(store: PostgresStore, database: str, alone: bool) -> None:
+    draft = CommitBuilder(
+        "c1", cwd=f"/{ODD}", title=ODD, labels={ODD: ODD}, model=ODD, principal=ODD, system_prompt=ODD, slug=ODD
+    )
+    command = CommandRecord(ODD, ODD, b'"\\u0000"', 1)
+    stop = RunStop(ODD, StopReason.ERROR, ODD, ODD)
+    store.commit(draft.create(command=command))
+    message = message_of(1, ODD, request_id=ODD)
+    commit = replace(draft.next(events=(stop,), messages=0), messages=(message,), command=command)
+    # a change of the profile is not among those that are written together with others
+    store.commit(replace(commit, profile_changed=alone))
+    assert store.load("c1") == replace(draft.record, log_hash=store.transitions("c1", after_step=1, limit=1)[0].hash)
+    assert store.find_slug(ODD, ODD) == "c1"
+    assert store.command("c1", ODD) == store.create_command(ODD, ODD) == command
+    assert [run.stop for run in store.stopped_runs("c1", limit=9)] == [stop]
+    assert store.messages("c1", limit=9) == (message,)
+    assert store.verify("c1") == ()
+    for where in (
+        HasLabel(ODD, ODD),
+        HasLabel(ODD),
+        TextContains(TextField.TITLE, "B\x01".casefold()),
+        IsWithin(f"/{ODD}"),
+    ):
+        assert [each.id for each in store.list(Selection(ODD, where), limit=9).records] == ["c1"]
+
+
+def test_titles_are_ordered_as_elsewhere(store: PostgresStore) -> None:
+    titles = ["\x00", "\x01", "\x02", " ", "Z", "a", "\u00e9", "\u65e5", "\U0001f600"]
+    for number, title in enumerate(titles):
+        store.commit(CommitBuilder(f"c{number}", title=title).create())
+    found = store.list(Selection("local", order=Order(OrderKey.TITLE, descending=False)), limit=99)
+    assert [each.title for each in found.records] == titles == sorted(titles)
+
+
+def test_case_is_folded_as_python_does(store: PostgresStore, database: str) -> None:
+    every = "".join(char for char in map(chr, range(0x20, 0x30000)) if not "\ud800" <= char <= "\udfff")
+    with psycopg.connect(database) as connection:
+        ((folded,),) = connection.execute("SELECT bedrock_fold(%s)", (every,)).fetchall()
+    assert folded == every.casefold()
+    where = AnyOf((TextContains(TextField.TITLE, "strasse"),))
+    store.commit(
+        CommitBuilder("c1", title="Lange STRAßE").create(), CommitBuilder("c2", title="Stra\u00dfburg").create()
+    )
+    assert [each.id for each in store.list(Selection("local", where), limit=9).records] == ["c1"]
+
+
+# --- the same rows as in SQLite -------------------------------------------------------------------------------
+
+
+def test_rows_and_digests_are_those_of_sqlite(store: PostgresStore, database: str, tmp_path: Any) -> None:
+    with closing(open_store(tmp_path / "data")) as other:
+        for each in (store, other):
+            draft = CommitBuilder("c1", title="T\u00eftle", labels={"a": "b"}, profile=Profile("Sell."), archived_at=7)
+            each.commit(draft.create(command=CommandRecord("r1", "h", b"{}", 1)))
+            for number in range(3):
+                stop = RunStop(f"c1:{number}", StopReason.COMPLETED, "", "", "said")
+                each.commit(draft.next(events=(stop,), command=CommandRecord(f"r{number}", "h", b"{}", 1)))
+        for table, columns, order in (
+            ("conversations", rows.RECORD, "id"),
+            ("messages", rows.MESSAGE, "sequence_id"),
+            ("commands", rows.COMMAND, "digest"),
+            ("log", LOG, "step"),
+            ("runs", RUN, "revision"),
+            ("profiles", rows.PROFILE, "conversation_id"),
+        ):
+            select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {order}"
+            assert query(database, select) == raw(other._database).execute(select).fetchall(), table
+
+
+# --- commits of several conversations -------------------------------------------------------------------------
+
+
+def test_what_waits_is_one_statement_and_one_transaction(store: PostgresStore, gate: Gate) -> None:
+    drafts = [CommitBuilder(f"c{number}") for number in range(6)]
+    store.commit(*(draft.create() for draft in drafts))
+    for draft in drafts:
+        store.commit(draft.next())
+    gate.close()
+    held = threading.Thread(target=store.commit, args=(drafts[0].next(),))
+    held.start()
+    gate.wait_until_held()
+    gate.hits.clear()
+    threads = [threading.Thread(target=store.commit, args=(draft.next(),)) for draft in drafts[1:]]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: store.waiting == 5, "they wait")
+    gate.open()
+    for thread in (held, *threads):
+        thread.join(SECONDS)
+    assert [hit for hit in gate.hits if hit != "store.before_savepoint"] == [
+        "store.before_commit", "store.after_commit", "store.before_begin", "store.before_commit", "store.after_commit",
+    ]  # fmt: skip
+    assert all(store.verify(draft.id) == () for draft in drafts)
+
+
+def test_what_another_server_did_is_seen_though_the_head_is_remembered(store: PostgresStore, database: str) -> None:
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    store.commit(draft.next())
+    query(database, "UPDATE conversations SET owner = NULL")
+    with closing(open_postgres(database, SECOND)) as other:
+        theirs = CommitBuilder("c1")
+        theirs.record = other.claim("c1") or theirs.record
+        other.commit(theirs.next())
+        with pytest.raises(NotOwnerError) as refused:
+            store.commit(draft.next())
+        assert refused.value.owner == SECOND
+        query(database, "UPDATE nodes SET dead = true WHERE incarnation = 2")
+        draft.record = store.claim("c1") or draft.record
+        store.commit(draft.next())
+        assert (store.verify("c1"), draft.record.step) == ((), 4)
+
+
+def test_of_two_servers_that_claim_at_once_one_wins_each_family(store: PostgresStore, database: str) -> None:
+    for number in range(8):
+        store.commit(CommitBuilder(f"c{number}").create())
+        store.commit(CommitBuilder(f"c{number}-a1", parent_conversation_id=f"c{number}", user_initiated=False).create())
+    query(database, "UPDATE conversations SET owner = NULL")
+    with closing(open_postgres(database, SECOND)) as other:
+        for number in range(8):
+            claims = together(lambda: store.claim(f"c{number}"), lambda: other.claim(f"c{number}-a1"))  # noqa: B023
+            assert sorted(isinstance(each, NotOwnerError) for each in claims) == [False, True], claims
+    found = query(database, "SELECT family, count(DISTINCT owner) FROM conversations GROUP BY family")
+    assert [count for _, count in found] == [1] * 8
+
+
+# --- deletion -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_server_left_half_removed_is_removed_by_another(store: PostgresStore, database: str) -> None:
+    draft = CommitBuilder("c1", system_prompt="x", profile=Profile("x"))
+    store.commit(draft.create())
+    for _ in range(3):
+        store.commit(draft.next(messages=200))
+    store.put_attachment("c1", Attachment("sha", "image/png", b"x", 1, 1))
+    store.close()
+    query(database, "INSERT INTO deletions (conversation_id, depth) VALUES ('c1', 0)")
+    with closing(open_postgres(database, SECOND)) as other:
+        assert other.load("c1") is None
+        eventually(lambda: not query(database, "SELECT FROM deletions"), "it is removed")
+    for table in ("conversations", "messages", "log", "attachments", "prompts", "profiles"):
+        assert query(database, f"SELECT FROM {table}") == [], table
+
+
+# --- a database that goes away --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own() -> Iterator[PostgresServer]:
+    """A server that a test may crash."""
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+def test_a_database_that_crashes_loses_nothing_acknowledged_and_all_is_back_with_it(
+    own: PostgresServer,
+) -> None:
+    url = own.url(own.create(with_nodes))
+    with closing(open_postgres(url, ME)) as store:
+        draft = CommitBuilder("c1")
+        store.commit(draft.create())
+        store.commit(draft.next())
+        own.crash()
+        commit = draft.next()
+        for use in (partial(store.commit, commit), partial(store.load, "c1"), partial(store.claim, "c1")):
+            with pytest.raises(StoreUnavailableError, match="database"):
+                use()
+        own.start()
+        assert (store.load("c1") or draft.record).step == 2
+        store.commit(commit)
+        with closing(open_postgres(url, ME)) as again:
+            assert (again.load("c1") or draft.record).step == 3
+        assert store.verify("c1") == ()
+
+
+def test_a_commit_whose_connection_is_cut_off_is_reported_and_the_next_one_is_written(
+    store: PostgresStore, database: str
+) -> None:
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    writer = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(database) as locking:
+        locking.execute("SELECT FROM conversations FOR UPDATE")
+        outcome: list[BaseException | None] = []
+        thread = threading.Thread(target=lambda: outcome.append(raised(lambda: store.commit(draft.next()))))
+        thread.start()
+        eventually(lambda: query(database, writer) != [], "the commit waits for the row")
+        query(database, f"SELECT pg_terminate_backend(({writer}))")
+        thread.join(SECONDS)
+    assert isinstance(outcome[0], StoreUnavailableError)
+    assert "may not have written" in str(outcome[0])
+    draft.record = store.load("c1") or draft.record
+    store.commit(draft.next())
+    assert store.verify("c1") == ()
+
+
+def raised(attempt: Callable[[], object]) -> BaseException | None:
+    try:
+        attempt()
+    except StoreError as error:
+        return error
+    return None
+
+
+def test_connections_that_the_database_ended_while_idle_are_not_used(store: PostgresStore, database: str) -> None:
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    assert store.load("c1") is not None
+    query(
+        database,
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    assert store.load("c1") is not None
+    store.commit(draft.next())
+
+
+def test_a_closed_store_has_no_connection_and_no_thread(database: str) -> None:
+    threads = threading.active_count()
+    with closing(open_postgres(database, ME)) as store:
+        together(*(lambda: store.load("c1") for _ in range(4)))
+    assert threading.active_count() == threads
+    mine = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'bedrock'"
+    eventually(lambda: query(database, f"SELECT {mine}") == [], "the connections are closed")
+
+
+def test_commits_are_on_disk_whatever_the_database_is_set_to(database: str, store: PostgresStore) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    query(database, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    try:
+        with closing(engine.connect(engine.address_of(database))) as session:
+            assert session.execute("SELECT current_setting('synchronous_commit')").fetchone() == ("on",)
+    finally:
+        query(database, f'ALTER DATABASE "{name}" RESET synchronous_commit')
+
+
+# --- damage ---------------------------------------------------------------------------------------------------
+
+
+def test_what_was_changed_by_hand_is_found(store: PostgresStore, database: str) -> None:
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    store.commit(draft.next(messages=2))
+    assert store.verify("c1") == ()
+    query(database, "UPDATE conversations SET title = 'forged'")
+    assert "the conversation's row is not what was written" in store.verify("c1")
+    query(database, "UPDATE conversations SET state_data = 'no json'")
+    record = store.load("c1")
+    assert record is not None
+    assert record.state.ledger.seq == 2, "rebuilt from what is there"
+    query(database, "UPDATE conversations SET labels = 'no json'")
+    skipped: list[str] = []
+    assert store.list(Selection("local"), limit=9, skipped=skipped.append).records == ()
+    assert skipped == ["c1"]
+
+
+# --- what people are told -------------------------------------------------------------------------------------
+
+SECRET = "s3cret-p%40ss"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("mysql://h/d", "must begin with postgresql://"),
+        (f"postgresql://user:{SECRET}@h:port/d", "port"),
+        (f"postgresql://user:{SECRET}%zz@h/d", "cannot be read: write postgresql://"),
+        (f"postgresql://user:{SECRET}@127.0.0.1:1/d", "postgresql://user@127.0.0.1:1/d cannot be opened: .*refused"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_told_without_its_password(
+    url: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(StoreUnusableError, match=told) as error:
+        open_postgres(url, ME)
+    for secret in (SECRET, "s3cret"):
+        assert secret not in str(error.value) + caplog.text
+    assert error.value.__cause__ is None, "what libpq says may repeat the address"
+
+
+def test_a_database_that_cannot_serve_is_told(
+    postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StoreUnusableError, match='database "nowhere" does not exist'):
+        open_postgres(postgres.url("nowhere"), ME)
+    query(database, f"CREATE USER {PASSWORD_USER} PASSWORD 'right'")
+    name = postgres.create()
+    query(postgres.url(name), "REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    with pytest.raises(StoreUnusableError, match="password authentication failed"):
+        open_postgres(postgres.url(name, PASSWORD_USER, "wrong"), ME)
+    with pytest.raises(StoreUnusableError, match=f"{PASSWORD_USER}@.*cannot be brought up to date: .*"):
+        open_postgres(postgres.url(name, PASSWORD_USER, "right"), ME)
+    postgres.drop(name)
+    query(database, f"DROP USER {PASSWORD_USER}")
+    postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(StoreUnusableError, match="encoding LATIN1; create one with CREATE DATABASE"):
+        open_postgres(postgres.url("latin"), ME)
+    postgres.drop("latin")
+    with pytest.raises(StoreUnusableError, match="only reads"):
+        open_postgres(f"{database}&options=-c%20default_transaction_read_only%3Don", ME)
+    monkeypatch.setattr(engine, "OLDEST", 99)
+    with pytest.raises(StoreUnusableError, match=r"is PostgreSQL \d+; Bedrock needs 99 or newer"):
+        open_postgres(database, ME)
+
+
+# --- migrations -----------------------------------------------------------------------------------------------
+
+
+def test_servers_that_start_at_once_bring_an_empty_database_up_to_date_once(postgres: PostgresServer) -> None:
+    name = postgres.create()
+    opened = together(*(lambda: open_postgres(postgres.url(name), ME) for _ in range(3)))
+    for each in opened:
+        assert isinstance(each, PostgresStore), each
+        each.close()
+    applied = [found for (found,) in query(postgres.url(name), "SELECT name FROM schema_migration ORDER BY name")]
+    assert applied == sorted(path.stem for path in version.MIGRATIONS.glob("0*.py"))
+    query(postgres.url(name), "INSERT INTO schema_migration (name, applied) VALUES ('9999_later', now())")
+    with pytest.raises(StoreUnusableError, match="written by a newer version: it has 9999_later"):
+        open_postgres(postgres.url(name), ME)
+    postgres.drop(name)
