@@ -260,7 +260,7 @@ class World:
         self.model = settings.pop("model", None) or ScriptedModel()
         self.small: Any = settings.pop("small", None)
         self.box = settings.pop("box", None) or Box()
-        self.hub = EventHub()
+        self.hub = settings.pop("hub", None) or EventHub()
         self.faults = Trap()
         self.services = in_memory(
             models=OneModelCatalog(self.model, self.small),

@@ -27,10 +27,10 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.ports import FencedError, NotOwnerError, Owner, ToolOutput
-from actors.ports.cluster import OneNode
 from tests.e2e.patience import eventually
 from tests.integration.actors.conftest import Hold, ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, child, tasks
+from tests.integration.actors.nodes import FakeNode, all_gone, all_gone_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,33 +38,6 @@ if TYPE_CHECKING:
 FIRST, SECOND = Owner(1, "first"), Owner(2, "second")
 BASH = ToolUse("t1", "bash", '{"cmd": "ls"}')
 PATIENCE = 60.0
-
-
-class TestLease:
-    """A lease that a test makes old."""
-
-    __test__ = False
-    fd: int | None = None
-
-    def __init__(self) -> None:
-        self.is_young = True
-
-    def young(self) -> bool:
-        return self.is_young
-
-
-class TestNode(OneNode):
-    """What a server knows of the others: nothing, but it has a lease, and wakes what it takes over."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lease = TestLease()
-
-    @property
-    def lease(self) -> TestLease:
-        return self._lease
 
 
 class Pair:
@@ -79,7 +52,7 @@ class Pair:
             store = ShakyStore(store) if shaky and owner is FIRST else store
             if family:
                 parts |= {"model": FamilyModel(), "box": FamilyBox()}
-            world = make_world(store, cluster=TestNode(), node=f"{owner.name}-{owner.incarnation}", **parts)
+            world = make_world(store, cluster=FakeNode(), node=f"{owner.name}-{owner.incarnation}", **parts)
             world.services.cluster.on_taken = world.supervisor.wake
             self.worlds.append(world)
         self.first, self.second = self.worlds
@@ -97,18 +70,6 @@ class Pair:
 @pytest.fixture
 def pair(make_world: Callable[..., World]) -> Pair:
     return Pair(make_world)
-
-
-def all_gone(world: World) -> None:
-    """Wait until no conversation is alive."""
-    with world.supervisor._changed:
-        assert world.supervisor._changed.wait_for(lambda: not world.supervisor._live, PATIENCE)
-
-
-def all_gone_of(world: World, *ids: str) -> None:
-    """Wait until none of these is alive."""
-    with world.supervisor._changed:
-        assert world.supervisor._changed.wait_for(lambda: not set(ids) & world.supervisor._live.keys(), PATIENCE)
 
 
 def refused_as_not_owned(answer: Any) -> Owner | None:
@@ -332,7 +293,7 @@ def test_a_waking_is_tried_again_until_the_store_takes_it(make_world: Callable[.
     shared = MemoryStore()
     first = make_world(shared.node(FIRST))
     store = ShakyStore(shared.node(SECOND))
-    second = make_world(store, cluster=TestNode())
+    second = make_world(store, cluster=FakeNode())
     talk = first.create()
     talk.send("go")
     talk.exchange()
