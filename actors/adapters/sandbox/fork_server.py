@@ -43,10 +43,11 @@ class ForkServer:
     def __init__(self, cpus: Set[int] | None = None, lease: int | None = None) -> None:
         """Start nothing yet. `cpus`: those of the hosts, if this process itself runs on fewer.
 
-        `lease`: the descriptor of the file that says until when hosts let their programs live; None: for ever.
+        `lease`: the descriptor of the file that says until when hosts let their programs live; None: for ever. It is
+        copied, because its owner closes it as soon as nothing may be started any more. Raises OSError.
         """
         self._cpus = cpus
-        self._lease = lease
+        self._lease = None if lease is None else os.dup(lease)
         self._lock = threading.Lock()  # guards the fields below
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
@@ -94,6 +95,9 @@ class ForkServer:
         with self._lock:
             self._closed = True
             self._stop()
+            if self._lease is not None:
+                os.close(self._lease)
+                self._lease = None
 
     def _connected(self) -> socket.socket:
         """Return the channel to the fork server's process, which is started if necessary. Raises OSError."""

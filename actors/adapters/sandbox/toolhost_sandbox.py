@@ -52,8 +52,8 @@ class ToolHostSandbox:
 
     `workspace_protected`: names that programs in workspace mode cannot change, beside .git.
 
-    `lease`: until when programs may be started and live; open until the sandbox is closed. Each tool host keeps to it
-    by itself, also while this process is stopped.
+    `lease`: until when programs may be started and live. Each tool host keeps to it by itself, also while this process
+    is stopped.
 
     `groups`: control groups by which the kernel limits each call, closed with the sandbox. The tool host monitors the
     limits that they do not enforce.

@@ -210,6 +210,21 @@ def test_no_tool_is_started_once_the_lease_is_over(report: SandboxReport, clock:
         eventually(lambda: footprint().within(before), "no more than before")
 
 
+def test_a_lease_that_was_closed_is_over_and_its_number_is_nobody_elses(report: SandboxReport) -> None:
+    before = footprint()
+    clock = LeaseClock(0)
+    with leased("walk", report, clock) as sandbox:
+        last(clock, ENOUGH)
+        started(sandbox, "walk", "true").wait()
+        clock.close()
+        with open(os.devnull) as other:  # has the number that the lease had
+            sandbox._fork_server.replace(sandbox._fork_server._starts)
+            with pytest.raises(ProcessStartError, match="may not start tools"):
+                started(sandbox, "walk", "true")
+            assert os.readlink(f"/proc/self/fd/{other.fileno()}") == os.devnull
+    eventually(lambda: footprint().within(before), "the state before")
+
+
 def test_a_program_that_is_late_is_not_executed() -> None:
     host = object.__new__(toolhost.Host)
     host.pipes, host.namespace, host.lease = toolhost.Pipes(), False, toolhost.Lease(-1)
