@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools import call_subjects
+from actors.core.context import ToolGroup, ToolTraits
+from actors.ports import ToolSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,8 +43,9 @@ class NothingKept:
 class FunctionTool:
     """A tool that calls a function with its context (ports.Tool)."""
 
-    def __init__(self, function: Callable[[ToolContext], ToolOutput]) -> None:
+    def __init__(self, function: Callable[[ToolContext], ToolOutput], *, instant: bool = False) -> None:
         self._function = function
+        self.spec = ToolSpec("", {}, ToolTraits("function", ToolGroup.OTHER), instant=instant)
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
         return self._function(context)

@@ -60,6 +60,8 @@ class ToolSpec(Struct, frozen=True):
     traits: ToolTraits
     essential: bool = False
     """Whether lean models are offered it, too."""
+    instant: bool = False
+    """Whether it takes less time than the start of a thread: it waits for nothing, and there is nothing to kill."""
 
     @property
     def name(self) -> str:

@@ -196,7 +196,9 @@ class Tool(Protocol):
         ...
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Run the tool (tool thread). Failures of the tool itself are outputs with `is_error`.
+        """Run the tool (tool thread; the tool runner's if the tool is instant).
+
+        Failures of the tool itself are outputs with `is_error`.
 
         Raises ToolTransientError or SandboxUnavailableError. Any other exception is a bug and becomes an error result.
         """

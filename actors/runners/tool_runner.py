@@ -1,7 +1,7 @@
 """The tool runner of a conversation: runs one tool call at a time, kills it on request, and reports its outcome.
 
-The runner never blocks: the tool runs on a separate thread, which ends with the tool. Every call ends in an outcome,
-even after a bug: without one the conversation would wait for ever.
+The runner never blocks: the tool runs on a separate thread, which ends with the tool, unless it is instant. Every call
+ends in an outcome, even after a bug: without one the conversation would wait for ever.
 """
 
 from __future__ import annotations
@@ -184,6 +184,9 @@ class ToolRunner(Actor):
         tell(self._owner, EffectOutcome(event))
 
     def _start(self, execution: Execution) -> None:
+        if self._is_instant(execution):
+            self._work(execution)
+            return
         if not self._services.files.take(FILES_PER_TOOL):
             self._not_started(execution, f"{self._services.files.refusal} for a tool")
             return
@@ -192,6 +195,12 @@ class ToolRunner(Actor):
             self._services.threads.run(functools.partial(self._work, execution), name)
         except RuntimeError as error:
             self._not_started(execution, exhausted_resource(error) or str(error))
+
+    def _is_instant(self, execution: Execution) -> bool:
+        """Return whether the call takes no thread of its own."""
+        name, conversation_id = execution.run.effect.name, execution.run.context.conversation_id
+        tool = self._services.toolbox.get(name)
+        return tool is not None and tool.spec.instant and self._services.mcp.tool(name, conversation_id) is None
 
     def _not_started(self, execution: Execution, reason: str) -> None:
         """Report that a call did not start, so that it may be tried again."""
@@ -214,7 +223,7 @@ class ToolRunner(Actor):
         for identity in self._executions.keys() - identities:
             del self._executions[identity]
 
-    # --- thread of the tool ----------------------------------------------------------------------------------
+    # --- thread of the tool; the runner's for an instant one -----------------------------------------------------
 
     def _work(self, execution: Execution) -> None:
         def killed() -> None:

@@ -22,6 +22,7 @@ from actors.adapters.store import rows  # noqa: E402
 from actors.adapters.store.sqlite.readers import Readers  # noqa: E402
 from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402
 from actors.runtime.mailbox import Mailbox  # noqa: E402
+from actors.runtime.thread_pool import ThreadPool  # noqa: E402
 from server.cli import serve  # noqa: E402
 from tests.e2e.published_counts import publish  # noqa: E402
 
@@ -33,6 +34,7 @@ SOCKET = "COUNTS_SOCKET"
 SEAMS: dict[str, tuple[Any, str]] = {
     "commits": (PeeweeStore, "commit"),
     "threads started": (threading.Thread, "start"),
+    "jobs of threads": (ThreadPool, "run"),
     "mailbox deliveries": (Mailbox, "_add"),
     "reads": (Readers, "lend"),
     "messages read": (rows, "message_of"),

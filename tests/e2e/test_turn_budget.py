@@ -26,15 +26,23 @@ WARM_UP = 10
 ROUNDS, TURNS = 5, 10
 """The least of five rounds counts: what a busy machine adds to one of them is not the server's."""
 
-EXACT = {"model requests": 2, "events": 17, "rows": 15, "reads": 0, "messages read": 0, "blocks encoded": 14}
+EXACT = {
+    "model requests": 2,
+    "jobs of threads": 3,  # the requests and the tool runner: the tools are instant ones
+    "events": 17,
+    "rows": 15,
+    "reads": 0,
+    "messages read": 0,
+    "blocks encoded": 14,
+}
 """A turn costs exactly this, in each round, however long the history is by then."""
 
 MOST = {
     "commits": 5,
     "threads started": 0,
-    "mailbox deliveries": 17,
+    "mailbox deliveries": 16,
     "stream messages": 8,
-    "voluntary switches": 160,
+    "voluntary switches": 145,
 }
 """A turn costs no more than this, in the best round. The last three depend on which thread runs first: the ceiling is
 1.5 times what a quiet machine counts."""

@@ -22,6 +22,7 @@ SPEC = ToolSpec(
         "additionalProperties": False,
     },
     traits=ToolTraits("think", ToolGroup.OTHER, retry_safe=True),
+    instant=True,
 )
 
 

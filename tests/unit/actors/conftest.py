@@ -71,13 +71,14 @@ class Box(NothingKept):
 
     def __init__(self) -> None:
         self.tools: dict[str, Callable[[ToolContext], ToolOutput]] = {}
+        self.instant: set[str] = set()
 
     def specs(self, *, sub_agent: bool) -> tuple[ToolSpec, ...]:
         return tuple(ToolSpec(name, {}, ToolTraits(name, ToolGroup.OTHER, writes=True)) for name in self.tools)
 
     def get(self, name: str) -> Any:
         run = self.tools.get(name)
-        return FunctionTool(run) if run else None
+        return FunctionTool(run, instant=name in self.instant) if run else None
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         return {"raw": raw}

@@ -107,6 +107,34 @@ def fail(error: BaseException) -> Callable[[ToolContext], ToolOutput]:
     return run
 
 
+def test_an_instant_tool_takes_no_thread_and_answers_as_others_do(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    monkeypatch.setattr(shop.services.files, "take", lambda _files: False)  # an instant tool opens none
+
+    def run(context: ToolContext) -> ToolOutput:
+        threads.append(threading.current_thread().name)
+        return ToolOutput("out")
+
+    shop.tools["tool"] = run
+    shop.services.toolbox.instant.add("tool")  # type: ignore[attr-defined]
+    for number in (1, 2):
+        shop.execute()
+        assert shop.outcomes(number)[-1].result == ToolSuccess(f"t{number}", "out", duration_ms=0)
+    cancelled = CancelToken()
+    cancelled.cancel()
+    shop.execute(cancel=cancelled)
+    assert isinstance(shop.outcomes(3)[-1], ToolAborted)
+    assert threads == ["ToolRunner"] * 2
+
+
+def test_an_instant_tool_that_fails_leaves_the_runner_running(shop: Shop) -> None:
+    shop.tools["tool"] = fail(ValueError("broken"))
+    shop.services.toolbox.instant.add("tool")  # type: ignore[attr-defined]
+    for number in (1, 2):
+        shop.execute()
+        assert isinstance(shop.outcomes(number)[-1].result, ToolError)
+
+
 def test_a_tool_runs_in_its_conversations_directory_and_answers(shop: Shop) -> None:
     seen: list[ToolContext] = []
 
