@@ -200,8 +200,7 @@ class RoutedMethod:
         except ConversationNotFoundError:
             return await self._behaviour(request, context)  # which knows what to say to that
         loop = asyncio.get_running_loop()
-        left = context.time_remaining()
-        until = loop.time() + (SEARCH_SECONDS if left is None else min(SEARCH_SECONDS, left))
+        until: float | None = None
         pause = 0.0
         while True:
             try:
@@ -211,6 +210,9 @@ class RoutedMethod:
             except PeerLostError as lost:
                 if lost.sent and not (self._repeatable or _has_id(request)):
                     raise OwnerLostError from None
+            if until is None:  # from now on: a call may have lasted for minutes before its owner died
+                left = context.time_remaining()
+                until = loop.time() + (SEARCH_SECONDS if left is None else min(SEARCH_SECONDS, left))
             if loop.time() + pause >= until:
                 raise NotOwnerError("no owner was found in time")
             self._router.cluster.forget(conversation_id)

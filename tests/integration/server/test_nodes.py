@@ -261,8 +261,14 @@ def test_a_call_to_a_node_that_dies_is_cut_and_not_repeated_blindly(nodes: TwoNo
     assert nodes.a.asked == []
 
 
-def test_a_call_with_a_request_id_is_repeated_at_the_next_owner(nodes: TwoNodes, author: Author) -> None:
+def test_a_call_with_a_request_id_is_repeated_at_the_next_owner(
+    nodes: TwoNodes, author: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the first one has lasted."""
+    monkeypatch.setattr(router, "SEARCH_SECONDS", 0.2)
+
     def dies() -> None:
+        threading.Event().wait(0.3)
         nodes.a.harness.conversations.will(Rejected(Reason.TERMINAL))
         nodes.a.cluster.on_node_dead(nodes.b.cluster.me)
 
