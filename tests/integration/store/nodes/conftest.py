@@ -1,14 +1,15 @@
-"""A database with the nodes' table, and as much of the conversations' as they look at."""
+"""A database with the tables of the store."""
 
 from __future__ import annotations
 
-import importlib
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from actors.adapters.store.postgres.engine import address_of
+from actors.adapters.store.postgres.schema.version import migrate
 from tests.integration.store.nodes.stepped import Database
 
 if TYPE_CHECKING:
@@ -16,19 +17,16 @@ if TYPE_CHECKING:
 
     from tests.postgres import PostgresServer
 
-CONVERSATIONS = """
-CREATE TABLE conversations (
-    id text COLLATE "C" PRIMARY KEY, family text COLLATE "C" NOT NULL, owner bigint,
-    state text NOT NULL, user_initiated bigint NOT NULL
-)
-"""
+TYPES = {"text": "''", "bigint": "0"}
 
 
 def make_tables(url: str) -> None:
-    nodes = importlib.import_module("actors.adapters.store.postgres.schema.migrations.0002_nodes")
+    """Make those of the store; a conversation needs to say only what it is about."""
+    migrate(address_of(url))
+    columns = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'conversations'"
     with psycopg.connect(url, autocommit=True) as connection:
-        for statement in (*nodes.SCHEMA, CONVERSATIONS):
-            connection.execute(statement.encode())
+        for name, kind in connection.execute(f"{columns} AND is_nullable = 'NO'").fetchall():
+            connection.execute(f"ALTER TABLE conversations ALTER {name} SET DEFAULT {TYPES[kind]}".encode())
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ def main(url: str, ttl: str) -> None:
     """Be a node that judges nobody: on a machine that is busy for longer than a lease it might judge the tests."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         cluster = PostgresCluster(url, NewNode("process", f"127.0.0.1:{listener.getsockname()[1]}"), Timing(float(ttl)))
+        cluster._heartbeat.listening = True
         cluster.on_lost = lambda: os._exit(LOST)
         print(cluster.me.incarnation, flush=True)
         sys.stdin.read()

@@ -118,6 +118,8 @@ class Stepped:
             ending.callback(closed.close)
         self.heartbeat = Heartbeat(self.beats, self.lease, timing, active=lambda: 3, monotonic=self.clock.nanoseconds)
         self.me = self.heartbeat.join(NewNode(f"node of {address}", address, "1.0", frozenset({"here"})))
+        self.heartbeat.listening = True
+        assert self.heartbeat.beat()
         if steady:
             self.clock.pass_by(timing.steady)
             assert self.heartbeat.beat()

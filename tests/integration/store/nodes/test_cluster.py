@@ -81,7 +81,9 @@ def test_who_drains_gives_everything_up_and_leaves(
     cluster.on_lost = lost.set
     mine = cluster.me.incarnation
     database.ask(
-        "INSERT INTO conversations SELECT 'c' || n, 'c' || n, %s, 'idle', 1 FROM generate_series(1, 2500) n", mine
+        "INSERT INTO conversations (id, family, owner, state, user_initiated)"
+        " SELECT 'c' || n, 'c' || n, %s, 'idle', 1 FROM generate_series(1, 2500) n",
+        mine,
     )
     database.add(mine, "busy", "agent")
     database.add(other.me.incarnation, "theirs")
@@ -118,7 +120,7 @@ def test_what_is_said_of_a_node(database: Database, cluster: PostgresCluster) ->
     assert (cluster.me.name, cluster.me.address, cluster.me.version) == ("me", "me:1", "1.0")
     assert cluster.lease.young()
     assert cluster._heartbeat.beat()
-    assert database.ask("SELECT name, labels, active, session FROM nodes") == [("me", ["here"], 7, True)]
+    assert database.ask("SELECT name, labels, active, session FROM nodes") == [("me", ["here"], 7, False)]
 
 
 def test_nothing_is_left_of_a_node(database: Database) -> None:
@@ -202,3 +204,12 @@ def test_processes_that_are_killed_or_stopped(database: Database) -> None:
         assert not lost.is_set()
     finally:
         cluster.close()
+
+
+def test_a_lost_session_says_nothing_before_a_node_listens(database: Database, cluster: PostgresCluster) -> None:
+    says = "SELECT session FROM nodes"
+    assert cluster._heartbeat.beat()
+    assert database.ask(says) == [(False,)]
+    cluster.start()
+    assert cluster._heartbeat.beat()
+    assert database.ask(says) == [(True,)]

@@ -43,7 +43,12 @@ def test_what_a_dead_node_had_sent_before_is_taken_as_well(database: Database, e
     database.add(None, "free", state="idle")
     database.add(dead, "claimed late")
     for family in ("taken", "free"):
-        database.ask("INSERT INTO conversations VALUES (%s, %s, %s, 'llm', 0)", f"agent of {family}", family, dead)
+        database.ask(
+            "INSERT INTO conversations (id, family, owner, state) VALUES (%s, %s, %s, 'llm')",
+            f"agent of {family}",
+            family,
+            dead,
+        )
     assert survivor.watch.look()
     assert set(database.owners().values()) == {survivor.me.incarnation}
     assert sorted(survivor.taken) == ["agent of free", "agent of taken", "claimed late"]
@@ -80,7 +85,8 @@ def test_two_survivors_share_what_there_is(database: Database, ending: ExitStack
     survivors = [Stepped(ending, database.url) for _ in range(2)]
     dead = died(database, other)
     database.ask(
-        "INSERT INTO conversations SELECT 'c' || n || '.' || m, 'c' || n || '.0', %s, 'llm', (m = 0)::int"
+        "INSERT INTO conversations (id, family, owner, state, user_initiated)"
+        " SELECT 'c' || n || '.' || m, 'c' || n || '.0', %s, 'llm', (m = 0)::int"
         " FROM generate_series(1, 700) n, generate_series(0, 1) m",
         dead,
     )

@@ -28,9 +28,10 @@ class NewNode(Struct, frozen=True):
 
     name: str = ""
     address: str = ""
-    """Where its own gRPC listener, which listens already, is reached by the others: "host:port"; "" if it is not.
+    """Where its own gRPC listener is reached by the others, "host:port".
 
-    It has to be the process's own: what refuses connections there is taken for the end of the process.
+    It has to be the process's own: what refuses connections there is taken for the end of the process. A server without
+    one is the only one that uses the database.
     """
     version: str = ""
     labels: frozenset[str] = frozenset()
@@ -55,6 +56,8 @@ class Heartbeat:
         self._active = active
         self._monotonic = monotonic
         self._incarnation = 0
+        self.listening = False
+        """Whether the node listens at its address: until then a lost session says nothing about its process."""
         self._opened = 0
         self._locked = False
         self._steady_since = 0
@@ -109,7 +112,7 @@ class Heartbeat:
             time.sleep(TWIN_SECONDS)
 
     def _mine(self) -> dict[str, object]:
-        return {"me": self._incarnation, "session": self._session.direct}
+        return {"me": self._incarnation, "session": self._session.direct and self.listening}
 
     def _keep_lock(self) -> bool:
         """Take the lock of the session if it does not have it; returns whether the session is a new one.

@@ -73,7 +73,8 @@ class PostgresCluster:
         self._threads[0].start()
 
     def start(self) -> None:
-        """Begin to watch the other nodes, now that whoever wants to be told is."""
+        """Begin to watch the other nodes, now that this one listens and whoever wants to be told is."""
+        self._heartbeat.listening = True
         self._tell_lost()
         if not self._lost:
             self._threads[1].start()

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from actors.ports import StoreUnavailableError, StoreUnusableError
+from actors.adapters.store.postgres.engine import OLDEST, address_of, words
+from actors.ports import StoreError, StoreUnavailableError, StoreUnusableError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 _log = logging.getLogger(__name__)
-
-OLDEST = 13
-"""The oldest version of PostgreSQL that serves."""
 
 _ABOUT = """
 SELECT pg_backend_pid(), current_setting('server_version_num')::integer / 10000,
@@ -31,8 +29,11 @@ class NodeSession:
     """Runs statements, each a transaction of its own. Any thread; one statement at a time, the others wait."""
 
     def __init__(self, url: str, name: str, *, seconds: float) -> None:
-        """`name` is what the database shows as the application's; a statement may take `seconds`."""
-        self._url = url
+        """`name` is what the database shows as the application's; a statement may take `seconds`.
+
+        Raises StoreUnusableError if the address cannot be read.
+        """
+        self._parameters: dict[str, Any] = dict(address_of(url).parameters)
         self._name = name
         self._seconds = seconds
         self._guard = threading.Lock()  # held for a statement, and to open and close
@@ -56,7 +57,7 @@ class NodeSession:
             except psycopg.Error as error:
                 if connection.closed or connection.broken:
                     self._drop()
-                raise StoreUnavailableError(f"the database does not answer: {_words(error)}") from None
+                raise StoreUnavailableError(f"the database does not answer: {words(error)}") from None
 
     def open(self) -> int:
         """Open a connection if there is none, and return how many there were: another number is another session.
@@ -98,29 +99,24 @@ class NodeSession:
 
     def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
         milliseconds = math.ceil(self._seconds * 1000)
+        limits: dict[str, Any] = {
+            "connect_timeout": max(2, math.ceil(self._seconds)),
+            "application_name": self._name,
+            "keepalives_idle": max(1, math.ceil(self._seconds)),
+            "keepalives_interval": 1,
+            "keepalives_count": 3,
+            "tcp_user_timeout": milliseconds,
+        }
         try:
-            connection = psycopg.connect(
-                self._url,
-                autocommit=True,
-                prepare_threshold=None,
-                connect_timeout=max(2, math.ceil(self._seconds)),
-                application_name=self._name,
-                keepalives_idle=max(1, math.ceil(self._seconds)),
-                keepalives_interval=1,
-                keepalives_count=3,
-                tcp_user_timeout=milliseconds,
-            )
-        except psycopg.ProgrammingError:
-            # Its text may repeat the address, and with it the password.
-            raise StoreUnusableError("the address of the database can't be read") from None
+            connection = psycopg.connect(autocommit=True, prepare_threshold=None, **self._parameters | limits)
         except psycopg.Error as error:
-            raise StoreUnavailableError(f"the database can't be reached: {_words(error)}") from None
+            raise StoreUnavailableError(f"the database can't be reached: {words(error)}") from None
         try:
             self._greet(connection, str(milliseconds))
         except psycopg.Error as error:
             connection.close()
-            raise StoreUnavailableError(f"the database does not answer: {_words(error)}") from None
-        except StoreUnusableError:
+            raise StoreUnavailableError(f"the database does not answer: {words(error)}") from None
+        except StoreError:
             connection.close()
             raise
         return connection
@@ -130,7 +126,7 @@ class NodeSession:
         if version < OLDEST:
             raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
         if read_only:
-            raise StoreUnusableError("the database only reads: it is a standby; name the primary's address")
+            raise StoreUnavailableError("the database only reads: it is a standby; name the primary's address")
         # A pooler tells another number than that of the process that serves a statement.
         self.direct = connection.info.backend_pid == process
         if self.direct:
@@ -141,9 +137,3 @@ class NodeSession:
         if connection is not None:
             with suppress(psycopg.Error):
                 connection.close()
-
-
-def _words(error: psycopg.Error) -> str:
-    """Return what PostgreSQL said, in a line, without the statement and its values."""
-    said = error.diag.message_primary or str(error) or type(error).__name__
-    return " ".join(said.split())

@@ -32,7 +32,6 @@ class TakeOver:
         """
         self._take(said.TAKE, incarnation)
         release(self._session, incarnation)
-        self.abandoned()
 
     def abandoned(self) -> None:
         """Take what nobody owns although it was interrupted."""
