@@ -74,6 +74,25 @@ class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"McpLogin({self.id!r})"
 
 
+class McpRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The client that was registered for logins at an MCP server, to be used by the next login, too. Never shown."""
+
+    url: str
+    """That of the MCP server."""
+    redirect_uri: str
+    """Where browsers are led back to; the registration is for this address only."""
+    issuer: str
+    """The authorization server that knows it."""
+    client_id: str
+    client_secret: str = ""
+    client_authentication: str = "none"
+    expires_at: int = 0
+    """When the secret expires, in seconds since 1970; 0: never."""
+
+    def __repr__(self) -> str:
+        return f"McpRegistration({self.url!r}, ***)"
+
+
 class McpLoginsError(Exception):
     """The stored logins cannot be read or changed; the text says why."""
 

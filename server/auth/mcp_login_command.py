@@ -13,12 +13,14 @@ from bedrock.cli.text.output import print_text
 
 from actors.adapters.mcp.server_settings import servers_from_tables
 from actors.ports.mcp import McpLoginsError
-from server.auth.mcp_login_file import FILE, McpLoginFile
+from server.auth.mcp_login_file import CLIENTS, FILE, McpLoginFile, McpRegistrationFile
 from server.cli import CANNOT_START, USAGE, fail
 from server.config import Config, ConfigError, load
 
 if TYPE_CHECKING:
+    from actors.adapters.mcp.login.browser_login import LoggedIn
     from actors.adapters.mcp.server_settings import McpServer
+    from actors.ports.mcp import McpRegistration
 
 FAILED = 1
 
@@ -45,8 +47,8 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
         if importlib.util.find_spec("mcp") is None:
             fail("the server was installed without MCP; install phoenix-bedrock[mcp]", CANNOT_START)
         from actors.adapters.mcp.login.browser_login import SECONDS, log_in  # noqa: PLC0415 -- not for --help
-        from actors.adapters.mcp.login.redirect_listener import LoginError  # noqa: PLC0415
-    logins = _logins(config)
+        from actors.adapters.mcp.login.redirect_listener import ClientRefusedError, LoginError  # noqa: PLC0415
+    logins, registrations = _logins(config), McpRegistrationFile(config.data_dir / CLIENTS)
 
     def show(address: str) -> None:
         print_text(f"Open this address in a browser, and log in:\n\n  {address}\n", err=True)
@@ -56,9 +58,21 @@ def login(name: str, paste: bool, port: int, file: Path | None, data_dir: str | 
     def pasted() -> str:
         return str(click.prompt("The address that the browser ends at, which need not load", err=True))
 
+    def log_in_as(known: McpRegistration | None) -> LoggedIn:
+        return asyncio.run(log_in(server, show, paste=pasted if paste else None, port=port, known=known))
+
     try:
-        made = asyncio.run(log_in(server, show, paste=pasted if paste else None, port=port))
-        logins.put(name, made)
+        known = registrations.take(name)  # what a login fails with is not used again
+        try:
+            made = log_in_as(known)
+        except ClientRefusedError:
+            if known is None:
+                raise
+            print_text("The client that was registered there before is refused; another one is registered.", err=True)
+            made = log_in_as(None)
+        logins.put(name, made.login)
+        if made.registration is not None:
+            registrations.put(name, made.registration)
     except (LoginError, McpLoginsError) as error:
         fail(f"not logged in at {name}: {error}", FAILED)
     except (KeyboardInterrupt, click.Abort):

@@ -356,4 +356,13 @@ def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_el
                 assert logging_out.communicate(timeout=PATIENCE) == ("logged out from web\n", "")
             assert not web.refresh, "the provider has been told"
             eventually(lambda: state()[0] == "needs_login", "the state")
+            web.ways.registrations = 2
+            with run("login") as logging_in:
+                assert logging_in.stderr is not None
+                addresses = (line.strip() for line in logging_in.stderr if "/authorize?" in line)
+                opened(web.browse(next(addresses)))
+                assert web.registered == 1, "the client that was registered before is used again"
+                opened(web.browse(next(addresses)))
+                assert logging_in.communicate(timeout=PATIENCE)[0].startswith("logged in at web")
+            assert web.registered == 2
             chat.assert_valid()

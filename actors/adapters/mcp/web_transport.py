@@ -9,12 +9,13 @@ import httpx2
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.streamable_http import streamable_http_client
 
+from actors.adapters.mcp.bounded_bodies import bound_body, check_uncompressed
 from actors.adapters.mcp.login.kept_logins import LoginUnavailableError
 from actors.adapters.mcp.login.token_answers import TokensInMemory
 from actors.adapters.mcp.pipes import LINE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from contextlib import AsyncExitStack
 
     from actors.adapters.mcp.login.kept_logins import KeptLogins
@@ -22,25 +23,6 @@ if TYPE_CHECKING:
 
 for _name in ("httpx2", "httpcore2", "mcp"):
     logging.getLogger(_name).setLevel(logging.WARNING)  # they log every request, and what servers send
-
-
-class _BoundedBody(httpx2.AsyncByteStream):
-    """The body of an answer that is one message, which may not be too large. Of events, the library bounds each."""
-
-    def __init__(self, body: AsyncIterable[bytes], close: Callable[[], Awaitable[None]]) -> None:
-        self._body = body
-        self._close = close
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        size = 0
-        async for part in self._body:
-            size += len(part)
-            if size > LINE_BYTES:
-                raise httpx2.ReadError("a message is too large")
-            yield part
-
-    async def aclose(self) -> None:
-        await self._close()
 
 
 class _LoginAuth(httpx2.Auth):
@@ -97,13 +79,14 @@ async def http_transport(
     async def look(response: httpx2.Response) -> None:
         if response.status_code >= 400:
             on_refusal(f"HTTP {response.status_code}")
-        if response.headers.get("content-encoding", "identity") != "identity":
-            on_refusal("it compresses its answers, unasked")
-            raise httpx2.DecodingError("it compresses its answers, unasked")
+        try:
+            check_uncompressed(response)
+        except httpx2.DecodingError as error:
+            on_refusal(str(error))
+            raise
         events = response.headers.get("content-type", "").startswith("text/event-stream")
         if not events or response.is_error or response.request.url != httpx2.URL(server.url):
-            body: Any = response.stream
-            response.stream = _BoundedBody(body, body.aclose)
+            bound_body(response, LINE_BYTES)
 
     auth: httpx2.Auth | None = None
     if server.oauth is not None:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import itertools
 import json
+import ssl
 import threading
 import urllib.error
 import urllib.parse
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tests.e2e.patience import PATIENCE
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Self
 
 TOOLS = [{"name": "add", "description": "Add.", "inputSchema": {"type": "object"}}]
@@ -38,6 +40,8 @@ class Ways:
     """Until when the token endpoint does not go on with its answer."""
     led: dict[str, str] = field(default_factory=dict[str, str])
     """Replaces parameters of the address that the browser is led back to."""
+    registrations: int = 0
+    """How many clients must have been registered before the token endpoint knows one."""
     open: bool = False
     """Whether it wants no login."""
 
@@ -45,7 +49,8 @@ class Ways:
 class LoginServer:
     """Listens on this machine until the end of a `with`; the person at the browser is `browse`."""
 
-    def __init__(self, ways: Ways | None = None) -> None:
+    def __init__(self, ways: Ways | None = None, certificate: tuple[Path, Path] | None = None) -> None:
+        """`certificate`: with its key, for https."""
         self.ways = ways or Ways()
         self.valid: set[str] = set()
         """The access tokens that are taken."""
@@ -69,7 +74,11 @@ class LoginServer:
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self._http.server_address[1]}"
+        if certificate is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(*certificate)
+            self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+        self.address = f"http{'s' if certificate else ''}://127.0.0.1:{self._http.server_address[1]}"
         self.url = f"{self.address}/mcp"
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
@@ -95,6 +104,8 @@ class LoginServer:
 
     def token(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
         """Answer at the token endpoint, with refresh tokens that are valid once."""
+        if self.registered < self.ways.registrations:
+            return 401, {"error": "invalid_client"}
         with self._lock:
             if form["grant_type"] == "refresh_token":
                 if form["refresh_token"] in self.used:
@@ -123,6 +134,11 @@ class LoginServer:
             self.valid.add(given["access_token"])
             self.refresh.add(refresh)
         return 200, given
+
+    @property
+    def registered(self) -> int:
+        """How many clients have been registered."""
+        return sum(path == "/register" for path, _ in self.seen)
 
     def rpc(self, method: str, _params: Any) -> Any:
         """Answer a request of MCP, of the version with a handshake."""

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
-from actors.adapters.mcp.login.redirect_listener import LoginError
+from actors.adapters.mcp.login.redirect_listener import ClientRefusedError, LoginError
 from actors.adapters.mcp.server_settings import Login, McpServer
-from actors.ports.mcp import McpLogin, McpLoginsError, McpState
+from actors.ports.mcp import McpLogin, McpLoginsError, McpRegistration, McpState
 from server.auth.mcp_login_file import FILE, McpLoginFile
 from tests.e2e.patience import eventually
 from tests.integration.mcp.authorization import LoginServer, Ways, opened
+from tests.integration.server.test_serve import self_signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from click.testing import Result
+
+    from actors.adapters.mcp.login.browser_login import LoggedIn
     from tests.integration.mcp.conftest import Hub
 
 NEEDS = "needs login: bedrock mcp login t"
@@ -39,7 +46,7 @@ def stored(tmp_path: Path) -> McpLoginFile:
     return McpLoginFile(tmp_path / FILE)
 
 
-def log_in(server: McpServer, show: Callable[[str], object], **how: Any) -> McpLogin:
+def log_in(server: McpServer, show: Callable[[str], object], **how: Any) -> LoggedIn:
     from actors.adapters.mcp.login import browser_login
 
     return asyncio.run(browser_login.log_in(server, show, **how))
@@ -49,9 +56,19 @@ def server_at(fake: LoginServer, **settings: Any) -> McpServer:
     return McpServer(name="t", url=fake.url, read_only=True, login=Login(**settings))
 
 
-def logged_in(
-    fake: LoginServer, *, seconds: float = 30.0, led: Callable[[str], object] = opened, **login: Any
-) -> McpLogin:
+def logged_in(fake: LoginServer, **how: Any) -> McpLogin:
+    """Log in with a browser in another thread; `how` as for `everything`."""
+    return everything(fake, **how).login
+
+
+def everything(
+    fake: LoginServer,
+    *,
+    seconds: float = 30.0,
+    led: Callable[[str], object] = opened,
+    known: McpRegistration | None = None,
+    **login: Any,
+) -> LoggedIn:
     """Log in with a browser in another thread; `led` is called with the address that it is led to."""
     browsers: list[threading.Thread] = []
 
@@ -60,7 +77,7 @@ def logged_in(
         browsers[0].start()
 
     try:
-        return log_in(server_at(fake, **login), show, seconds=seconds)
+        return log_in(server_at(fake, **login), show, seconds=seconds, known=known)
     finally:
         for browser in browsers:
             browser.join(30)
@@ -88,7 +105,7 @@ def test_a_login_gets_tokens_and_only_its_owner_can_read_them(
 
 def test_the_browser_of_another_machine_is_pasted(fake: LoginServer) -> None:
     led: list[str] = []
-    login = log_in(server_at(fake), lambda address: led.append(fake.browse(address)), paste=led.pop)
+    login = log_in(server_at(fake), lambda address: led.append(fake.browse(address)), paste=led.pop).login
     assert login.access_token in fake.valid
     with pytest.raises(
         LoginError, match=r"not the address that this login leads to: that begins with http://127.0.0.1:\d+/callback\?"
@@ -146,9 +163,100 @@ def test_what_is_not_right_is_no_login(ways: Ways, why: str, capfd: pytest.Captu
 def test_what_the_provider_has_in_its_address_is_kept(fake: LoginServer) -> None:
     fake.ways.metadata["authorization_endpoint"] = f"{fake.address}/authorize?policy=b2c&state=theirs"
     shown: list[str] = []
-    login = log_in(server_at(fake), shown.append, paste=lambda: fake.browse(shown[0].replace("&state=theirs", "")))
+    login = log_in(
+        server_at(fake), shown.append, paste=lambda: fake.browse(shown[0].replace("&state=theirs", ""))
+    ).login
     assert login.access_token in fake.valid
     assert "/authorize?policy=b2c&state=theirs&response_type=code&" in shown[0]
+
+
+def test_a_registration_is_used_again_for_the_same_way_back_and_no_other(fake: LoginServer) -> None:
+    first = everything(fake).registration
+    assert first is not None
+    assert "registered" not in repr(first)
+    again = everything(fake, known=first).registration
+    assert (again, fake.registered) == (first, 1)
+    with socket.create_server(("127.0.0.1", urlsplit(first.redirect_uri).port or 0)):
+        other = everything(fake, known=first).registration
+    assert other is not None
+    assert (other.redirect_uri != first.redirect_uri, fake.registered) == (True, 2)
+    for useless in (
+        replace(first, url="https://other.test/"),
+        replace(first, issuer="https://other.test/"),
+        replace(first, expires_at=int(time.time())),
+    ):
+        before = fake.registered
+        assert everything(fake, known=useless).registration == first
+        assert fake.registered == before + 1
+    assert everything(fake, known=first, client_id="mine", issuer=fake.address).registration is None
+    fake.ways.registrations = 100
+    with pytest.raises(ClientRefusedError, match="invalid_client"):
+        everything(fake, known=first)
+
+
+def test_a_login_over_https_trusts_the_authorities_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = self_signed(tmp_path)
+    with LoginServer(certificate=certificate) as fake:
+        with pytest.raises(LoginError, match="certificate"):
+            logged_in(fake)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        assert logged_in(fake).access_token in fake.valid
+
+
+@pytest.mark.parametrize("lifetime", [-5, 0, 1, 29])
+def test_a_lifetime_too_short_to_be_true_is_not_relied_on(fake: LoginServer, lifetime: int) -> None:
+    fake.ways.tokens["expires_in"] = lifetime
+    login = logged_in(fake)
+    assert (login.renew_at, login.expires_at) == (0, 0)
+
+
+def test_a_login_ends_if_the_servers_never_end_their_answers(
+    fake: LoginServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from actors.adapters.mcp.login import browser_login
+
+    fake.ways.metadata["logo"] = "x" * (1 << 20)
+    with pytest.raises(LoginError, match="too large"):
+        logged_in(fake)
+    fake.ways = Ways(token_hangs=threading.Event())
+    monkeypatch.setattr(browser_login, "ALL_SECONDS", 1.0)
+    with pytest.raises(LoginError, match="did not answer within 1 s"):
+        logged_in(fake)
+    assert fake.ways.token_hangs is not None
+    fake.ways.token_hangs.set()
+
+
+def test_the_time_limit_of_the_requests_stands_still_while_the_person_logs_in() -> None:
+    from actors.adapters.mcp.login.browser_login import _Waiting
+
+    async def check() -> None:
+        async with asyncio.timeout(100) as limit:
+            with _Waiting(1.0, limit):
+                assert limit.when() is None
+            await asyncio.sleep(0)
+            assert limit.when() is not None
+
+    asyncio.run(check())
+
+
+def test_a_logout_from_a_damaged_file_says_so(tmp_path: Path, fake: LoginServer, stored: McpLoginFile) -> None:
+    from server.auth.mcp_login_command import logout
+
+    def run() -> Result:
+        return CliRunner().invoke(logout, ["t", "--data-dir", str(tmp_path)])
+
+    stored.put("t", replace(logged_in(fake), url="no url", client_authentication="none at all"))
+    done = run()
+    assert (done.exit_code, done.stdout) == (0, "logged out from t\n")
+    assert "not known to be invalid" in done.stderr
+    file = tmp_path / FILE
+    for damage in (b"\xff", b'{"t": "\xff"}', b"[", b'{"t": ' + b"[" * 100_000):
+        file.write_bytes(damage)
+        done = run()
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert f"{file} holds no logins" in done.stderr
 
 
 def test_a_login_ends_if_nobody_comes(fake: LoginServer) -> None:

@@ -33,7 +33,7 @@ def test_tools_of_a_url_are_called_with_its_headers(hub: Callable[..., Hub], web
     made = hub(McpServer(name="t", url=web.url, headers={"Authorization": f"Bearer {TOKEN}"}))
     made.all.start()
     names = [tool.name for tool in made.settled().tools]
-    assert names == ["mcp__t__add", "mcp__t__greet", "mcp__t__wait", "mcp__t__grow"]
+    assert names == ["mcp__t__add", "mcp__t__greet", "mcp__t__welcome", "mcp__t__wait", "mcp__t__grow"]
     assert made.call("add", {"a": 2, "b": 3}).text == "5"
     wrong = made.call("add", {"a": "x"})
     assert wrong.is_error

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError, OAuthTokenError
 from mcp.client.auth.utils import issuers_match
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import AnyUrl, ValidationError
 
-from actors.adapters.mcp.login.redirect_listener import LoginError, Redirected, RedirectListener, redirected
+from actors.adapters.mcp.bounded_bodies import bound_body, check_uncompressed
+from actors.adapters.mcp.login.redirect_listener import (
+    CLIENT_REFUSALS,
+    ClientRefusedError,
+    LoginError,
+    Redirected,
+    RedirectListener,
+    redirected,
+)
 from actors.adapters.mcp.login.token_answers import TokenAnswerError, TokensInMemory, with_tokens
 from actors.adapters.mcp.server_settings import Login, is_local, is_private
-from actors.ports.mcp import McpLogin
+from actors.ports.mcp import McpLogin, McpRegistration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +38,24 @@ if TYPE_CHECKING:
 SECONDS = 300.0
 """Time limit for the person."""
 
-REQUEST_SECONDS = 30.0
-"""Time limit of a request."""
+ALL_SECONDS = 60.0
+"""Time limit of all requests before the person is led away, and again of all that follow."""
+
+ANSWER_BYTES = 1 << 20
+"""Maximum size of an answer."""
+
+EARLY_SECONDS = 3600
+"""How long before its end a registration is made anew: the tokens are renewed in its name."""
 
 _METHOD = "S256"
+
+
+class LoggedIn(NamedTuple):
+    """What a login has brought."""
+
+    login: McpLogin
+    registration: McpRegistration | None
+    """The client that was registered for it, now or before; None if the settings name one."""
 
 
 async def log_in(
@@ -41,19 +65,22 @@ async def log_in(
     paste: Callable[[], str] | None = None,
     port: int = 0,
     seconds: float = SECONDS,
-) -> McpLogin:
+    known: McpRegistration | None = None,
+) -> LoggedIn:
     """Log in at a server that has `login`, and return the tokens.
 
     `show` is called with the address that a browser is to open, with whose answer `paste` returns the address that the
-    browser is led to in the end; without it, the browser is led to `port` of this machine. Raises LoginError.
+    browser is led to in the end; without it, the browser is led to `port` of this machine. `known`: a registration that
+    is used if it is for this server and the way back. Raises LoginError; ClientRefusedError if that is refused.
     """
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what it also raises
+    limit = asyncio.timeout(ALL_SECONDS)
+    rather = (urlsplit(known.redirect_uri).port or 0) if known else 0
     try:
-        async with RedirectListener(port) as listener:
-            provider = _Provider(server, listener, show, paste, seconds)
-            async with httpx2.AsyncClient(
-                auth=provider, timeout=REQUEST_SECONDS, event_hooks={"request": [provider.check]}
-            ) as client:
+        async with limit, RedirectListener(port, rather=rather) as listener:
+            provider = _Provider(server, listener, show, paste, _Waiting(seconds, limit), known=known)
+            hooks: Any = {"request": [provider.check], "response": [_bound]}
+            async with httpx2.AsyncClient(auth=provider, timeout=None, event_hooks=hooks) as client:
                 # Without a login every request is answered with where to log in; this one begins nothing.
                 answer = await client.post(
                     server.url,
@@ -64,13 +91,37 @@ async def log_in(
                         MCP_PROTOCOL_VERSION_HEADER: LATEST_PROTOCOL_VERSION,
                     },
                 )
-            return provider.login(answer.status_code)
+            return LoggedIn(provider.login(answer.status_code), provider.registration())
     except (OAuthFlowError, ValidationError, TokenAnswerError) as error:
-        raise LoginError(" ".join(str(error).split())[:500]) from None
+        text = " ".join(str(error).split())[:500]
+        unknown = isinstance(error, OAuthTokenError) and any(f'"{refusal}"' in text for refusal in CLIENT_REFUSALS)
+        raise (ClientRefusedError if unknown else LoginError)(text) from None
+    except TimeoutError:
+        raise LoginError(f"the server, or the one for logins, did not answer within {ALL_SECONDS:g} s") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise LoginError(f"a request failed: {error or type(error).__name__}") from None
     except OSError as error:
         raise LoginError(f"cannot listen for the browser: {error.strerror}") from None
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Refuse an answer that nobody should read whole. Called for every one."""
+    check_uncompressed(response)
+    bound_body(response, ANSWER_BYTES)
+
+
+class _Waiting:
+    """How long a person may take, while the time limit of the requests stands still."""
+
+    def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
+        self.seconds = seconds
+        self._limit = limit
+
+    def __enter__(self) -> None:
+        self._limit.reschedule(None)
+
+    def __exit__(self, *_: object) -> None:
+        self._limit.reschedule(asyncio.get_running_loop().time() + ALL_SECONDS)
 
 
 class _Provider(OAuthClientProvider):
@@ -82,14 +133,17 @@ class _Provider(OAuthClientProvider):
         listener: RedirectListener,
         show: Callable[[str], object],
         paste: Callable[[], str] | None,
-        seconds: float,
+        waiting: _Waiting,
+        *,
+        known: McpRegistration | None,
     ) -> None:
         self._server = server
         self._settings = server.login or Login()
         self._listener = listener
         self._show = show
         self._paste = paste
-        self._seconds = seconds
+        self._waiting = waiting
+        self._known = known
         self._state = ""
         metadata = OAuthClientMetadata(
             redirect_uris=[AnyUrl(listener.address)],
@@ -119,7 +173,22 @@ class _Provider(OAuthClientProvider):
                 token_endpoint_auth_method="client_secret_basic" if self._settings.client_secret else "none",
                 issuer=self._settings.issuer or None,
             )
+        elif (known := self._known) is not None and self._is_for_this(known):
+            self.context.client_info = OAuthClientInformationFull.model_validate(
+                {
+                    "client_id": known.client_id,
+                    "client_secret": known.client_secret or None,
+                    "token_endpoint_auth_method": known.client_authentication,
+                    "client_secret_expires_at": known.expires_at,
+                    "issuer": known.issuer,
+                }
+            )
         self._initialized = True
+
+    def _is_for_this(self, known: McpRegistration) -> bool:
+        """Return whether a registration can be used: that it is for this issuer, too, is seen to by the library."""
+        lasts = not known.expires_at or known.expires_at > time.time() + EARLY_SECONDS
+        return lasts and (known.url, known.redirect_uri) == (self._server.url, self._listener.address)
 
     def _select_authorization_server(self, advertised: list[str]) -> str:
         wanted = self._settings.issuer
@@ -159,7 +228,8 @@ class _Provider(OAuthClientProvider):
 
     async def _led(self) -> AuthorizationCodeResult:
         """Return what the browser came back with."""
-        found = self._pasted(self._paste()) if self._paste else await self._listener.answer(self._seconds)
+        with self._waiting:
+            found = self._pasted(self._paste()) if self._paste else await self._listener.answer(self._waiting.seconds)
         return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.issuer)
 
     def _pasted(self, address: str) -> Redirected:
@@ -190,3 +260,18 @@ class _Provider(OAuthClientProvider):
             access_token="",
         )
         return with_tokens(empty, context.current_tokens)
+
+    def registration(self) -> McpRegistration | None:
+        """Return the client that was registered; None for that of the settings, and one of no known issuer."""
+        client = self.context.client_info
+        if client is None or self._settings.client_id or not client.issuer:
+            return None
+        return McpRegistration(
+            url=self._server.url,
+            redirect_uri=self._listener.address,
+            issuer=client.issuer,
+            client_id=client.client_id,
+            client_secret=client.client_secret or "",
+            client_authentication=client.token_endpoint_auth_method or "none",
+            expires_at=client.client_secret_expires_at or 0,
+        )

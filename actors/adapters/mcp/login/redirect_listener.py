@@ -29,6 +29,14 @@ class LoginError(Exception):
     """There is no login; the text says why."""
 
 
+class ClientRefusedError(LoginError):
+    """The authorization server does not know the client, or no longer as it was registered."""
+
+
+CLIENT_REFUSALS = frozenset({"invalid_client", "invalid_scope", "unauthorized_client"})
+"""The errors of an authorization server that mean this."""
+
+
 class Redirected(Struct, frozen=True):
     """What the authorization server told by leading the browser back."""
 
@@ -51,7 +59,8 @@ def redirected(address: str, state: str) -> Redirected:
         raise LookupError
     if "error" in given:
         why = f"{given['error']}: {given['error_description']}" if "error_description" in given else given["error"]
-        raise LoginError(f"the authorization server refused it: {why[:300]}")
+        refusal = ClientRefusedError if given["error"] in CLIENT_REFUSALS else LoginError
+        raise refusal(f"the authorization server refused it: {why[:300]}")
     if not given.get("code"):
         raise LookupError
     return Redirected(given["code"], given["state"], given.get("iss"))
@@ -60,9 +69,10 @@ def redirected(address: str, state: str) -> Redirected:
 class RedirectListener:
     """Listens on 127.0.0.1 within `async with`, until the browser has come back with the state of this login."""
 
-    def __init__(self, port: int = 0) -> None:
-        """`port`: 0 for any free one. Entering raises OSError if it is in use."""
+    def __init__(self, port: int = 0, *, rather: int = 0) -> None:
+        """`port`: 0 for any free one, `rather` this one. Entering raises OSError if `port` is in use."""
         self._port = port
+        self._rather = rather
         self._server: asyncio.Server | None = None
         self._state = ""
         self._answer: asyncio.Future[Redirected] = asyncio.get_running_loop().create_future()
@@ -85,9 +95,15 @@ class RedirectListener:
             raise LoginError(f"nobody has logged in within {seconds:g} s") from None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=LINE_BYTES)
+        if self._rather and not self._port:
+            with suppress(OSError):  # somebody else has it
+                self._server = await self._listen(self._rather)
+        self._server = self._server or await self._listen(self._port)
         self._port = self._server.sockets[0].getsockname()[1]
         return self
+
+    async def _listen(self, port: int) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1", port, limit=LINE_BYTES)
 
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:

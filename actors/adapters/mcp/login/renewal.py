@@ -63,8 +63,8 @@ async def revoked(login: McpLogin) -> bool:
     try:
         async with asyncio.timeout(SECONDS):
             status, _ = await _answer(login, login.revocation_endpoint, form)
-    except (OAuthTokenError, RenewalFailedError, httpx2.HTTPError, httpx2.InvalidURL, OSError):
-        return False
+    except (OAuthTokenError, RenewalFailedError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError):
+        return False  # a ValueError is about what is stored
     return status == httpx2.codes.OK
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 RENEWED_AT = 0.8
 """The part of its lifetime after which an access token is renewed."""
 
+MIN_SECONDS = 30
+"""A shorter lifetime is not relied on: such a token is used until it is refused, and not renewed all the time."""
+
 MAX_SECONDS = 10 * 365 * 86_400
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
@@ -49,8 +52,8 @@ def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
     if not _TOKEN.fullmatch(answer.access_token) or not _TOKEN.fullmatch(answer.refresh_token or "x"):
         raise TokenAnswerError("it answered a token that cannot be sent")
     now, renew_at, expires_at = int(time.time() * 1000), 0, 0
-    if answer.expires_in is not None:
-        lifetime = min(max(answer.expires_in, 0), MAX_SECONDS) * 1000
+    if answer.expires_in is not None and answer.expires_in >= MIN_SECONDS:
+        lifetime = min(answer.expires_in, MAX_SECONDS) * 1000
         renew_at, expires_at = now + int(lifetime * RENEWED_AT), now + lifetime
     return replace(
         login,
