@@ -291,7 +291,8 @@ class ModelRequests:
         if full := self._admission.acquire():
             self._refuse(request, resource_failure(full))
             return False
-        pace = ReadPace(self._services.clock, lambda: self._admission.in_flight, request.cancel)
+        pressure = functools.partial(self._services.quotas.model_slots.pressure, record.principal)
+        pace = ReadPace(self._services.clock, pressure, request.cancel)
         ended = functools.partial(self._on_end, record)
         unclaimed = functools.partial(self._services.quotas.spend_alone, record.principal)
         runner = LlmRunner(request, self._owner, self._services.clock, pace, ended=ended, unclaimed=unclaimed)

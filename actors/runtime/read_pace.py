@@ -20,20 +20,22 @@ class ReadPace:
 
     The interval grows with the number of requests in flight; for a few requests there are no pauses, and answers that
     arrive more slowly are not delayed. Data that arrives during a pause waits in the socket, and is then read at once.
+    Principals have equal parts of all reads: one with few requests has no pauses because of another with many.
 
     Args:
-        in_flight: Returns how many model requests are in flight in this process.
+        pressure: Returns how many model requests were in flight in this process if each principal had as many as the
+            one that this answer is for.
     """
 
-    def __init__(self, clock: Clock, in_flight: Callable[[], int], cancel: CancelToken) -> None:
+    def __init__(self, clock: Clock, pressure: Callable[[], int], cancel: CancelToken) -> None:
         self._clock = clock
-        self._in_flight = in_flight
+        self._pressure = pressure
         self._cancel = cancel
         self._last_read = float("-inf")
 
     def wait(self) -> None:
         """Wait until the next read is due; a cancel ends the pause."""
-        interval = min(self._in_flight() * SECONDS_PER_REQUEST, LONGEST_PAUSE)
+        interval = min(self._pressure() * SECONDS_PER_REQUEST, LONGEST_PAUSE)
         pause = self._last_read + interval - self._clock.monotonic()
         if interval >= SHORTEST_PAUSE and pause > 0:
             self._cancel.wait(pause)

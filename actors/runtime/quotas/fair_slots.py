@@ -45,6 +45,10 @@ class FairSlots:
         """Return how many slots a principal has; "": all together."""
         return self._used[principal] if principal else self._total
 
+    def pressure(self, principal: str) -> int:
+        """Return how many slots would be used if each principal that has some had as many as this one."""
+        return self._used[principal] * len(self._used)
+
     def acquire(self, principal: str, start: Callable[[], bool]) -> Place:
         """Call `start` when there is a slot: now, or later on the thread that released one.
 

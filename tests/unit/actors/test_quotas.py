@@ -236,6 +236,17 @@ def test_a_principal_at_its_own_limit_is_passed_over() -> None:
     assert turns.order == ["a0", "b0", "a1"]
 
 
+def test_the_requests_of_one_principal_press_on_its_own_answers_only() -> None:
+    turns = Turns(0)
+    for number in range(30):
+        turns.want(f"a{number}")
+    assert (turns.slots.pressure("a"), turns.slots.pressure("b")) == (30, 0)
+    turns.want("b0")
+    assert (turns.slots.pressure("a"), turns.slots.pressure("b")) == (60, 2)
+    turns.slots.release("b")
+    assert (turns.slots.pressure("a"), turns.slots.used("a")) == (30, 30)
+
+
 def test_what_keeps_no_slot_and_what_is_withdrawn_leaves_it_to_the_next() -> None:
     turns = Turns(1)
     places = [turns.want(name, keeps) for name, keeps in (("a0", True), ("a1", True), ("b0", False), ("a2", True))]
