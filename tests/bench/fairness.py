@@ -1,6 +1,6 @@
 """One principal has 1,000 runs: how long another waits for its first text, and for its cancel, with and without them.
 
-The quotas leave room for others: a principal may have 24 model requests at the same time, all together 32.
+All together may have 32 model requests at the same time, of which a principal has 24 at most by default.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ MODEL = "claude-sonnet-4-5"
 SETTINGS = """
 [quotas]
 concurrent_model_requests = 32
-[principal_defaults.quotas]
-concurrent_model_requests = 24
 [principals.crowd]
 roots = ["{folder}"]
 """
