@@ -101,6 +101,21 @@ class Session:
         with self._connection.cursor() as cursor:
             cursor.executemany(_translated(sql), [_stored(values) for values in many])
 
+    def copy_in(self, table: str, columns: Sequence[str], many: Iterable[Sequence[object]]) -> int:
+        """Add rows to a table and return how many; much faster than statements. Raises what psycopg raises."""
+        count = 0
+        into = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
+        with self._connection.cursor() as cursor, cursor.copy(into.encode()) as copy:
+            for count, values in enumerate(many, 1):  # noqa: B007 -- returned
+                copy.write_row(_stored(values))
+        return count
+
+    def read_all(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Yield many rows, some at a time; inside a transaction. Raises what psycopg raises."""
+        with self._connection.cursor(name="all_rows") as cursor:
+            cursor.itersize = 200
+            yield from map(_plain, cursor.execute(sql.encode(), binary=True))
+
     @property
     def lost(self) -> bool:
         """Whether the connection is of no use any more, as far as this end knows."""

@@ -1,0 +1,178 @@
+"""Copy a database of SQLite, of a stopped server, to one of PostgreSQL, and verify the copy row by row."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+from msgspec import DecodeError, Struct, json
+
+from actors.adapters.store import rows
+from actors.adapters.store.audit_rows import AUDIT
+from actors.adapters.store.log_rows import LOG
+from actors.adapters.store.postgres.engine import address_of, connect, words
+from actors.adapters.store.postgres.schema.version import migrate
+from actors.adapters.store.run_outcomes import FATE, RUN
+from actors.adapters.store.sqlite.engine import FILE
+from actors.adapters.store.sqlite.store import open_store
+from actors.ports import StoreDamagedError, StoreError
+from actors.ports.store.audit import LogAudit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from actors.adapters.store.postgres.engine import Session
+    from actors.adapters.store.sqlite.engine import sqlite3
+
+
+class MoveError(StoreError):
+    """Nothing was moved; the text says why."""
+
+
+class Moved(NamedTuple):
+    """What was moved."""
+
+    conversations: int
+    rows: int
+    to: str
+    """The address of the database, without a password."""
+
+
+class _Table(NamedTuple):
+    """A table: its columns in SQLite, the same in PostgreSQL but for `more`, and a unique order of its rows."""
+
+    name: str
+    columns: Sequence[str]
+    order: str
+    more: tuple[str, ...] = ()
+
+
+class _Forked(Struct):
+    """What is looked for in a profile."""
+
+    forked_from: str = ""
+
+
+_ID = "conversation_id"
+TABLES = (
+    _Table("conversations", rows.RECORD, "id", ("family",)),
+    _Table("prompts", rows.PROMPT, _ID),
+    _Table("profiles", rows.PROFILE, _ID, ("forked_from",)),
+    _Table("messages", rows.MESSAGE, "id"),
+    _Table("log", LOG, f"{_ID}, first_revision, step", ("principal",)),
+    _Table("runs", RUN, f"{_ID}, revision"),
+    _Table("fates", FATE, f"{_ID}, revision"),
+    _Table("prunings", (_ID, "step", "revision", "hash"), _ID),
+    _Table("commands", rows.COMMAND, f"coalesce({_ID}, ''), coalesce(principal, ''), request_id"),
+    _Table("attachments", rows.ATTACHMENT, f"{_ID}, id"),
+    _Table("spendings", rows.SPENDING, "day, principal"),
+    _Table("deletions", (_ID, "depth"), _ID),
+    _Table("audit", ("id", *AUDIT), "id"),
+)
+_LOG_AUDIT = json.Decoder(LogAudit)
+_FORKED = json.Decoder(_Forked)
+_NO_LIMITS = """
+SELECT set_config('statement_timeout', '0', false), set_config('idle_in_transaction_session_timeout', '0', false)
+"""
+_IN_USE = """
+SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM audit),
+       EXISTS (SELECT FROM nodes WHERE NOT dead AND expires > clock_timestamp())
+"""
+
+
+def move_to(url: str, directory: Path) -> Moved:
+    """Copy everything from the data directory into an empty database, in one transaction; the directory stays as it is.
+
+    Raises MoveError, StoreUnusableError or DataDirectoryBusyError.
+    """
+    if not (directory / FILE).is_file():
+        raise MoveError(f"there is no database in {directory}")
+    address = address_of(url)
+    with ExitStack() as opened:
+        store = open_store(directory)
+        opened.callback(store.close)
+        try:
+            session = connect(address)
+            opened.callback(session.close)
+            migrate(address)
+            _refuse_used(session, address.shown)
+            with store._reading(at_one_moment=True) as source:
+                counts = _copied(source, session)
+        except psycopg.OperationalError as error:
+            raise MoveError(f"{address.shown} cannot be opened or does not answer: {words(error)}") from None
+        except psycopg.Error as error:
+            raise MoveError(f"{address.shown}: {words(error)}") from None
+        except StoreDamagedError as error:
+            raise MoveError(f"{directory / FILE} is damaged: {error}") from None
+    return Moved(counts["conversations"], sum(counts.values()), address.shown)
+
+
+def _refuse_used(session: Session, shown: str) -> None:
+    used, alive = session.execute(_IN_USE).fetchone()
+    if alive:
+        raise MoveError(f"{shown} is in use by a server: stop it first")
+    if used:
+        raise MoveError(f"{shown} is not empty: name a new database")
+
+
+def _copied(source: sqlite3.Connection, session: Session) -> dict[str, int]:
+    """Copy all tables and compare them, in one transaction; return how many rows each has."""
+    more = _more(source)
+    session.execute(_NO_LIMITS)
+    session.execute("BEGIN")
+    counts: dict[str, int] = {}
+    for table in TABLES:
+        extra = more.get(table.name, lambda _row: ())
+        read = (tuple(row) + extra(row) for row in source.execute(_select(table, table.columns)))
+        counts[table.name] = session.copy_in(table.name, (*table.columns, *table.more), read)
+    for table in TABLES:
+        _compare(source, session, table)
+    session.execute("SELECT setval(pg_get_serial_sequence('audit', 'id'), max(id)) FROM audit HAVING max(id) > 0")
+    session.execute("COMMIT")
+    session.execute("ANALYZE")
+    return counts
+
+
+def _select(table: _Table, columns: Sequence[str]) -> str:
+    return f"SELECT {', '.join(columns)} FROM {table.name} ORDER BY {table.order}"  # noqa: S608 -- names of ours
+
+
+def _compare(source: sqlite3.Connection, session: Session, table: _Table) -> None:
+    """Raise MoveError unless a table has the same rows on both sides, value by value."""
+    query = _select(table, table.columns)
+    count = 0
+    written = session.read_all(_select(table, table.columns))
+    for count, row in enumerate(source.execute(query), 1):
+        if tuple(row) != next(written, None):
+            raise MoveError(f"row {count} of {table.name} is not what was copied; nothing was moved")
+    if next(written, None) is not None:
+        raise MoveError(f"{table.name} has more rows than were copied; nothing was moved")
+
+
+def _more(source: sqlite3.Connection) -> dict[str, Callable[[Any], tuple[str, ...]]]:
+    """Return what gives the values of the columns that only PostgreSQL has."""
+    parents: dict[str, str | None] = dict(source.execute("SELECT id, parent_conversation_id FROM conversations"))
+    text, audit = rows.PROFILE.index("profile"), LOG.index("audit")
+
+    def family(row: Any) -> tuple[str, ...]:
+        top = str(row[0])
+        while (parent := parents.get(top)) is not None:
+            top = parent
+        return (top,)
+
+    def forked_from(row: Any) -> tuple[str, ...]:
+        try:
+            return (_FORKED.decode(row[text]).forked_from,)
+        except DecodeError:
+            return ("",)
+
+    def principal(row: Any) -> tuple[str, ...]:
+        try:
+            found = _LOG_AUDIT.decode(row[audit]) if row[audit] else LogAudit()
+        except DecodeError:
+            return ("",)
+        return (found.origin.principal if found.origin else "",)
+
+    return {"conversations": family, "profiles": forked_from, "log": principal}
