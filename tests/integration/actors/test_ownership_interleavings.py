@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.postgres.store import open_postgres
 from actors.core.content import MessageType, Text
 from actors.core.context import Limits
 from actors.core.errors import Reason, Rejected
@@ -22,7 +24,7 @@ from actors.messages.commands import (
     SendMessageCommand,
     UpdateConversationCommand,
 )
-from actors.ports import NotOwnerError, Owner
+from actors.ports import NotOwnerError, Owner, Store
 from tests.e2e.patience import eventually
 from tests.integration.actors.conftest import Hold, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from actors.ports import ConversationRecord, StoredEvent
+    from tests.postgres import PostgresServer
 
 PATIENCE = 60.0
 STEPS = 40
@@ -54,13 +57,13 @@ class Said(EventHub):
 class Server:
     """One server, from its start to its end, which may come long after it was declared dead."""
 
-    def __init__(self, shared: MemoryStore, incarnation: int) -> None:
+    def __init__(self, store: Store, incarnation: int) -> None:
         self.incarnation = incarnation
         self.cluster = FakeNode()
         self.hub = Said()
         self.model = FamilyModel()
         self.world: Any = World(
-            shared.node(Owner(incarnation)),
+            store,
             model=self.model,
             box=FamilyBox(),
             hub=self.hub,
@@ -86,12 +89,48 @@ class Server:
         self.world.close()
 
 
+class SharedPostgres:
+    """A database that several servers share."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._opened = ExitStack()
+        self.reader = self.node(Owner(0))
+
+    def node(self, owner: Owner) -> Store:
+        """Open the database as this server, which has joined."""
+        store = self._opened.enter_context(closing(open_postgres(self._url, owner)))
+        with psycopg.connect(self._url) as connection:
+            connection.execute(
+                "INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)"
+                " VALUES (%s, '', '', '', '{}', true, 10, 'infinity') ON CONFLICT (incarnation) DO NOTHING",
+                (owner.incarnation,),
+            )
+        return store
+
+    def kill(self, incarnation: int) -> None:
+        with psycopg.connect(self._url) as connection:
+            connection.execute("UPDATE nodes SET dead = true WHERE incarnation = %s", (incarnation,))
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+class SharedMemory:
+    """An in-memory store that several servers share."""
+
+    def __init__(self) -> None:
+        self._data = MemoryStore()
+        self.reader: Store = self._data
+        self.node, self.kill, self.close = self._data.node, self._data.kill, self._data.close
+
+
 class Story:
     """What happens to one family, by a random choice at each step."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shared: SharedMemory | SharedPostgres) -> None:
         self.random = random.Random(seed)
-        self.shared = MemoryStore()
+        self.shared, self.reader = shared, shared.reader
         self.servers: list[Server] = []
         self.dead: list[Server] = []
         self.living: list[Server] = []
@@ -106,13 +145,14 @@ class Story:
         self.root = first.create(CreateConversationCommand("tester", "/tmp")).result(PATIENCE).id
 
     def begin_server(self) -> Server:
-        server = Server(self.shared, len(self.servers) + 1)
+        incarnation = len(self.servers) + 1
+        server = Server(self.shared.node(Owner(incarnation)), incarnation)
         self.servers.append(server)
         self.living.append(server)
         return server
 
     def members(self) -> tuple[str, ...]:
-        return (self.root, *self.shared.children(self.root))
+        return (self.root, *self.reader.children(self.root))
 
     def ask(self, conversation_id: str, request: Any) -> Future[Any]:
         """Ask any server that lives: the wrong one says who has it."""
@@ -210,13 +250,13 @@ class Story:
 
     def at_rest(self) -> bool:
         return all(
-            isinstance(record.state, (Idle, *TERMINAL)) for id_ in self.members() if (record := self.shared.load(id_))
+            isinstance(record.state, (Idle, *TERMINAL)) for id_ in self.members() if (record := self.reader.load(id_))
         )
 
     def check(self, talk: Talk) -> None:
         for id_ in self.members():
             Talk(talk.world, id_).check()
-        history = self.shared.history(self.root, talk.record.state.ledger.seq)
+        history = self.reader.history(self.root, talk.record.state.ledger.seq)
         texts = [
             block.text
             for message in history
@@ -224,7 +264,7 @@ class Story:
             for block in message.content
             if isinstance(block, Text)
         ]
-        settled = self.shared.settled_inputs(self.root, limit=10_000)
+        settled = self.reader.settled_inputs(self.root, limit=10_000)
         ended = [each.outcome.input.text for each in settled if not each.run]  # else it is in the history
         for text, answers in self.sent.items():
             errors = [answer.exception(PATIENCE) for answer in answers]
@@ -235,22 +275,30 @@ class Story:
             assert error is None or isinstance(error, NotOwnerError) or _refused(error), repr(error)
         for server in self.servers:
             for id_, event in server.hub.published:
-                (stored,) = self.shared.events(id_, after=event.revision - 1, limit=1)
+                (stored,) = self.reader.events(id_, after=event.revision - 1, limit=1)
                 assert stored == event, "nothing is published that was not committed"
 
     def close(self) -> None:
         for server in self.servers:
             server.model.gates["gate"].set()
             server.close()
+        self.shared.close()
 
 
 def _refused(error: BaseException) -> bool:
     return isinstance(error, Rejected) and error.reason is not Reason.SHUTTING_DOWN
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_whoever_pauses_or_dies_wherever_nothing_is_lost_or_doubled(seed: int) -> None:
-    story = Story(seed)
+@pytest.mark.parametrize(("engine", "seed"), [*(("memory", seed) for seed in range(8)), ("postgres", 1)])
+def test_whoever_pauses_or_dies_wherever_nothing_is_lost_or_doubled(
+    engine: str, seed: int, request: pytest.FixtureRequest
+) -> None:
+    if engine == "memory":
+        shared: SharedMemory | SharedPostgres = SharedMemory()
+    else:
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        shared = SharedPostgres(postgres.url(postgres.create(lambda url: open_postgres(url, Owner(0)).close())))
+    story = Story(seed, shared)
     try:
         story.run()
         story.check(story.end())
