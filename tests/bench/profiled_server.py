@@ -19,7 +19,7 @@ SOCKET = "PROFILE_SOCKET"
 
 
 def main() -> None:
-    publish(os.environ[SOCKET], Profilers().spent)
+    publish(os.environ[SOCKET], Profilers().counts)
     serve(prog_name="python -m server")
 
 

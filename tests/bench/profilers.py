@@ -1,4 +1,4 @@
-"""CPU time by parts of the program, measured by a profiler on each thread. Python 3.11: later ones have one for all."""
+"""CPU time and calls by parts of the program, by a profiler on each thread (Python 3.11: later ones have one)."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def part_of(path: str) -> str:
     return next((part for piece, part in PARTS if piece in path), OTHER)
 
 
+CALLS = "calls of "
 NAMES = tuple(dict.fromkeys([*(part for _, part in PARTS), OTHER]))
 
 
@@ -56,11 +57,17 @@ class Profilers:
         self._all.append(made)
         made.enable()  # in place of this function, which threading calls on a new thread
 
-    def spent(self) -> dict[str, int]:
-        """Return the microseconds of each part, in calls that have ended. Any thread."""
-        found = dict.fromkeys(NAMES, 0.0)
+    def counts(self) -> dict[str, int]:
+        """Return the microseconds of each part, and under CALLS and its name its calls, of those that have ended.
+
+        Any thread.
+        """
+        seconds, calls = dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, 0)
         for profiler in list(self._all):
             for entry in profiler.getstats():
                 code: Any = entry.code
-                found[part_of(getattr(code, "co_filename", ""))] += entry.inlinetime
-        return {part: round(seconds * 1e6) for part, seconds in found.items()}
+                part = part_of(getattr(code, "co_filename", ""))
+                seconds[part] += entry.inlinetime
+                calls[part] += entry.callcount
+        spent = {part: round(each * 1e6) for part, each in seconds.items()}
+        return spent | {CALLS + part: count for part, count in calls.items()}

@@ -15,7 +15,7 @@ from tests.bench import goals, results
 from tests.bench.figures import Report
 from tests.bench.peers import __main__ as peers
 from tests.bench.peers.environments import PEERS, Peer
-from tests.bench.profilers import Profilers
+from tests.bench.profilers import CALLS, Profilers
 from tests.peers.install import InstallError
 
 if TYPE_CHECKING:
@@ -80,10 +80,11 @@ def test_the_profile_says_which_part_of_the_program_a_thread_was_in() -> None:
         other.start()
         other.join()
         threading.setprofile(None)
-        spent.update(profilers.spent())
+        spent.update(profilers.counts())
 
     thread = threading.Thread(target=profiled)
     thread.start()
     thread.join()
     assert spent["core"] > 1_000
-    assert spent["store"] == spent["calls"] == 0
+    assert spent["store"] == spent["calls"] == spent[CALLS + "store"] == 0
+    assert 20_000 <= spent[CALLS + "core"] < 200_000

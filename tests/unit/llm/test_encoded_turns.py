@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,11 @@ from msgspec.structs import replace
 from actors.adapters.llm.catalog import Catalog
 from actors.adapters.llm.http_model import HttpModel
 from actors.adapters.llm.protocols.encoded_turns import EncodedTurns, PrefixCache, comma
+from actors.adapters.llm.protocols.rendering import KEPT_TOOLS, EncodedTools
 from actors.core.content import Content, Message, MessageType, Text, ToolSuccess, ToolUse, text_of
+from actors.core.context import ToolGroup, ToolTraits
 from actors.core.history import GrowingView, ProviderView, Turn
+from actors.ports import ToolSpec
 from tests.unit.llm.model_requests import assistant, provider, request, user
 
 if TYPE_CHECKING:
@@ -154,3 +157,22 @@ def test_a_request_encodes_as_many_turns_however_long_the_history_is(
         counts.append(len(encoded))
     assert counts[0] == 5
     assert set(counts[1:]) == {6}
+
+
+def test_the_same_tools_are_encoded_once_and_others_at_the_same_place_anew() -> None:
+    encoded: list[str] = []
+
+    def form(tool: ToolSpec) -> dict[str, Any]:
+        encoded.append(tool.name)
+        return {"name": tool.name}
+
+    def spec(name: str) -> ToolSpec:
+        return ToolSpec("", {}, ToolTraits(name, ToolGroup.OTHER))
+
+    tools, one = EncodedTools(form), spec("one")
+    for _ in range(3):
+        assert bytes(tools.of((one,))) == b'[{"name":"one"}]'
+    assert encoded == ["one"]
+    for number in range(3 * KEPT_TOOLS):  # what is dropped may lie where later ones do
+        assert bytes(tools.of((one, spec(f"{number}")))) == b'[{"name":"one"},{"name":"%d"}]' % number
+    assert len(tools._kept) <= KEPT_TOOLS

@@ -26,6 +26,8 @@ MAX_BLOCKS = 2_048
 #: Maximum bytes of JSON per byte of text. A raw block that is larger contains more than its text; the excess counts.
 _ESCAPED_BYTES = 6
 
+_MOST_BYTES = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
+
 #: Digits of a count that is written as a string.
 _DIGITS = 20
 
@@ -151,7 +153,7 @@ class ContentSize:
                 case Text(text=text):
                     size.add(text)
                 case Reasoning(text=text, raw=raw):
-                    size._count(max(utf8_size(text), utf8_size(raw) - _ESCAPED_BYTES * utf8_size(text)))
+                    size.add_bytes(max(utf8_size(text), utf8_size(raw) - _ESCAPED_BYTES * utf8_size(text)))
                 case ToolUse(name=name, input=arguments):
                     size.add(name)
                     size.add(arguments)
@@ -167,12 +169,15 @@ class ContentSize:
 
     def add(self, text: str) -> None:
         """Count a chunk of text, reasoning or tool call."""
-        self._count(len(text) if text.isascii() else utf8_size(text))
+        self.bytes += len(text) if text.isascii() else utf8_size(text)
+        if self.bytes > MAX_MODEL_RESPONSE_BYTES:
+            self.excess = _MOST_BYTES
 
-    def _count(self, size: int) -> None:
+    def add_bytes(self, size: int) -> None:
+        """Count what is no text."""
         self.bytes += size
         if self.bytes > MAX_MODEL_RESPONSE_BYTES:
-            self.excess = f"{MAX_MODEL_RESPONSE_BYTES >> 20} MiB"
+            self.excess = _MOST_BYTES
 
 
 def utf8_size(text: str) -> int:

@@ -22,13 +22,34 @@ from actors.core.content import (
 from actors.core.profile import ReasoningEffort
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from actors.adapters.llm.protocols.answer_builder import PreparedRequest
-    from actors.ports import ImageView
+    from actors.ports import ImageView, ToolSpec
     from actors.ports.output_schema import NativeOutput
 
 ENCODER = msgspec.json.Encoder()
+KEPT_TOOLS = 64
+"""Sets of tools whose encoding is kept, per protocol; one takes some 10 KB."""
+
+
+class EncodedTools:
+    """Tools as one protocol has them in its requests: most requests offer the same ones. Any thread."""
+
+    def __init__(self, form: Callable[[ToolSpec], dict[str, Any]]) -> None:
+        self._form = form
+        self._kept: dict[tuple[int, ...], tuple[tuple[ToolSpec, ...], msgspec.Raw]] = {}
+        """By the identity of each tool. The tools are kept as well, so that no other ones get their identities."""
+
+    def of(self, tools: tuple[ToolSpec, ...]) -> msgspec.Raw:
+        """Return the array of these tools, which never change."""
+        key = tuple(map(id, tools))
+        kept = self._kept.get(key)
+        if kept is None:
+            if len(self._kept) >= KEPT_TOOLS:
+                self._kept.clear()
+            kept = self._kept[key] = tools, msgspec.Raw(ENCODER.encode([self._form(tool) for tool in tools]))
+        return kept[1]
 
 
 def is_failed(result: ToolResult) -> bool:

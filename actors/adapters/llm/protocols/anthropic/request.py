@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.protocols.rendering import (
+    EncodedTools,
     base64_text,
     has_visible_content,
     image_placeholder,
@@ -44,6 +45,9 @@ PATH = "/v1/messages"
 
 _OPENINGS = {role: b'{"role":"%s","content":[' % role.encode() for role in ("user", "assistant")}
 _END = b"]}"
+_TOOLS = EncodedTools(
+    lambda tool: {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+)
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
@@ -61,10 +65,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if request.system:
         head["system"] = request.system
     if request.tools:
-        head["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
-            for tool in request.tools
-        ]
+        head["tools"] = _TOOLS.of(request.tools)
     config: dict[str, Any] = {}
     if effort := request.generation.reasoning_effort:
         thinks = effort is not ReasoningEffort.NONE

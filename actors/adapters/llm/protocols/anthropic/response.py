@@ -158,7 +158,10 @@ class AnthropicReader:
         """Process the next event of the stream."""
         try:
             decoded = _EVENT.decode(event.data)
-            self._take(decoded.type or event.name, decoded, event.data)
+            if decoded.type == "content_block_delta" and decoded.delta and decoded.index in self._blocks:
+                self._blocks[decoded.index].add(decoded.delta)  # as _take does: nearly all events are of this kind
+            else:
+                self._take(decoded.type or event.name, decoded, event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise malformed_answer(self._prepared, self.usage) from None
 

@@ -9,6 +9,7 @@ import msgspec
 from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.protocols.rendering import (
     ENCODER,
+    EncodedTools,
     data_url,
     effort_name,
     has_visible_content,
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 
 PATH = "/chat/completions"
 
+_TOOLS = EncodedTools(
+    lambda tool: {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
+    }
+)
+
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
     """Encode the request as JSON; the same turns always give the same bytes."""
@@ -51,13 +59,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if request.output is not None:
         head["response_format"] = {"type": "json_schema", "json_schema": json_schema_format(request.output)}
     if request.tools:
-        head["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
-            }
-            for tool in request.tools
-        ]
+        head["tools"] = _TOOLS.of(request.tools)
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
     system = {"role": provider.system_role, "content": request.system}

@@ -12,6 +12,7 @@ import msgspec
 
 from actors.adapters.llm.protocols import tool_calls
 from actors.adapters.llm.protocols.rendering import (
+    EncodedTools,
     data_url,
     effort_name,
     has_visible_content,
@@ -46,6 +47,15 @@ class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _PHASE = msgspec.json.Decoder(Phase)
+_TOOLS = EncodedTools(
+    lambda tool: {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "strict": False,
+    }
+)
 
 
 def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes]:
@@ -68,16 +78,7 @@ def body_of(prepared: PreparedRequest, turns: Sequence[bytes]) -> Sequence[bytes
     if request.system:
         head["instructions"] = request.system
     if request.tools:
-        head["tools"] = [
-            {
-                "type": "function",
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": tool.input_schema,
-                "strict": False,
-            }
-            for tool in request.tools
-        ]
+        head["tools"] = _TOOLS.of(request.tools)
         if provider.tool_choice:
             head["tool_choice"] = provider.tool_choice
     return object_with_array(head | dict(provider.extra_body), "input", *turns)
