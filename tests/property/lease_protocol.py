@@ -1,10 +1,10 @@
-"""A model of how several nodes would share conversations on one database: who owns a family, and who acts for it.
+"""A model of how several nodes share conversations on one database: who owns a family, and who acts for it.
 
-No code of Bedrock follows it yet: it is the protocol alone, small enough that all its interleavings can be tried. There
-are two nodes, one family, a database with the only clock that decides, and what is late: heartbeats, commits, events,
-starts of tools, words to a tool host. A node can be stopped and go on (SIGSTOP, a long collection, a starved machine),
-be killed, or lose its database session. One that starts anew is another node. Its tool host is another process, which
-goes on meanwhile.
+It is the protocol alone, small enough that all its interleavings can be tried; the store on PostgreSQL, its nodes and
+the tool hosts follow it. There are two nodes, one family, a database with the only clock that decides, and what is
+late: heartbeats, commits, events, starts of tools, words to a tool host. A node can be stopped and go on (SIGSTOP, a
+long collection, a starved machine), be killed, close its port, or lose its database session. One that starts anew is
+another node. Its tool host is another process, which goes on meanwhile.
 
 Times are in units of which a lease has `LEASE`. No time passes while something is due that the outside guarantees: the
 end of a tool that its host has begun to kill. That a whole machine stands still, its tool hosts with it, is left out:
@@ -43,6 +43,7 @@ class Rule(StrEnum):
     FROM_SENDING = "a lease is counted from when its heartbeat was sent"
     EXPIRED = "a family is taken only after the lease"
     REFUSED = "without waiting for it only if the process is gone"
+    OPEN = "a port that the node has closed itself, as it drains, or not opened yet, says nothing"
     GRACE = "and its tool host has had the time to notice"
     QUIET_RELEASE = "a family is given up only without tools"
 
@@ -54,6 +55,8 @@ class Node(NamedTuple):
     stopped: bool = False
     session: bool = True
     """Whether the database still has its session."""
+    listening: bool = True
+    """Whether its port is open, as far as its process is there."""
     gone: int = 0
     """For how long its process has been gone, up to `SURE`."""
     beat: int = -1
@@ -194,7 +197,8 @@ class Model:
         other = state.nodes[1 - place]
         if not other.running or other.stopped:
             return False
-        refused = not node.running or Rule.REFUSED not in self._rules
+        silent = not node.listening and Rule.OPEN not in self._rules
+        refused = not node.running or silent or Rule.REFUSED not in self._rules
         sure = node.gone == SURE or node.running or Rule.GRACE not in self._rules
         return state.leases[place] == 0 or Rule.EXPIRED not in self._rules or (not node.session and refused and sure)
 
@@ -214,6 +218,8 @@ class Model:
             yield "word to its host", _with(state, place, host=host, untold=False)
         if node.event:
             yield "an event", self._published(_with(state, place, event=0), node.event)
+        if node.listening and self._has_tools(place):
+            yield "the closing of its port", _with(state, place, listening=False)
         if not node.session:
             yield "a new session", _with(state, place, session=True)
         yield from self._of_the_family(state, place, node)

@@ -36,6 +36,7 @@ WITHOUT = {
     Rule.FROM_SENDING: OWNED,
     Rule.EXPIRED: OWNED,
     Rule.REFUSED: OWNED,
+    Rule.OPEN: OWNED,
     Rule.GRACE: OWNED,
     Rule.QUIET_RELEASE: OWNED,
 }
@@ -45,6 +46,6 @@ WITHOUT = {
 @pytest.mark.parametrize("rule", Rule)
 def test_without_any_of_its_rules_two_nodes_act_for_a_family(rule: Rule) -> None:
     tools = WITHOUT[rule] == OWNED
-    faults = 1 if rule in {Rule.REFUSED, Rule.GRACE} else 0
+    faults = 1 if rule in {Rule.REFUSED, Rule.OPEN, Rule.GRACE} else 0
     found = search(RULES - {rule}, steps=0 if tools else 2, faults=faults, most=100_000, tools=tools)
     assert found.violation == WITHOUT[rule], found

@@ -28,10 +28,10 @@ class NewNode(Struct, frozen=True):
 
     name: str = ""
     address: str = ""
-    """Where its own gRPC listener is reached by the others, "host:port".
+    """Where its own gRPC listener is reached by the others, "host:port"; "" if it is not.
 
-    It has to be the process's own: what refuses connections there is taken for the end of the process. A server without
-    one is the only one that uses the database.
+    It has to be the process's own: what refuses connections there is taken for the end of the process, and the next
+    node with the same address for the one that replaces it.
     """
     version: str = ""
     labels: frozenset[str] = frozenset()

@@ -115,18 +115,18 @@ class Judge:
         steady = self._steady_for() >= self._timing.steady
         if steady and row.over and now - signs.renewed >= row.ttl:
             return said.EXPIRED
-        # Where this node listens itself nobody else does, and what has no address was the only one, as this is now: the
-        # node before it is gone, whatever the database has been through.
+        # Where this node listens itself nobody else does: the node before it there is gone, whatever the database has
+        # been through.
         sure = signs.refused is not None and now - signs.refused >= self._timing.grace
         return said.GONE if sure and (steady or row.address == self._me.address) else None
 
     def _looked_for(self, row: NodeRow, signs: _Signs, now: float) -> _Signs:
         """Return the signs after a look for the process of a node.
 
-        One that drains has closed its port although it still works; one behind a pooler keeps no lock; and one that has
-        just joined does not listen yet.
+        One that drains has closed its port although it still works, and one that has just joined does not listen yet
+        (OPEN); one behind a pooler keeps no lock.
         """
-        if row.held or not row.session or row.draining:
+        if row.held or not row.session or row.draining or not row.address:
             return signs._replace(missed=None, refused=None)
         missed = now if signs.missed is None else signs.missed
         if now - missed < self._timing.confirm:
