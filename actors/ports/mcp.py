@@ -194,8 +194,12 @@ class McpServers(Protocol):
         """Forget what a conversation was offered: its actor has stopped. Connections stay."""
         ...
 
-    def statuses(self) -> tuple[McpServerStatus, ...]:
-        """Return the servers of the operator, in the order of the settings."""
+    def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
+        """Return the servers of the operator, in the order of the settings.
+
+        What a program has become is told to a principal that has only some directories as it was with that principal's
+        conversations: it may not start among their files. To others ("") it is told as it was elsewhere.
+        """
         ...
 
 
@@ -242,5 +246,5 @@ class NoMcpServers:
     def release(self, conversation_id: str) -> None:
         """Do nothing."""
 
-    def statuses(self) -> tuple[McpServerStatus, ...]:
+    def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
         return ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bedrock.local_server import NotPrivateError
 
@@ -36,7 +37,7 @@ from server.local_access import check_closable
 from server.services.operator_rules import operator_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from actors.adapters.mcp.server_settings import McpServer
     from actors.core.approval.approval_rules import ApprovalRule
@@ -64,9 +65,10 @@ def checked(config: Config) -> Iterator[str]:
         for provider in providers(config):
             key = f", key from {provider.key_source}" if provider.key_source else ""
             yield f"provider {provider.name}: {provider.protocol}{key}"
+        yield from (f"model {prefix}: {_set_of_model(row)}" for prefix, row in config.models.items())
         servers, rules = mcp_settings(config)
         for server in servers:
-            yield f"MCP server {server.name}: {server.url or server.command[0]}{_login_of(server, config)}"
+            yield f"MCP server {server.name}: {server.url or server.command[0]}{_note_of_server(server, config)}"
         for rule in operator_rules(config, prepared_rule):
             yield f"approval rule {rule.id}: {rule.action} {describe(rule)}{_note_of(rule)}"
         if allowed := [*(["programs"] if rules.programs else []), *sorted(rules.origins)]:
@@ -82,15 +84,28 @@ def checked(config: Config) -> Iterator[str]:
         yield sandbox_line(report)
 
 
-def _login_of(server: McpServer, config: Config) -> str:
-    """Return what is known of the operator's login at an MCP server, to follow its URL."""
+def _set_of_model(row: Mapping[str, Any]) -> str:
+    """Return what the settings say of models, with prices in dollars per million tokens."""
+    told = [key.replace("_", " ") for key in row if key != "price"]
+    price = ", ".join(f"{key} ${value:g}" for key, value in row.get("price", {}).items() if key != "long")
+    return "; ".join(filter(None, (f"sets {', '.join(told)}" if told else "", f"price of {price}" if price else "")))
+
+
+def _note_of_server(server: McpServer, config: Config) -> str:
+    """Return what is odd about an MCP server, or known of the operator's login there."""
+    if server.command:
+        path = server.environment.get("PATH", config.environ.get("PATH"))
+        there = "/" in server.command[0] or shutil.which(server.command[0], path=path)
+        return "" if there else ", which is not on the PATH of this command"
     if server.login is None:
         return ""
     try:
         found = McpLoginFile(config.data_dir / MCP_LOGINS).read().get(server.name)
     except McpLoginsError as error:
         return f", whose login cannot be used: {error}"
-    return ", logged in" if found is not None and found.url == server.url else ", not logged in"
+    if found is not None and found.url == server.url:
+        return ", logged in"
+    return f", not logged in: if it asks for that, bedrock mcp login {server.name}"
 
 
 def _note_of(rule: ApprovalRule) -> str:

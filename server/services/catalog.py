@@ -123,8 +123,9 @@ class CatalogService(v1.CatalogServiceServicer):
 
     def _mcp_servers(self) -> list[McpServerStatus]:
         """Return the MCP servers whose tools the caller's principal is offered."""
-        allowed = self._permissions(caller.get().principal)
-        return [status for status in self._mcp.statuses() if allowed.allows_mcp_server(status.name)]
+        principal = caller.get().principal
+        allowed = self._permissions(principal)
+        return [status for status in self._mcp.statuses(principal) if allowed.allows_mcp_server(status.name)]
 
     async def BrowseDirectory(self, request: v1.BrowseDirectoryRequest, context: Context) -> v1.BrowseDirectoryResponse:
         roots = self._permissions(caller.get().principal).roots

@@ -26,4 +26,4 @@ def forwarded_peer_of(context: Context) -> str:
         address = ipaddress.ip_address(last)
     except ValueError:
         return context.peer()
-    return f"ipv{address.version}:{address}"
+    return f"ipv{address.version}:{address}".partition("%")[0]  # the scope of an address is any text

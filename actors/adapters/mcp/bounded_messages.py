@@ -1,6 +1,7 @@
 """The messages of an MCP server, before the protocol's library makes objects of them: what is too large is an error.
 
-A server that asks on without reading the answers is not listened to until it does: the library would keep them all.
+A server that asks on without reading the answers is not listened to until it does: the library would keep them all. One
+that notifies without end is listened to slowly: one thread reads what all servers say.
 """
 
 from __future__ import annotations
@@ -17,6 +18,27 @@ MAX_PARTS = 5_000
 
 MAX_UNSENT = 8
 """Maximum number of messages that wait for a server to read them, before nothing more is read of it."""
+
+
+NOTIFICATIONS = 1_000
+"""How many notifications a server may send at once."""
+
+NOTIFICATIONS_A_SECOND = 200
+"""How many notifications a second are read of a server that has done so."""
+
+
+class Pace:
+    """How fast notifications are read: as many at once as come after a pause, then so many a second."""
+
+    def __init__(self) -> None:
+        self._left = float(NOTIFICATIONS)
+        self._since = 0.0
+
+    def seconds_after_one(self, now: float) -> float:
+        """Count a notification, and return for how long nothing more is to be read, in seconds; `now` as well."""
+        self._left = min(NOTIFICATIONS, self._left + (now - self._since) * NOTIFICATIONS_A_SECOND) - 1
+        self._since = now
+        return max(0.0, -self._left / NOTIFICATIONS_A_SECOND)
 
 
 @asynccontextmanager
@@ -77,17 +99,26 @@ class _Bounded(_Wrapped):
     def __init__(self, received: Any, sending: _Sending) -> None:
         super().__init__(received)
         self._sending = sending
+        self._pace = Pace()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
         await self._sending.until_few_wait()
-        return _bounded(await self._stream.__anext__())
+        return await self._in_time(await self._stream.__anext__())
 
     async def receive(self) -> Any:
         await self._sending.until_few_wait()
-        return _bounded(await self._stream.receive())
+        return await self._in_time(await self._stream.receive())
+
+    async def _in_time(self, item: Any) -> Any:
+        message = getattr(item, "message", None)
+        if getattr(message, "method", None) and not hasattr(message, "id"):
+            seconds = self._pace.seconds_after_one(asyncio.get_running_loop().time())
+            if seconds:
+                await asyncio.sleep(seconds)
+        return _bounded(item)
 
 
 def _bounded(item: Any) -> Any:

@@ -8,6 +8,8 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from actors.adapters.mcp.from_clients import FromClients, server_of, servers_of
 from actors.adapters.mcp.login.kept_logins import KeptLogins
 from actors.adapters.mcp.loop_thread import LoopThread
@@ -87,6 +89,8 @@ class McpServerHub:
         self._tried: dict[tuple[str, str], float] = {}
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
+        self._confined: dict[tuple[str, str], tuple[McpState, str]] = {}
+        """What programs became among the files of a principal, by principal and name; the latest ones."""
 
     # --- what there is -------------------------------------------------------------------------------------------
 
@@ -205,10 +209,19 @@ class McpServerHub:
         with self._lock:
             self._offered.pop(conversation_id, None)
 
-    def statuses(self) -> tuple[McpServerStatus, ...]:
-        """Return the operator's servers, in the order of the settings."""
+    def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
+        """Return the operator's servers, in the order of the settings; see ports.McpServers."""
+        confined = bool(principal) and self._permissions(principal).roots is not None
         with self._lock:
-            return tuple(self._status(("", each.name), each.command, each.url) for each in self._operators.values())
+            found = [self._status(("", each.name), each.command, each.url) for each in self._operators.values()]
+            return tuple(self._among_files_of(principal, each) if confined else each for each in found)
+
+    def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
+        """Return a status with what the program became for a principal that has only some directories (locked)."""
+        if status.url:
+            return status
+        state, error = self._confined.get((principal, status.name), (McpState.STOPPED, ""))
+        return replace(status, state=state, error=error)
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
         """Return the servers that a conversation has chosen, in its order."""
@@ -243,7 +256,9 @@ class McpServerHub:
                 raise ServerError(f"The MCP server {server.name} is down: {before.error}.")
             if session is None or session.over:
                 where = context.working_directory, context.mode
-                session = self._open(context.conversation_id, key, server, context.sandbox, where)
+                session = self._open(
+                    context.conversation_id, key, server, context.sandbox, where, principal=context.principal
+                )
                 session.note = RESTARTED if before is not None and (before.served or before.note) else ""
         if not server.url and wider(session.mode, context.mode):
             raise ServerError(
@@ -253,7 +268,14 @@ class McpServerHub:
         return session
 
     def _open(
-        self, conversation_id: str, key: tuple[str, str], server: McpServer, sandbox: Sandbox, where: tuple[str, Mode]
+        self,
+        conversation_id: str,
+        key: tuple[str, str],
+        server: McpServer,
+        sandbox: Sandbox,
+        where: tuple[str, Mode],
+        *,
+        principal: str = "",
     ) -> Session:
         """Connect in the background, with directory and mode in `where` (under the lock). Raises ServerError.
 
@@ -270,7 +292,11 @@ class McpServerHub:
                 cwd=cwd,
                 mode=mode,
                 idle_seconds=self._idle_seconds,
-                changed=lambda changed: self._changed(conversation_id, key, changed) if shared else None,
+                changed=lambda changed: (
+                    self._changed(conversation_id, key, changed)
+                    if shared
+                    else self._changed_among_files(principal, changed)
+                ),
                 logins=self._logins,
             )
         except RuntimeError as error:
@@ -294,6 +320,16 @@ class McpServerHub:
                 del self._sessions[place]
         if not conversation_id and session.state is McpState.READY:
             session.stop()
+
+    def _changed_among_files(self, principal: str, session: Session) -> None:
+        """Note what a program has become that is confined to the files of a principal (thread of the loop)."""
+        if session.state is McpState.STOPPED:
+            return
+        with self._lock:
+            self._confined.pop((principal, session.server.name), None)
+            self._confined[principal, session.server.name] = session.state, session.error
+            if len(self._confined) > MAX_CONVERSATIONS:
+                del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
         """Connect with a login that is new, or end what used one that is gone (thread of the loop)."""

@@ -99,8 +99,8 @@ class ObservedMcpServers:
     def release(self, conversation_id: str) -> None:
         self._servers.release(conversation_id)
 
-    def statuses(self) -> tuple[McpServerStatus, ...]:
-        return self._servers.statuses()
+    def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
+        return self._servers.statuses(principal)
 
 
 class ObservedTool:

@@ -77,7 +77,7 @@ def resolve(
     token = token if token is not None else environ.get("BEDROCK_TOKEN")
     if token is None:
         token, source = _local_token(data) if _is_private_socket(target) else "", str(data / TOKEN_FILE)
-    elif token and not _is_local(target) and not scheme:
+    elif token and not is_local(target) and not scheme:
         raise _misconfigured(
             f"the token would be sent in the clear to {target}; write https://{target}, "
             f"or http://{target} if the way there is protected otherwise"
@@ -206,7 +206,8 @@ def _is_local_socket(target: str) -> bool:
     return target.startswith(("unix:", "unix-abstract:"))
 
 
-def _is_local(target: str) -> bool:
+def is_local(target: str) -> bool:
+    """Return whether a target of gRPC is on this machine."""
     if _is_local_socket(target):
         return True
     host = target.removeprefix("dns:///").removeprefix("ipv4:").removeprefix("ipv6:").rpartition(":")[0].strip("[]")

@@ -11,8 +11,11 @@ from bedrock.errors import (
     ModeUnavailable,
     NotForkable,
     NotFound,
+    QuotaExceeded,
     RevisionTooOld,
 )
+
+RUNS_END = "A run has to end first: `bedrock ls --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
 
 _COMMAND_LINE: dict[type[BedrockError], str] = {
     AgentBusy: "Wait for the end of the run, or end it with `bedrock cancel NAME`; then try again.",
@@ -41,6 +44,8 @@ def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
         return "`bedrock ls` lists those that there are."
     if isinstance(error, ModeUnavailable) and error.metadata.get("cause") == "directory":
         return "A conversation in another directory can have it: -C chooses one."
+    if isinstance(error, QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":
+        return RUNS_END
     hint = (_CHAT if in_chat else _COMMAND_LINE).get(type(error), error.hint)
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
 

@@ -49,6 +49,9 @@ def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
     module, _, attribute = settings.name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        why = f"there is no module {error.name}" if error.name else type(error).__name__
+        raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {why}") from error
     except Exception as error:
         raise ValueError(f"authorizer.class: {settings.name} cannot be imported: {type(error).__name__}") from error
     if not callable(found):

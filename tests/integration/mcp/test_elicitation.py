@@ -198,6 +198,7 @@ def test_a_form_has_all_that_the_protocol_has_for_it_and_nothing_else() -> None:
         {"type": "object", "properties": {"a": {"type": "string", "title": "Your GitHub password"}}},
         {"type": "object", "properties": {"access_token": {"type": "string"}}},
         {"type": "object", "properties": {"a": {"type": "string", "format": "password"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "writeOnly": True}}},
         {"type": "object", "properties": {"a": {"type": "number", "default": float("nan")}}},
         {"type": "object", "properties": {"a": {"type": "number", "default": float("inf")}}},
         {"type": "object", "properties": {"a": {"type": "integer", "default": 10**400}}},

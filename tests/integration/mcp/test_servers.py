@@ -69,8 +69,11 @@ def test_a_program_among_the_files_of_a_principal_has_no_say_for_others(
     assert made.settled().state is McpState.FAILED, "it runs where there are no files of bob's"
     assert made.all.statuses()[1].state is McpState.STOPPED, "bob may not use it"
     confined = ConfinedSandbox(made.sandbox, permissions)
-    answer = made.call("where", mode=Mode.RESTRICTED, working_directory=str(tmp_path), sandbox=confined)
+    where: dict[str, Any] = {"mode": Mode.RESTRICTED, "working_directory": str(tmp_path), "principal": "bob"}
+    answer = made.call("where", sandbox=confined, **where)
     assert str(tmp_path) in answer.text
+    assert [each.state for each in made.all.statuses("bob")] == [McpState.READY, McpState.STOPPED]
+    assert made.status().state is McpState.FAILED, "for others it is as it was elsewhere"
     assert made.all.offer(conversation("c2")) == ()
     assert made.status().tools == ()
 

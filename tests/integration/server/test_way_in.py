@@ -198,6 +198,7 @@ def test_a_page_in_a_browser_gets_nothing(harness: GrpcHarness, method: str) -> 
     [
         ((("x-forwarded-for", "203.0.113.7, 192.0.2.1"),), "ipv4:192.0.2.1"),
         ((("x-forwarded-for", "203.0.113.7"), ("x-forwarded-for", "2001:db8::1")), "ipv6:2001:db8::1"),
+        ((("x-forwarded-for", "fe80::1%eth0 level=error x"),), "ipv6:fe80::1"),
         ((("x-forwarded-for", "203.0.113.7, somebody"),), "ipv4:127.0.0.1:1"),
         ((("x-forwarded-for", ""),), "ipv4:127.0.0.1:1"),
         ((), "ipv4:127.0.0.1:1"),

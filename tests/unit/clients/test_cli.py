@@ -19,7 +19,8 @@ from bedrock.cli.app import bedrock
 from bedrock.cli.chat import demo
 from bedrock.cli.command_summaries import SUMMARIES
 from bedrock.cli.commands import doctor
-from bedrock.errors import Unavailable
+from bedrock.cli.error_hints import what_to_do
+from bedrock.errors import QuotaExceeded, Unavailable
 from click.testing import CliRunner, Result
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -504,7 +505,32 @@ def test_quotas_are_listed_with_what_is_used(program: Program, fake: FakeBedrock
     cost, runs = (line.split("\t") for line in program("quota").stdout.splitlines())
     assert cost == ["cost_per_day", "server", "$0.90", "$12.50", "2026-01-01 00:00 UTC"]
     assert runs == ["concurrent_runs", "ada", "7", "2,000", ""]
-    assert json.loads(program("quota", "--output", "json").stdout)[1]["used"] == "7"
+    fake.quotas.append(v1.Quota(quota="streams"))
+    shown = json.loads(program("quota", "--output", "json").stdout)
+    assert [each["used"] for each in shown] == ["900000", "7", "0"]
+    assert (shown[0]["principal"], shown[2]["limit"]) == ("", "0")
+
+
+def test_what_to_do_about_too_many_runs_is_to_end_one() -> None:
+    error = QuotaExceeded("2 of 2", reason="QUOTA_EXCEEDED", metadata={"quota": "concurrent_runs"})
+    assert "`bedrock cancel NAME`" in what_to_do(error)
+    assert "`bedrock quota`" in what_to_do(QuotaExceeded("all", metadata={"quota": "tokens_per_day"}))
+
+
+def test_what_to_do_names_the_conversation_that_nobody_has_typed(program: Program, fake: FakeBedrock) -> None:
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "AGENT_BUSY", "it works"))
+    assert f"`bedrock cancel {SLUG}`" in program("ask", "Hi").stderr
+
+
+def test_the_doctor_looks_at_this_machine_only_for_its_own_server(
+    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "keys in this shell" in program("doctor").stdout
+    del fake.models[1:]
+    monkeypatch.setattr(doctor, "is_local", lambda _: False)
+    elsewhere = program("doctor").stdout
+    assert "The operator of the server says which models" in elsewhere
+    assert "keys in this shell" not in elsewhere
 
 
 def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:

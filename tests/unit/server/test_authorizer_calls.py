@@ -151,8 +151,9 @@ def test_a_reason_is_shown_as_plain_text(threads: ThreadPool, reason: str, shown
         ({"class": "a:b", "token": 1}, "authorizer.token: unknown; there are: class, timeout_seconds, options"),
         (
             {"class": "no_such_module_here:X"},
-            "authorizer.class: no_such_module_here:X cannot be imported: ModuleNotFound",
+            "authorizer.class: no_such_module_here:X cannot be imported: there is no module no_such_module_here",
         ),
+        ({"class": "os:No"}, "authorizer.class: os:No cannot be imported: AttributeError"),
         ({"class": "os:sep"}, "authorizer.class: os:sep is no class"),
         ({"class": "threading:Thread"}, "authorizer.class: threading:Thread has no method authenticate"),
         ({"class": "functools:partial", "options": {"f": 1}}, "authorizer.class: functools:partial has no method"),

@@ -147,7 +147,7 @@ def test_logins_at_mcp_servers_are_told(home: Path) -> None:
     file.write_text('[[mcp_servers]]\nname = "web"\nurl = "https://mcp.test/"\n')
     told = "MCP server web: https://mcp.test/"
     asked = ("--config", str(file), "--data-dir", str(home / "data"))
-    assert f"{told}, not logged in\n" in check(*asked).output
+    assert f"{told}, not logged in: if it asks for that, bedrock mcp login web\n" in check(*asked).output
     url = {"url": "https://mcp.test/", "resource": "r", "token_endpoint": "t", "issuer": "i", "client_id": "c"}
     stored = home / "data" / "mcp-logins.json"
     stored.write_text(json.dumps({"web": {"id": "1", "access_token": "a-secret", **url}}))
@@ -159,6 +159,13 @@ def test_logins_at_mcp_servers_are_told(home: Path) -> None:
     assert f"{told}, whose login cannot be used: {stored} can be read by others" in check(*asked).output
 
 
+def test_what_is_set_of_models_is_told_with_its_prices(home: Path) -> None:
+    file = home / "bedrock.toml"
+    file.write_text('[models."mine-"]\nwindow = 64000\nprice = { input = 1.5, output = 6 }\n')
+    done = check("--config", str(file))
+    assert "model mine-: sets window; price of input $1.5, output $6\n" in done.output
+
+
 def test_mcp_servers_are_named_and_their_mistakes_found(home: Path) -> None:
     file = home / "bedrock.toml"
     file.write_text(
@@ -166,7 +173,8 @@ def test_mcp_servers_are_named_and_their_mistakes_found(home: Path) -> None:
     )
     file.chmod(0o600)
     done = check("--config", str(file), NONE="a secret of theirs")
-    assert (done.exit_code, "MCP server files: mcp-files" in done.output) == (0, True)
+    assert done.exit_code == 0
+    assert "MCP server files: mcp-files, which is not on the PATH of this command\n" in done.output
     assert "a secret of theirs" not in done.output
     wrong = check("--config", str(file))
     assert wrong.exit_code == 2

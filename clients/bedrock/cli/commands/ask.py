@@ -125,11 +125,22 @@ def ask(
             with suppress(BedrockError):
                 conversation.delete()  # it was created for this message alone, which is not in it
         raise
+    except BedrockError as error:
+        raise _failure(error, conversation) from None
     if schema and output == "text" and outcome.exit_code == exits.OK:
         print_json(outcome.value)
     else:
         _report(conversation, run, outcome, output, plain=plain)
     ctx.exit(outcome.exit_code)
+
+
+def _failure(error: BedrockError, conversation: Conversation) -> exits.CommandError:
+    """Return the failure that an error means, with a hint that names the conversation: nobody has typed its name."""
+    failure = exits.CommandError.of(error, exits.address_source(click.get_current_context()))
+    if "NAME" in failure.hint:
+        with suppress(BedrockError):
+            failure.hint = failure.hint.replace("NAME", conversation.get().slug)
+    return failure
 
 
 def _prompt(arguments: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bedrock import Client
-from bedrock._shared.settings import resolve
+from bedrock._shared.settings import is_local, resolve
 from bedrock.cli import exit_codes as exits
 from bedrock.cli.display.labels import counted
 from bedrock.cli.text.line_wrap import folding
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 #: The environment variables that make a model available to a server; their values are never shown.
 MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+
+NO_MODELS = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
+NO_MODELS_ELSEWHERE = "The operator of the server says which models you may use, and sets their keys."
 
 _PROGRAMS = {
     "git": "agents use it to look at changes: install git",
@@ -73,6 +76,8 @@ def _examine(address: str | None) -> Iterator[Finding]:
         with Client(address) as client:
             yield _token(address)
             yield from _server(client)
+            if not is_local(client.address):
+                return  # what this machine has is of no use to a server elsewhere
     except BedrockError as error:
         yield Finding("fail", "connection", error.message, error.hint)
     yield _keys()
@@ -125,7 +130,7 @@ def _server(client: Client) -> Iterator[Finding]:
     if not info.sandbox.hides_server_files:
         advice = "They are hidden where the server may make mount namespaces. The restricted mode always hides them."
         yield Finding("warn", "sandbox", "unrestricted tools can read the server's token, keys and data", advice)
-    yield _models(client.models())
+    yield _models(client.models(), NO_MODELS if is_local(client.address) else NO_MODELS_ELSEWHERE)
 
 
 def _sandbox(sandbox: Sandbox) -> Finding:
@@ -149,8 +154,7 @@ def _tool_limits(sandbox: Sandbox) -> Finding:
     return Finding("ok", "tool limits", text)
 
 
-def _models(models: list[Model]) -> Finding:
-    advice = "Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or OPENAI_BASE_URL, and start the server again."
+def _models(models: list[Model], advice: str) -> Finding:
     if not models:
         return Finding("fail", "models", "the server has none", advice)
     names = [model.name.removeprefix("models/") for model in models]

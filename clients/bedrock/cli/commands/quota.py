@@ -8,8 +8,11 @@ from datetime import UTC, datetime
 import click
 
 from bedrock.cli.connect import connect
-from bedrock.cli.text.output import print_text
-from bedrock.cli.text.tables import JSON_OPTION, print_table, print_values
+from bedrock.cli.text.output import print_json, print_text
+from bedrock.cli.text.tables import JSON_OPTION, print_table
+
+#: What JSON leaves out of a message, and what programs reckon with: numbers of 64 bits are strings there.
+_ZEROS = {"principal": "", "limit": "0", "used": "0"}
 
 
 @click.command()
@@ -22,7 +25,7 @@ def quota(ctx: click.Context, output: str) -> None:
     """
     found = connect(ctx).quotas()
     if output == "json":
-        print_values(found)
+        print_json([_ZEROS | each.to_dict() for each in found], indent=2)
         return
     if not found and sys.stdout.isatty():
         print_text("You have no quotas.")
