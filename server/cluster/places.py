@@ -46,6 +46,7 @@ PLACES: dict[str, Place] = {
             f"{CONVERSATIONS}ListAuditEntries",
             f"{CONVERSATIONS}ListConversations",
             f"{CONVERSATIONS}ListMessages",
+            f"{CONVERSATIONS}ListQuestions",
             f"{CONVERSATIONS}ListQueue",
             f"{CONVERSATIONS}ListRequestCycles",
             f"{CONVERSATIONS}ReplayConversation",
