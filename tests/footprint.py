@@ -7,7 +7,7 @@ import os
 import threading
 from typing import NamedTuple
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import process_walk
 
 
 class Footprint(NamedTuple):
@@ -25,7 +25,9 @@ class Footprint(NamedTuple):
 def footprint() -> Footprint:
     """What this process has now. The fork server is among it once there has been a call."""
     gc.collect()
-    return Footprint(len(os.listdir("/proc/self/fd")), threading.active_count(), len(toolhost.children(os.getpid())))
+    return Footprint(
+        len(os.listdir("/proc/self/fd")), threading.active_count(), len(process_walk.children(os.getpid()))
+    )
 
 
 def assert_nothing_left(before: Footprint) -> None:

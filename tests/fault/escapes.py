@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import kernel
 from actors.adapters.sandbox.probe import landlock_abi
 from tests.fault.attacks import ATTACKS, STORMS, USES, WORKSPACE_USES
 
@@ -62,11 +62,11 @@ def measure(user: str, cases: tuple[str, ...]) -> Outcomes:
 
 def cases(tiers: str, versions: tuple[int, ...]) -> tuple[str, ...]:
     """The sandboxes that the kernel has the features for, with versions of Landlock no newer than its own."""
-    newest = min(landlock_abi(), toolhost.LANDLOCK_ABI)
+    newest = min(landlock_abi(), kernel.LANDLOCK_ABI)
     known = sorted({min(version, newest) for version in versions} - {0}, reverse=True)
     possible = [tier for tier in tiers if tier == "B" or namespaces_possible()]
     restricted = [f"{tier}{version}" for tier in possible for version in known]
-    workspaces = [f"{case}w" for case in restricted if int(case[1:]) >= toolhost.TRUNCATION_ABI]
+    workspaces = [f"{case}w" for case in restricted if int(case[1:]) >= kernel.TRUNCATION_ABI]
     return ("none", *restricted, *workspaces)
 
 
@@ -75,7 +75,7 @@ def namespaces_possible() -> bool:
     child = os.fork()
     if child == 0:
         libc = ctypes.CDLL(None)
-        made = libc.unshare(toolhost.CLONE_NEWUSER | toolhost.CLONE_NEWNS | toolhost.CLONE_NEWNET)
+        made = libc.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET)
         os._exit(made or libc.mount(b"x", b"/tmp", b"tmpfs", 0, None))
     return os.waitpid(child, 0)[1] == 0
 

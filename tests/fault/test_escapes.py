@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import kernel
 from actors.adapters.sandbox.probe import landlock_abi
 from tests.fault.attacks import ATTACKS, USES, WORKSPACE_USES
 from tests.fault.escapes import (
@@ -29,9 +29,7 @@ def shared(number: int) -> tuple[str, ...]:
 
     Together they take every case; `make fault PARTS=sandbox` takes them all as each user, with every version.
     """
-    newest = [
-        case for case in CASES if case == "none" or case.endswith(str(min(landlock_abi(), toolhost.LANDLOCK_ABI)))
-    ]
+    newest = [case for case in CASES if case == "none" or case.endswith(str(min(landlock_abi(), kernel.LANDLOCK_ABI)))]
     others = [case for case in CASES if case not in newest]
     return (*newest, *others[number :: len(USERS)])
 
@@ -53,7 +51,7 @@ def test_only_what_is_said_to_work_works(user: str, case: str) -> None:
 
 
 def test_every_tier_that_the_kernel_has_the_means_for_was_attacked() -> None:
-    newest = min(landlock_abi(), toolhost.LANDLOCK_ABI)
+    newest = min(landlock_abi(), kernel.LANDLOCK_ABI)
     tiers = ("AB" if namespaces_possible() else "B") if newest else ""
     assert {f"{tier}{newest}" for tier in tiers} <= set(CASES) == {case for _, case in TAKEN}
 

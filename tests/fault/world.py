@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.broker import write_broker
+from actors.adapters.sandbox.host import kernel, namespaces
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, SandboxReport
@@ -41,8 +41,8 @@ QUEUE = "bedrock-probe-queue"
 
 def keep_mounts() -> None:
     """Let this process and its children see mounts, and changes of mounts, that nobody else sees."""
-    toolhost.checked(toolhost.libc.unshare(toolhost.CLONE_NEWNS))
-    toolhost.mount(b"none", b"/", None, toolhost.MS_REC | toolhost.MS_PRIVATE)
+    kernel.checked(kernel.libc.unshare(kernel.CLONE_NEWNS))
+    namespaces.mount(b"none", b"/", None, namespaces.MS_REC | namespaces.MS_PRIVATE)
 
 
 def become_nobody() -> None:
@@ -52,16 +52,15 @@ def become_nobody() -> None:
     """
     for real, shown in ((sys.base_prefix, "/mnt/python"), (str(ROOT), "/mnt/bedrock")):
         if shown == "/mnt/python":
-            toolhost.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, b"mode=755")
+            namespaces.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, b"mode=755")
         os.mkdir(shown)
-        toolhost.mount(os.fsencode(real), os.fsencode(shown), None, toolhost.MS_BIND | toolhost.MS_REC)
+        namespaces.mount(os.fsencode(real), os.fsencode(shown), None, namespaces.MS_BIND | namespaces.MS_REC)
     sys.executable = os.path.join("/mnt/python", os.path.relpath(os.path.realpath(sys.executable), sys.base_prefix))
-    for module in (toolhost, write_broker):
-        module.__file__ = f"/mnt/bedrock/{Path(str(module.__file__)).relative_to(ROOT)}"
+    toolhost.__file__ = f"/mnt/bedrock/{Path(str(toolhost.__file__)).relative_to(ROOT)}"
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    toolhost.checked(toolhost.libc.prctl(4, 1, 0, 0, 0))  # PR_SET_DUMPABLE: as after an exec
+    kernel.checked(kernel.libc.prctl(4, 1, 0, 0, 0))  # PR_SET_DUMPABLE: as after an exec
 
 
 def attacks_path() -> str:
@@ -151,7 +150,7 @@ def _sockets(folder: Path, found: dict[str, Any], opened: ExitStack) -> None:
 def _shared(found: dict[str, Any], opened: ExitStack) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     key = SYSV_KEY + os.getpid()
-    number = toolhost.checked(libc.shmget(key, 4096, 0o1600))
+    number = kernel.checked(libc.shmget(key, 4096, 0o1600))
     opened.callback(libc.shmctl, number, 0, None)
     found["sysv"] = key
     memory = f"/dev/shm/bedrock-probe-{os.getpid()}"
@@ -160,7 +159,7 @@ def _shared(found: dict[str, Any], opened: ExitStack) -> None:
     found["memory"] = memory
     rt = ctypes.CDLL("librt.so.1", use_errno=True)
     queue = f"{QUEUE}-{os.getpid()}"
-    _keep(toolhost.checked(rt.mq_open(f"/{queue}".encode(), os.O_CREAT | os.O_RDWR, 0o600, None)), opened)
+    _keep(kernel.checked(rt.mq_open(f"/{queue}".encode(), os.O_CREAT | os.O_RDWR, 0o600, None)), opened)
     opened.callback(rt.mq_unlink, f"/{queue}".encode())
     found["queue"] = queue
 

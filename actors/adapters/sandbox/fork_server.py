@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.broker import write_broker
+from actors.adapters.sandbox.host import frames
 from actors.adapters.sandbox.host_process import HostProcess
 
 if TYPE_CHECKING:
@@ -25,11 +25,27 @@ if TYPE_CHECKING:
 SEND_SECONDS = 10.0
 """Seconds in which the fork server must accept a request; otherwise it is replaced."""
 
-START = (
-    "import marshal, posix, sys; broker, host = marshal.loads(posix.pread({}, 1 << 24, 0)); "
-    "sys.modules['write_broker'] = made = type(sys)('write_broker'); exec(broker, made.__dict__); exec(host)"
-)
-"""The code that the fork server's interpreter runs; formatted with the descriptor of the compiled program."""
+MODULES = (
+    "host.frames", "host.kernel", "host.system_calls", "host.process_walk", "host.call_limits", "host.namespaces",
+    "host.syscall_filter", "broker.write_broker", "host.confinement", "host.one_call", "host.main_process",
+    "host.init_process", "host.call_host",
+)  # fmt: skip
+"""The modules of a tool host, each after those that it imports; `toolhost` is the last one."""
+
+START = """
+import marshal, posix, sys
+def add(name, code):
+    made = sys.modules["actors.adapters.sandbox." + name] = type(sys)("actors.adapters.sandbox." + name)
+    exec(code, made.__dict__)
+*modules, main = marshal.loads(posix.pread({}, 1 << 24, 0))
+for package in "host", "broker":
+    add(package, "")
+for module in modules:
+    add(*module)
+exec(main[1])
+"""
+"""The code that the fork server's interpreter runs; formatted with the descriptor of the compiled program. It looks no
+module up in the file system, which may be another one by then."""
 
 
 class ForkServer:
@@ -54,7 +70,7 @@ class ForkServer:
         self._forks = True
         self._closed = False
         self._starts = 0
-        _program()  # compiles the program now, so that the first call does not wait for it
+        program()  # compiles the program now, so that the first call does not wait for it
 
     def request(self, control: int, streams: Sequence[int], *, python: bool) -> tuple[int, HostProcess | None]:
         """Request a host with this control socket; `python`: it runs Python source itself.
@@ -64,7 +80,7 @@ class ForkServer:
         Returns the number of the fork server's process that got the request (see `replace`), and the host if it is
         already known: a forked host reports its pid in its first frame. Raises OSError.
         """
-        wanted, files = toolhost.PYTHON if python else toolhost.PROGRAM, [control, *streams]
+        wanted, files = frames.PYTHON if python else frames.PROGRAM, [control, *streams]
         with self._lock:
             if self._closed:
                 raise OSError(errno.ESHUTDOWN, "the server is shutting down")
@@ -155,32 +171,40 @@ def start_interpreter(role: str, inherited: list[int], lease: int | None) -> sub
     """
     files = [-1 if lease is None else lease, *inherited]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", START.format(_program()), role, *map(str, files)],
+        command(role, *files),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
         start_new_session=True,
-        pass_fds=[_program(), *(file for file in files if file >= 0)],
+        pass_fds=[program(), *(file for file in files if file >= 0)],
     )
 
 
+def command(role: str, *files: int) -> list[str]:
+    """Return the arguments that run the tool host's program in this role; it has to inherit `program()`."""
+    return [sys.executable, "-I", "-S", "-c", START.format(program()), role, *map(str, files)]
+
+
 @functools.cache
-def _program() -> int:
+def program() -> int:
     """Return the tool host as compiled by `compiled`; its file stays open as long as this process runs."""
-    source = Path(str(toolhost.__file__))
-    return compiled(source.read_bytes(), source.name)
+    return compiled(sources())
 
 
-def compiled(source: bytes, name: str) -> int:
-    """Compile a tool host, with its broker, into a sealed file in memory, and return its descriptor.
+def sources() -> list[tuple[str, bytes]]:
+    """Return the modules of the tool host, by their names in this package, and their source."""
+    package = Path(str(toolhost.__file__)).parent
+    return [(name, (package / f"{name.replace('.', '/')}.py").read_bytes()) for name in (*MODULES, "toolhost")]
+
+
+def compiled(modules: Sequence[tuple[str, bytes]]) -> int:
+    """Compile a tool host into a sealed file in memory, and return its descriptor.
 
     Compiling takes longer than starting the interpreter, and not every machine allows storing compiled files.
     """
-    broker = Path(str(write_broker.__file__))
-    sources = ((broker.read_bytes(), broker.name), (source, name))
-    codes = tuple(compile(text, name, "exec", dont_inherit=True, optimize=2) for text, name in sources)
+    codes = [(name, compile(text, f"{name}.py", "exec", dont_inherit=True, optimize=2)) for name, text in modules]
     file = os.memfd_create("bedrock-toolhost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(file, "wb", closefd=False) as memory:
         memory.write(marshal.dumps(codes))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.adapters.sandbox import escape_check, toolhost
+from actors.adapters.sandbox import escape_check, fork_server
+from actors.adapters.sandbox.host import call_limits, kernel, syscall_filter
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
@@ -46,7 +47,7 @@ def _with_workspace(report: SandboxReport) -> SandboxReport:
     """Return the report with whether the workspace mode can be enforced: tried, too."""
     if not report.restriction_available:
         return replace(report, workspace_reason=report.reason)
-    if report.landlock_abi < toolhost.TRUNCATION_ABI:
+    if report.landlock_abi < kernel.TRUNCATION_ABI:
         reason = f"Landlock ABI {report.landlock_abi} does not restrict the truncation of files: it takes Linux 6.2"
         return replace(report, workspace_reason=reason)
     offered = replace(report, workspace_available=True)
@@ -61,7 +62,7 @@ def with_separation(report: SandboxReport) -> SandboxReport:
     """Return the report with whether the files and processes of several principals can be kept apart: tried, too."""
     if not report.restriction_available:
         reason = report.reason
-    elif report.tier == "B" and report.landlock_abi < toolhost.SIGNALS_ABI:
+    elif report.tier == "B" and report.landlock_abi < kernel.SIGNALS_ABI:
         reason = f"Landlock ABI {report.landlock_abi} does not stop signals to other processes: it takes Linux 6.12"
     else:
         reason = why_not(report, Mode.RESTRICTED, apart=True)
@@ -73,7 +74,7 @@ def with_limits(report: SandboxReport, controllers: Collection[str]) -> SandboxR
 
     Without the controller for processes, the kernel limits them in namespaces, if it is new enough.
     """
-    alone = report.pid_namespace and report.tier != "B" and toolhost.counts_per_namespace()
+    alone = report.pid_namespace and report.tier != "B" and call_limits.counts_per_namespace()
     return replace(
         report, kernel_bounds_processes="pids" in controllers or alone, kernel_bounds_memory="memory" in controllers
     )
@@ -83,7 +84,7 @@ def landlock_abi() -> int:
     """Return the ABI version of Landlock in this kernel, 0 if there is none."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        return max(0, int(libc.syscall(toolhost.NR_LANDLOCK_CREATE, None, 0, toolhost.LANDLOCK_CREATE_RULESET_VERSION)))
+        return max(0, int(libc.syscall(kernel.NR_LANDLOCK_CREATE, None, 0, kernel.LANDLOCK_CREATE_RULESET_VERSION)))
     except (OSError, AttributeError):
         return 0
 
@@ -92,7 +93,8 @@ def can_make_pid_namespace() -> bool:
     """Return whether a tool host can create a PID namespace; tried in a separate process."""
     try:
         tried = subprocess.run(
-            [sys.executable, "-I", "-S", str(toolhost.__file__), "probe"],
+            fork_server.command("probe"),
+            pass_fds=[fork_server.program()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -142,13 +144,13 @@ def _forced(nothing: SandboxReport, tier: str) -> SandboxReport:
 def _advice_on_landlock(report: SandboxReport, failure: str) -> str:
     if not report.landlock_abi:
         return "the kernel offers no Landlock: it takes Linux 5.13 or newer with landlock among its lsm="
-    if os.uname().machine not in toolhost.ARCHITECTURES:
+    if os.uname().machine not in syscall_filter.ARCHITECTURES:
         return f"no filter of system calls is known for {os.uname().machine}, only for x86_64 and aarch64"
     return failure
 
 
 def _advice_on_signals(abi: int) -> str:
-    if abi >= toolhost.SIGNALS_ABI:
+    if abi >= kernel.SIGNALS_ABI:
         return ""
     return f"; Landlock ABI {abi} does not stop signals to other processes of the same user, Linux 6.12 does"
 

@@ -14,8 +14,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.adapters.sandbox import orphans, toolhost
+from actors.adapters.sandbox import orphans
 from actors.adapters.sandbox.capture import Capture
+from actors.adapters.sandbox.host import frames, process_walk
 from actors.adapters.sandbox.host_process import HostProcess
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
 from actors.ports.resources import exhausted_resource
@@ -183,8 +184,8 @@ class ProcessTree:
         try:
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(BEGIN_SECONDS), 0))
             self._control.sendall(len(description).to_bytes(4, "big"))
-            for start in range(0, len(description), toolhost.CHUNK):
-                self._control.sendall(description[start : start + toolhost.CHUNK])
+            for start in range(0, len(description), frames.CHUNK):
+                self._control.sendall(description[start : start + frames.CHUNK])
         except (BrokenPipeError, ConnectionResetError):
             return  # `await_begin` determines the reason
         except OSError as error:
@@ -223,11 +224,11 @@ class ProcessTree:
                 return
             self._killed_at = time.monotonic()
             with suppress(OSError):
-                self._control.send(toolhost.KILL, socket.MSG_DONTWAIT)
+                self._control.send(frames.KILL, socket.MSG_DONTWAIT)
             if self._init is None:
                 self._kill_host()
             else:
-                self._reaped.update(toolhost.snapshot(self._init.pid))
+                self._reaped.update(process_walk.snapshot(self._init.pid))
                 self._init.kill()
             self._changed.notify_all()
 
@@ -246,7 +247,7 @@ class ProcessTree:
         with self._changed:
             if not self._over and self._killed_at is None:
                 with suppress(OSError):
-                    self._control.send(toolhost.SIGNAL + bytes([number]), socket.MSG_DONTWAIT)
+                    self._control.send(frames.SIGNAL + bytes([number]), socket.MSG_DONTWAIT)
 
     # --- wait -----------------------------------------------------------------------------------------------------
 
@@ -330,12 +331,12 @@ class ProcessTree:
         """
         deadline = time.monotonic() + CONFIRM_SECONDS
         while not host.ended() and time.monotonic() < deadline:
-            pids = toolhost.descendants(host.pid)
+            pids = process_walk.descendants(host.pid)
             if not pids:
                 return not host.ended()
             self._reaped.update(pids)
             for pid in pids:
-                toolhost.send_signal(pid, signal.SIGKILL)
+                process_walk.send_signal(pid, signal.SIGKILL)
             time.sleep(0.005)
         return False
 
@@ -378,29 +379,29 @@ class ProcessTree:
         of frames that the host had sent, so reading continues after the first one.
         """
         try:
-            return self._control.recv(toolhost.CHUNK + 1)
+            return self._control.recv(frames.CHUNK + 1)
         except ConnectionResetError:
-            return self._control.recv(toolhost.CHUNK + 1)
+            return self._control.recv(frames.CHUNK + 1)
 
     def _handle_frame(self, kind: bytes, content: bytes) -> None:
-        if kind == toolhost.OUTPUT:
+        if kind == frames.OUTPUT:
             self._handle_output(content)
             return
         with self._changed:
-            if kind == toolhost.HOST:
+            if kind == frames.HOST:
                 self._host = HostProcess(int(content))
-            elif kind == toolhost.INIT and self._host is not None:
+            elif kind == frames.INIT and self._host is not None:
                 pid, namespace, grouped = _numbers(content)
                 self._grouped = bool(grouped)
                 self._init = InitProcess(pid, bool(namespace), self._host.pid)
-            elif kind == toolhost.STARTED:
+            elif kind == frames.STARTED:
                 self._started = True
-            elif kind == toolhost.FAILED:
+            elif kind == frames.FAILED:
                 self._refusal = _refusal(content)
-            elif kind == toolhost.CLEARED:
+            elif kind == frames.CLEARED:
                 self._cleared = True
                 self._reaped.update(_numbers(content))
-            elif kind == toolhost.END:
+            elif kind == frames.END:
                 self._report = _numbers(content)
             self._changed.notify_all()
 

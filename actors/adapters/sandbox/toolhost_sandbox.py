@@ -9,9 +9,10 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from actors.adapters.sandbox import orphans, toolhost
+from actors.adapters.sandbox import orphans
 from actors.adapters.sandbox.broker.workspaces import Workspaces
 from actors.adapters.sandbox.fork_server import ForkServer
+from actors.adapters.sandbox.host import namespaces
 from actors.adapters.sandbox.private_dirs import PrivateDirectories, remove
 from actors.adapters.sandbox.process_tree import STAGES, ForkUnsupportedError, HostLostError, ProcessTree
 from actors.adapters.sandbox.server_files import ServerFiles, listed_by_programs, own_programs
@@ -271,7 +272,7 @@ class ToolHostSandbox:
 
     def _trace(self, launch: Launch) -> tuple[orphans.CallMarks, list[Described]]:
         """Return the marks of the call's processes, and the control groups to create for it."""
-        in_memory = toolhost.PRIVATE_BYTES + toolhost.SHARED_BYTES if self._report.tier == "A" else 0
+        in_memory = namespaces.PRIVATE_BYTES + namespaces.SHARED_BYTES if self._report.tier == "A" else 0
         groups = [] if self._groups is None else self._groups.describe(launch.limits, in_memory)
         return orphans.CallMarks(orphans.new_number(), tuple(folder for folder, *_ in groups)), groups
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox import fork_server, process_tree, toolhost
+from actors.adapters.sandbox import fork_server, process_tree
+from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import Launch, ProcessEnd, ProcessStartError
 from actors.runtime.thread_pool import ThreadPool
@@ -70,10 +71,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 
 def variant(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     """Let tool hosts run a program that differs from the real one in this place."""
-    source = Path(str(toolhost.__file__)).read_text()
-    assert source.count(old) == 1
-    code = fork_server.compiled(source.replace(old, new).encode(), "toolhost.py")
-    monkeypatch.setattr(fork_server, "_program", lambda: code)
+    sources = fork_server.sources()
+    assert sum(source.count(old.encode()) for _, source in sources) == 1
+    code = fork_server.compiled([(name, source.replace(old.encode(), new.encode())) for name, source in sources])
+    monkeypatch.setattr(fork_server, "program", lambda: code)
 
 
 def test_calls_start_no_interpreter_once_there_was_one(
@@ -241,7 +242,7 @@ def memory(pid: int) -> bytes:
 def test_a_host_has_no_file_of_another_call_or_of_the_fork_server(sandbox: ToolHostSandbox) -> None:
     trees = [waiting(sandbox) for _ in range(3)]
     assert all(runs.wait(60) for _, runs in trees)
-    everyone = [pid for pid in toolhost.children(os.getpid()) if toolhost.children(pid)]
+    everyone = [pid for pid in process_walk.children(os.getpid()) if process_walk.children(pid)]
     assert len(everyone) == 3
     held = [sockets(pid) for pid in (*everyone, server_of(sandbox))]
     assert [len(each) for each in held] == [1, 1, 1, 1]
@@ -270,12 +271,12 @@ def test_the_processes_of_a_host_that_was_forked_are_the_server_s_to_reap(sandbo
     tree, runs = waiting(sandbox)
     assert runs.wait(60)
     server = server_of(sandbox)
-    (host,) = (pid for pid in toolhost.children(os.getpid()) if toolhost.children(pid))
-    assert toolhost.children(server) == []
+    (host,) = (pid for pid in process_walk.children(os.getpid()) if process_walk.children(pid))
+    assert process_walk.children(server) == []
     assert os.getsid(host) == host != os.getsid(server)
     os.kill(host, signal.SIGKILL)
     assert tree.wait().signal == signal.SIGKILL
-    eventually(lambda: host not in toolhost.children(os.getpid()), "reaping of the host")
+    eventually(lambda: host not in process_walk.children(os.getpid()), "reaping of the host")
 
 
 def test_a_call_that_is_killed_before_it_has_a_host_never_runs(sandbox: ToolHostSandbox, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox import process_tree, toolhost
+from actors.adapters.sandbox import process_tree
+from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
 from tests.e2e import processes
@@ -120,7 +121,7 @@ def test_a_killed_tool_host_takes_its_tree_along(sandbox: ToolHostSandbox, mark:
 @pytest.mark.parametrize("kind", ["deaf to TERM and INT", "double fork"])
 def test_a_killed_init_takes_its_tree_along(sandbox: ToolHostSandbox, mark: str, kind: str) -> None:
     tree, _ = grow(sandbox, mark, kind)
-    (init,) = toolhost.children(host_of_this_process())
+    (init,) = process_walk.children(host_of_this_process())
     os.kill(init, signal.SIGKILL)
     end = waited(tree)
     assert processes.running(mark) == []
@@ -268,7 +269,7 @@ def server(kind: str, mark: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_killed_server_leaves_no_process_behind(kind: str, mark: str) -> None:
     with server(kind, mark) as process:
         eventually(lambda: len(processes.sleepers(mark)) >= 9, "five trees")
-        hosts = toolhost.children(process.pid)
+        hosts = process_walk.children(process.pid)
         assert len(hosts) == 6, "one of them is the fork server"
         process.send_signal(signal.SIGKILL)
         eventually(lambda: not processes.running(mark), "death of all trees")

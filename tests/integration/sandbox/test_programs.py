@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from actors.adapters.sandbox import fork_server, process_tree, toolhost
+from actors.adapters.sandbox.host import frames, process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
@@ -227,7 +228,7 @@ def test_the_tool_host_is_compiled_once_and_no_other_user_can_change_it(
     monkeypatch.setattr(toolhost, "__file__", "/nowhere")
     assert run(sandbox, "echo ran").head == b"ran\n"
     with pytest.raises(PermissionError):
-        os.pwrite(fork_server._program(), b"x", 0)
+        os.pwrite(fork_server.program(), b"x", 0)
 
 
 def test_a_restricted_program_is_refused_where_nothing_restricts(sandbox: ToolHostSandbox, tmp_path: Path) -> None:
@@ -266,9 +267,9 @@ def test_unread_output_stops_the_program_not_the_memory(sandbox: ToolHostSandbox
     tree = sandbox.start(launch("yes | head -c 200M"), take)
     assert first.wait(BOUND)
     host = host_of_this_process()
-    writer = toolhost.descendants(host)[-1]
+    writer = process_walk.descendants(host)[-1]
     eventually(lambda: Path(f"/proc/{writer}/wchan").read_text() != "0", "a writer that waits")
-    assert total <= toolhost.CHUNK
+    assert total <= frames.CHUNK
     go_on.set()
     peak = _peak_kilobytes(host)
     end = tree.wait()

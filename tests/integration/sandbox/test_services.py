@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import process_walk
 from actors.core.context import Mode
 from actors.ports import ProcessStartError, SandboxReport, SandboxUnavailableError
 from tests.e2e import processes
@@ -111,7 +111,7 @@ def test_a_service_whose_keeper_is_killed_goes_with_it(sandbox: ToolHostSandbox,
     service = served(sandbox, "setsid sleep 1000 & sleep 1000; true", mark)
     eventually(lambda: len(processes.sleepers(mark)) == 2, "its tree")
     host = host_of_this_process()
-    os.kill(host if victim == "host" else toolhost.children(host)[0], signal.SIGKILL)
+    os.kill(host if victim == "host" else process_walk.children(host)[0], signal.SIGKILL)
     end = service.tree.wait()
     assert processes.running(mark) == []
     assert (end.signal, end.leaked) == (signal.SIGKILL, False)
@@ -192,7 +192,7 @@ def test_a_killed_server_leaves_no_service_behind(way: str, mark: str) -> None:
         assert server.stdout is not None
         assert server.stdout.readline() == "up\n"
         eventually(lambda: len(processes.sleepers(mark)) >= 6, "three trees")
-        hosts = toolhost.children(server.pid)
+        hosts = process_walk.children(server.pid)
         server.send_signal(signal.SIGKILL)
         eventually(lambda: not processes.running(mark), "death of all services")
         eventually(lambda: all(not processes.alive(host) for host in hosts), "end of all tool hosts")

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from actors.adapters.sandbox import fork_server
+
 ROOT = Path(__file__).parents[3]
 
 BY_HAND = """
 import ctypes, marshal, os, socket, sys
 from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import frames, namespaces
 
 def become_nobody():
     if os.geteuid() == 0:
@@ -27,7 +30,7 @@ def possible():
     if pid == 0:
         become_nobody()
         try:
-            made = toolhost.enter_pid_namespace()
+            made = namespaces.enter_pid_namespace()
         except OSError:
             made = False
         os._exit(0 if made else 1)
@@ -50,14 +53,14 @@ description = marshal.dumps({
 ours.send(len(description).to_bytes(4, "big"))
 ours.send(description)
 output = b""
-while frame := ours.recv(toolhost.CHUNK + 1):
-    if frame[:1] == toolhost.INIT:
+while frame := ours.recv(frames.CHUNK + 1):
+    if frame[:1] == frames.INIT:
         print("namespace", frame[1:].split()[1].decode(), int(possible()))
-    elif frame[:1] == toolhost.OUTPUT:
+    elif frame[:1] == frames.OUTPUT:
         output += frame[1:]
         if b"fork" in output:
-            ours.send(toolhost.KILL)
-    elif frame[:1] == toolhost.END:
+            ours.send(frames.KILL)
+    elif frame[:1] == frames.END:
         print("end", frame[1:].decode())
 os.waitpid(host, 0)
 sys.stdout.write(output.decode())
@@ -94,7 +97,7 @@ def test_a_host_that_may_not_fork_says_that_nothing_began() -> None:
         "    toolhost.serve",
         "    import resource; resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))\n    toolhost.serve",
     ).replace(
-        "if frame[:1] == toolhost.INIT:", "if frame[:1] == toolhost.FAILED: print(frame)\n    elif frame[:1] in b'I':"
+        "if frame[:1] == frames.INIT:", "if frame[:1] == frames.FAILED: print(frame)\n    elif frame[:1] in b'I':"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, "echo begun"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
@@ -103,8 +106,8 @@ def test_a_host_that_may_not_fork_says_that_nothing_began() -> None:
 
 
 def test_the_probe_prints_one_digit() -> None:
-    host = ROOT / "actors" / "adapters" / "sandbox" / "toolhost.py"
-    done = subprocess.run([sys.executable, "-I", "-S", host, "probe"], capture_output=True, check=True, timeout=60)
+    command, program = fork_server.command("probe"), fork_server.program()
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60, pass_fds=[program])
     assert done.stdout in {b"0", b"1"}
 
 
@@ -134,7 +137,7 @@ if server == 0:
     toolhost.serve_forks(other_end.fileno())
 other_end.close()
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-socket.send_fds(channel, [toolhost.PROGRAM], [theirs.fileno()])
+socket.send_fds(channel, [frames.PROGRAM], [theirs.fileno()])
 theirs.close()
 host = int(ours.recv(100)[1:])
 while os.getsid(host) != host or owner(host) == 0:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport, ServiceStreams
@@ -121,7 +121,7 @@ def bounded(tree: ProcessTree, refused: threading.Event) -> bool:
 
 def host_of_this_process() -> int:
     """The one tool host of this process; the fork server has no children."""
-    (host,) = (pid for pid in toolhost.children(os.getpid()) if toolhost.children(pid))
+    (host,) = (pid for pid in process_walk.children(os.getpid()) if process_walk.children(pid))
     return host
 
 

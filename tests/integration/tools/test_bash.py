@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
@@ -83,7 +83,7 @@ def test_a_command_outlives_its_call_and_is_waited_for(harness: LiveHarness) -> 
 def test_a_call_returns_when_its_command_ends_even_if_the_pipe_is_still_open(harness: LiveHarness) -> None:
     output = harness.call(cmd="sleep 1000 & setsid sleep 1000 & echo done", wait_seconds=900)
     assert output.text.startswith("done\n[exit code 0]\n[2 processes it left running: killed]")
-    assert not any(toolhost.alive(pid) for pid in harness.reaped)
+    assert not any(process_walk.alive(pid) for pid in harness.reaped)
 
 
 def test_cancel_ends_the_command_of_the_running_call_and_no_other(harness: LiveHarness) -> None:
@@ -93,7 +93,7 @@ def test_cancel_ends_the_command_of_the_running_call_and_no_other(harness: LiveH
     harness.cancel.cancel()
     assert "[cancelled; the command and all it started were killed]" in answer.result(BOUND).text
     assert harness.reaped
-    assert not any(toolhost.alive(pid) for pid in harness.reaped)
+    assert not any(process_walk.alive(pid) for pid in harness.reaped)
     assert harness.toolbox.jobs("c-1") == ("b-1",)
 
 
@@ -153,7 +153,7 @@ def test_ending_the_jobs_leaves_no_process_and_gives_receipts(harness: LiveHarne
     for _ in range(3):
         receipt = receipts.get(timeout=BOUND)
         assert not receipt.leaked
-        assert not any(toolhost.alive(pid) for pid in receipt.pids)
+        assert not any(process_walk.alive(pid) for pid in receipt.pids)
     assert harness.sandbox.live == 0
 
 

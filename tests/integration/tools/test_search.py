@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools import program_launch as launching
 from actors.adapters.tools.workers.keyword_search import KeywordSearch
@@ -329,7 +329,7 @@ class TestEndless:
         harness.cancel.cancel()
         thread.join(BOUND)
         assert outputs == [ToolOutput("The search was cancelled.", is_error=True)]
-        assert not any(toolhost.alive(pid) for pid in harness.reaped)
+        assert not any(process_walk.alive(pid) for pid in harness.reaped)
 
     def test_it_runs_out_of_time(
         self, harness: ToolHarness, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
@@ -53,7 +53,7 @@ def test_bash_shows_output_while_it_runs_and_cancel_ends_it(harness: ToolHarness
     assert outputs[0].is_error
     assert "cancelled" in outputs[0].text
     assert harness.reaped
-    assert not any(toolhost.alive(pid) for pid in harness.reaped)
+    assert not any(process_walk.alive(pid) for pid in harness.reaped)
 
 
 def test_a_cancel_that_comes_before_the_start_ends_it_too(harness: ToolHarness) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.control_groups import ControlGroups, Hierarchy, own_hierarchies
+from actors.adapters.sandbox.host import call_limits
 from actors.ports import ProcessLimits
 
 V1 = """\
@@ -77,7 +77,7 @@ def test_a_call_is_born_into_its_group_of_version_2() -> None:
     folder = f"{place}/bedrock-test-{os.getpid()}"
     if not place or not os.access(place, os.W_OK):
         pytest.skip("this user may not make control groups of version 2 here")
-    groups = toolhost.Groups([(os.fsencode(folder), "", True, [])])
+    groups = call_limits.Groups([(os.fsencode(folder), "", True, [])])
     try:
         reading, writing = os.pipe()
         child = groups.fork()

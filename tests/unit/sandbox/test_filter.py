@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox.host import syscall_filter, system_calls
 
-TABLES = {"x86_64": toolhost.X86_64, "aarch64": toolhost.AARCH64}
+TABLES = {"x86_64": system_calls.X86_64, "aarch64": system_calls.AARCH64}
 KILL, ALLOW, EPERM, ENOSYS, PRETEND = "kill", "allow", "EPERM", "ENOSYS", "pretend"
 CLONE_NEWUSER = 0x10000000
 WORDS = st.integers(0, 2**64 - 1)
@@ -56,29 +56,33 @@ def verdict(
     brokered: bool = False,
 ) -> str:
     """What the kernel would do with a system call."""
-    program = toolhost.seccomp_program(machine, tier, abi, keepers, brokered)
+    program = syscall_filter.seccomp_program(machine, tier, abi, keepers, brokered)
     code = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
     six = (*arguments, 0, 0, 0, 0, 0, 0)[:6]
-    data = struct.pack("<IIQ6Q", number, architecture or toolhost.ARCHITECTURES[machine], 0, *six)
+    data = struct.pack("<IIQ6Q", number, architecture or syscall_filter.ARCHITECTURES[machine], 0, *six)
     word, at = 0, 0
     while True:
         operation, yes, no, value = code[at]
         at += 1
-        if operation == toolhost.LOAD:
+        if operation == syscall_filter.LOAD:
             (word,) = struct.unpack_from("<I", data, value)
-        elif operation == toolhost.AND:
+        elif operation == syscall_filter.AND:
             word &= value
-        elif operation == toolhost.RETURN:
-            named = {toolhost.ALLOW: ALLOW, toolhost.KILL_PROCESS: KILL, toolhost.PRETEND: PRETEND}
-            named[toolhost.NOTIFY] = "ask"
+        elif operation == syscall_filter.RETURN:
+            named = {syscall_filter.ALLOW: ALLOW, syscall_filter.KILL_PROCESS: KILL, syscall_filter.PRETEND: PRETEND}
+            named[syscall_filter.NOTIFY] = "ask"
             return named.get(value) or errno.errorcode[value & 0xFFFF]
         else:
-            meant = {toolhost.EQUAL: word == value, toolhost.AT_LEAST: word >= value, toolhost.ANY_BIT: word & value}
+            meant = {
+                syscall_filter.EQUAL: word == value,
+                syscall_filter.AT_LEAST: word >= value,
+                syscall_filter.ANY_BIT: word & value,
+            }
             at += yes if meant[operation] else no
 
 
 def number_of(machine: str, name: str) -> int:
-    return {**TABLES[machine], **toolhost.EVERYWHERE}[name]
+    return {**TABLES[machine], **system_calls.EVERYWHERE}[name]
 
 
 @pytest.fixture(params=TABLES)
@@ -184,8 +188,8 @@ def test_every_call_ends_in_a_verdict_and_only_known_ones_are_refused(
 ) -> None:
     for machine, table in TABLES.items():
         said = verdict(machine, tier, number, *arguments, abi=abi)
-        known = {*table.values(), *toolhost.EVERYWHERE.values()}
-        if machine == "x86_64" and number >= toolhost.X32_BIT:
+        known = {*table.values(), *system_calls.EVERYWHERE.values()}
+        if machine == "x86_64" and number >= syscall_filter.X32_BIT:
             assert said == ENOSYS
         elif number not in known:
             assert said == ALLOW
@@ -194,17 +198,17 @@ def test_every_call_ends_in_a_verdict_and_only_known_ones_are_refused(
 
 @pytest.mark.parametrize("tier", "AB")
 def test_what_is_refused_is_refused_whatever_the_arguments(machine: str, tier: str) -> None:
-    known = {**TABLES[machine], **toolhost.EVERYWHERE}
-    for name in toolhost.denied_names(tier, 7):
+    known = {**TABLES[machine], **system_calls.EVERYWHERE}
+    for name in syscall_filter.denied_names(tier, 7):
         if name in known:
             assert verdict(machine, tier, known[name], 0, 0, 0) == EPERM
 
 
 def test_another_architecture_has_no_filter() -> None:
     with pytest.raises(OSError, match="architecture"):
-        toolhost.seccomp_program("riscv64", "A", 7)
+        syscall_filter.seccomp_program("riscv64", "A", 7)
 
 
 def test_the_filter_is_short_enough_for_its_jumps_and_the_kernel() -> None:
     for machine in TABLES:
-        assert len(toolhost.seccomp_program(machine, "B", 1)) // 8 < 400
+        assert len(syscall_filter.seccomp_program(machine, "B", 1)) // 8 < 400

@@ -10,16 +10,27 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.sandbox import toolhost
+from actors.adapters.sandbox import fork_server, toolhost
+from actors.adapters.sandbox.host import confinement, kernel, namespaces, process_walk
 
 
-def test_it_imports_only_the_standard_library_and_nothing_that_starts_slowly() -> None:
-    source = Path(str(toolhost.__file__)).read_text()
-    outer = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+@pytest.mark.parametrize("place", range(len(fork_server.MODULES) + 1))
+def test_it_imports_itself_in_order_and_of_the_standard_library_nothing_that_starts_slowly(place: int) -> None:
+    sources = fork_server.sources()
+    outer = [node for node in ast.parse(sources[place][1]).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {alias.name for node in outer if isinstance(node, ast.Import) for alias in node.names}
-    assert len(names) == len(outer), "no from-imports at the top"
     assert names <= set(sys.stdlib_module_names)
     assert not names & {"json", "signal", "socket", "subprocess", "threading", "typing", "logging", "re", "enum"}
+    earlier = {f"actors.adapters.sandbox.{name}" for name, _ in sources[:place]}
+    own = {f"{node.module}.{alias.name}" for node in outer if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert own <= earlier, "each module after those that it imports"
+
+
+def test_all_modules_of_its_folder_are_in_it() -> None:
+    folder = Path(str(toolhost.__file__)).parent / "host"
+    assert {file.stem for file in folder.glob("[!_]*.py")} == {
+        name.removeprefix("host.") for name in fork_server.MODULES if name.startswith("host.")
+    }
 
 
 def test_a_process_has_its_children_and_their_children_as_descendants() -> None:
@@ -33,17 +44,17 @@ def test_a_process_has_its_children_and_their_children_as_descendants() -> None:
         os._exit(0)
     os.read(ready[0], 1)
     try:
-        (grandchild,) = toolhost.children(child)
-        assert child in toolhost.children(os.getpid())
-        assert toolhost.descendants(child) == [grandchild]
-        assert toolhost.alive(grandchild)
+        (grandchild,) = process_walk.children(child)
+        assert child in process_walk.children(os.getpid())
+        assert process_walk.descendants(child) == [grandchild]
+        assert process_walk.alive(grandchild)
     finally:
         os.write(go[1], b"!!")
         os.waitpid(child, 0)
         for end in (*ready, *go):
             os.close(end)
-    assert toolhost.children(child) == []
-    assert not toolhost.alive(child)
+    assert process_walk.children(child) == []
+    assert not process_walk.alive(child)
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -51,8 +62,8 @@ def test_a_zombie_is_not_alive() -> None:
     if child == 0:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert child in toolhost.children(os.getpid())
-    assert child not in toolhost.descendants(os.getpid())
+    assert child in process_walk.children(os.getpid())
+    assert child not in process_walk.descendants(os.getpid())
     os.waitpid(child, 0)
 
 
@@ -65,11 +76,11 @@ def test_kernel_versions_are_compared_as_numbers(
 ) -> None:
     uname = os.uname()
     monkeypatch.setattr(os, "uname", lambda: os.uname_result((uname[0], uname[1], release, uname[3], uname[4])))
-    assert toolhost.kernel_at_least(6, 14) is at_least_6_14
+    assert kernel.kernel_at_least(6, 14) is at_least_6_14
 
 
 def test_no_restriction_is_none() -> None:
-    toolhost.restrict(None)
+    confinement.restrict(None)
 
 
 def test_only_what_is_protected_is_left_out_of_what_can_be_read(tmp_path: Path) -> None:
@@ -80,11 +91,11 @@ def test_only_what_is_protected_is_left_out_of_what_can_be_read(tmp_path: Path) 
     (tmp_path / "a" / "closedly").mkdir()
     root = os.fsencode(tmp_path)
     protected = [root + b"/a/closed", root + b"/a/b/closed", root + b"/missing"]
-    found = {os.path.relpath(path, root) for path in toolhost.around(root, protected)}
+    found = {os.path.relpath(path, root) for path in confinement.around(root, protected)}
     assert found == {b"a/open", b"a/closedly", b"a/b/file", b"c"}
-    assert list(toolhost.around(root, [])) == [root]
-    assert toolhost.within(b"/x/y", b"/")
-    assert not toolhost.within(b"/x", b"/x/y")
+    assert list(confinement.around(root, [])) == [root]
+    assert confinement.within(b"/x/y", b"/")
+    assert not confinement.within(b"/x", b"/x/y")
 
 
 @pytest.mark.parametrize(
@@ -95,4 +106,4 @@ def test_only_what_is_protected_is_left_out_of_what_can_be_read(tmp_path: Path) 
     ],
 )
 def test_what_needs_a_namespace_is_refused_without(namespace: bool, launch: dict[str, Any]) -> None:
-    assert toolhost.arrange_mounts_or_why_not(launch, namespace).endswith(b" 38")
+    assert namespaces.arrange_mounts_or_why_not(launch, namespace).endswith(b" 38")

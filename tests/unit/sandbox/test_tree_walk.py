@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox import toolhost
-from actors.adapters.sandbox.toolhost import SNAPSHOT, descendants, snapshot, walk
+from actors.adapters.sandbox.host import call_host, call_limits, kernel, process_walk
+from actors.adapters.sandbox.host.process_walk import SNAPSHOT, descendants, snapshot, walk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +39,8 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine({})
-    monkeypatch.setattr(toolhost, "children", made.children)
-    monkeypatch.setattr(toolhost, "alive", made.alive)
+    monkeypatch.setattr(process_walk, "children", made.children)
+    monkeypatch.setattr(process_walk, "alive", made.alive)
     return made
 
 
@@ -72,8 +72,8 @@ def test_whatever_its_form_a_tree_is_taken_down_parents_first_once_each(drawn: l
         parent_of[number] = min(parent, number - 1)
         tree.setdefault(parent_of[number], []).append(number)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(toolhost, "children", lambda pid: list(tree.get(pid, [])))
-        patched.setattr(toolhost, "alive", lambda pid: True)
+        patched.setattr(process_walk, "children", lambda pid: list(tree.get(pid, [])))
+        patched.setattr(process_walk, "alive", lambda pid: True)
         everything, taken = descendants(0), snapshot(0)
     assert sorted(everything) == sorted(parent_of)
     assert taken == everything[:SNAPSHOT]
@@ -99,8 +99,8 @@ def test_what_no_receipt_names_is_killed_parents_first_at_one_read_each(drawn: l
         return " ".join(map(str, tree.get(pid, []))).encode()
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(toolhost, "contents", contents)
-        found = list(toolhost.descendants_unseen(0))
+        patched.setattr(kernel, "contents", contents)
+        found = list(process_walk.descendants_unseen(0))
     assert reads == [0, *found]
     assert set(found) == {child for pid in reads if pid % 7 != 6 for child in tree.get(pid, [])}
 
@@ -109,7 +109,7 @@ def test_the_groups_of_a_call_let_it_fork_no_more_and_are_killed_at_once(tmp_pat
     child = subprocess.Popen(["sleep", "1000"])
     for name, content in (("pids.max", "9"), ("cgroup.kill", ""), ("cgroup.procs", f"{child.pid}\n999999999\n")):
         (tmp_path / name).write_text(content)
-    groups = toolhost.Groups([])
+    groups = call_limits.Groups([])
     groups.folders = [bytes(tmp_path), b"/nowhere"]
     groups.kill()
     assert child.wait() == -signal.SIGKILL
@@ -128,11 +128,12 @@ def test_nothing_is_looked_at_for_a_server_that_has_ended(server: str, monkeypat
         done.append("looked")
         return [root + 1]
 
-    monkeypatch.setattr(toolhost, "snapshot", looked)
-    monkeypatch.setattr(toolhost, "send_signal", lambda pid, number: None)
-    monkeypatch.setattr(toolhost, "clear", cleared)
-    host = object.__new__(toolhost.Host)
-    host.init, host.namespace, host.groups, host.limit, host.kill_requested = 50, False, toolhost.Groups([]), 0, False
+    monkeypatch.setattr(process_walk, "snapshot", looked)
+    monkeypatch.setattr(process_walk, "send_signal", lambda pid, number: None)
+    monkeypatch.setattr(process_walk, "clear", cleared)
+    host = object.__new__(call_host.Host)
+    host.init, host.namespace, host.groups = 50, False, call_limits.Groups([])
+    host.limit, host.kill_requested = 0, False
     host.killed = set() if server == "lives" else None
     assert host.clear()
     assert done == (["looked", "receipt of [51]"] if server == "lives" else ["no receipt"])

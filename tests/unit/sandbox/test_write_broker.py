@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox import toolhost
 from actors.adapters.sandbox.broker import write_broker
 from actors.adapters.sandbox.broker.workspaces import Workspaces
+from actors.adapters.sandbox.host import syscall_filter, system_calls
 from tests.unit.sandbox.test_filter import ALLOW, ENOSYS, EPERM, TABLES, number_of, verdict
 
 if TYPE_CHECKING:
@@ -131,15 +131,19 @@ def test_the_broker_is_asked_about_what_changes_the_file_system(
 @pytest.mark.parametrize("machine", TABLES)
 @pytest.mark.parametrize("tier", "AB")
 def test_the_broker_knows_every_call_that_it_is_asked_about(machine: str, tier: str) -> None:
-    asked = {name for name, body in toolhost.reported(tier).items() if toolhost.result(toolhost.NOTIFY)[0] in body}
+    asked = {
+        name
+        for name, body in syscall_filter.reported(tier).items()
+        if syscall_filter.result(syscall_filter.NOTIFY)[0] in body
+    }
     section = {"root": b"/x", "names": [], "denied": [], "private": b""}
     broker = write_broker.Broker(section, (-1, -1), 0)
     assert asked <= broker.calls().keys()
-    broker.register(TABLES[machine] | toolhost.EVERYWHERE)
+    broker.register(TABLES[machine] | system_calls.EVERYWHERE)
     known = {name for name, _ in broker.handlers.values()}
-    assert {name for name in asked if name in TABLES[machine] or name in toolhost.EVERYWHERE} <= known
+    assert {name for name in asked if name in TABLES[machine] or name in system_calls.EVERYWHERE} <= known
 
 
 @pytest.mark.parametrize("tier", "AB")
 def test_without_a_broker_nobody_is_asked(tier: str) -> None:
-    assert toolhost.result(toolhost.NOTIFY)[0] not in toolhost.seccomp_program("x86_64", tier, 7)
+    assert syscall_filter.result(syscall_filter.NOTIFY)[0] not in syscall_filter.seccomp_program("x86_64", tier, 7)

@@ -1,0 +1,317 @@
+"""The limits of one call: those of the kernel, and those that its host monitors."""
+
+# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+
+import ctypes
+import os
+import resource
+import sys
+import time
+
+from actors.adapters.sandbox.host import frames, kernel, process_walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal
+
+CENSUS_SECONDS = 0.05, 0.2, 0.5
+"""Seconds between checks for too many processes, for too much memory, and for processes that the kernel killed because
+memory ran out."""
+
+LOOK_SECONDS = 1.0
+"""Seconds after which the tree is inspected even if the machine's figures have not changed: memory taken from caches
+does not change them."""
+
+LOOKING_SHARE = 20
+"""Limits inspections, which are slow for large trees and shared memory: they take at most 1/n of the time."""
+
+BEHIND = 10
+"""The nice value of a tree whose host has to count its processes but may not use a real-time priority."""
+
+LIMITS = {
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "memory_bytes": resource.RLIMIT_DATA,
+    "file_bytes": resource.RLIMIT_FSIZE,
+    "open_files": resource.RLIMIT_NOFILE,
+}
+
+
+class Groups:
+    """The control groups of one call. Init joins them first; if that fails, the host counts processes and memory.
+
+    Some ways of joining block all forks of the machine for a time. They are avoided: in version 2 init is created in
+    the group, in version 1 it joins as a single thread.
+    """
+
+    def __init__(self, described: "list[tuple[bytes, str, bool, list[tuple[str, str]]]]") -> None:
+        self.folders: list[bytes] = []
+        self.held: set[str] = set()
+        self.born = -1
+        self.joined: list[int] = []
+        for folder, controllers, unified, settings in described:
+            try:
+                os.mkdir(folder)
+                self.folders.append(folder)
+                for name, value in settings:
+                    kernel.write_file(os.fsdecode(folder) + "/" + name, value)
+                if unified:
+                    self.born = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                else:
+                    self.joined.append(os.open(folder + b"/tasks", os.O_WRONLY | os.O_CLOEXEC))
+            except OSError:
+                continue
+            self.held.update(controllers.split())
+
+    def fork(self) -> int:
+        """Fork into the groups; raises OSError if that fails, and then there is no child."""
+        if self.born < 0:
+            return os.fork()
+        arguments = kernel.struct_of_words(kernel.CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, self.born)
+        return kernel.checked(kernel.forking_libc.syscall(kernel.NR_CLONE3, arguments, len(arguments)))
+
+    def join(self) -> None:
+        """Join the groups of version 1, which init is not created in."""
+        for file in self.joined:
+            os.write(file, b"0")
+
+    def starved(self) -> bool:
+        """Return whether the kernel has killed a process of the groups because memory ran out."""
+        for folder in self.folders:
+            for name in (b"/memory.events", b"/memory.oom_control"):
+                try:
+                    lines = kernel.contents(folder + name).splitlines()
+                except OSError:
+                    continue
+                if any(line.startswith(b"oom_kill ") and not line.endswith(b" 0") for line in lines):
+                    return True
+        return False
+
+    def kill(self) -> None:
+        """Prevent further forks in the groups, and kill all their processes, as far as the groups support it."""
+        for folder in self.folders:
+            for name, value in (("cgroup.kill", "1"), ("pids.max", "0")):
+                try:
+                    kernel.write_file(os.fsdecode(folder) + "/" + name, value)
+                except OSError:
+                    pass  # the file does not exist in this version, or with this controller
+        for folder in self.folders[:1]:
+            try:
+                for pid in kernel.contents(folder + b"/cgroup.procs").split():
+                    process_walk.send_signal(int(pid), signal.SIGKILL)
+            except OSError:
+                pass  # it may be found among the descendants instead
+
+    def remove(self) -> None:
+        """Remove the groups, as far as they are empty."""
+        for folder in self.folders:
+            try:
+                os.rmdir(folder)
+            except OSError:
+                pass  # a process is still in it; the server removes it later
+
+
+class Census:
+    """Monitors limits that the kernel does not enforce: the number of processes of a tree, and their total memory.
+
+    The figures of the whole machine are cheap to read. The tree is inspected when they have changed by a considerable
+    part of a limit, and every LOOK_SECONDS. Only memory that cannot be reclaimed counts: the processes' shares of
+    anonymous memory, and shared memory, as far as the machine has more of it than before the call and the tree could
+    own it.
+    """
+
+    def __init__(self, limits: "dict[str, float]", namespace: bool, groups: Groups) -> None:
+        bounded = "pids" in groups.held or (namespace and counts_per_namespace())
+        self.processes = 0 if bounded else int(limits["processes"])
+        self.memory = 0 if "memory" in groups.held else int(limits["memory_bytes"])
+        self.groups = groups
+        self.seconds = CENSUS_SECONDS[0 if self.processes else 1 if self.memory else 2]
+        self.at = self.look_at = self.measure_at = 0.0
+        self.threads, self.free, self.shared = machine_figures()
+        self.shared_before = self.shared
+
+    def due(self) -> float | None:
+        """Return when to check next (monotonic seconds); None: never."""
+        return self.at if self.processes or self.memory or self.groups.joined else None
+
+    def exceeded(self, root: int) -> int:
+        """Return the limit that the tree below `root` exceeds, 0 for none."""
+        now = time.monotonic()
+        if self.due() is None or now < self.at:
+            return 0
+        self.at = now + self.seconds
+        if self.groups.joined and self.groups.starved():
+            return frames.MEMORY  # in version 1 the kernel kills only one process
+        if not (self.processes or self.memory):
+            return 0
+        if not self.moved(now):
+            return 0
+        pids = process_walk.below(root, self.processes + 1 if self.processes else sys.maxsize)
+        limit = frames.PROCESSES if 0 < self.processes < len(pids) else 0
+        if not limit and self.memory and self.over_memory(pids, now):
+            limit = frames.MEMORY
+        self.look_at = now + max(LOOK_SECONDS, (time.monotonic() - now) * LOOKING_SHARE)
+        return limit
+
+    def moved(self, now: float) -> bool:
+        """Return whether the tree may have grown by a part of a limit since its last inspection."""
+        threads, free, shared = machine_figures()
+        step = self.memory // 8 or sys.maxsize
+        grown = 0 < self.processes // 2 < threads - self.threads
+        if grown or free < self.free - step or shared > self.shared + step or now >= self.look_at:
+            self.threads, self.free, self.shared = threads, free, shared
+            return True
+        self.threads = min(threads, self.threads)
+        self.free, self.shared = max(free, self.free), min(shared, self.shared)
+        return False
+
+    def over_memory(self, pids: "list[int]", now: float) -> bool:
+        """Return whether these processes together exceed the memory limit; measured only if an upper bound does."""
+        grown = max(0, self.shared - self.shared_before)
+        if sum(map(unshared_at_most, pids)) + grown <= self.memory or now < self.measure_at:
+            return False
+        used = sum(map(unshared, pids)) + (min(grown, shareable(pids)) if grown else 0)
+        took = time.monotonic() - now
+        self.measure_at = now + took * LOOKING_SHARE
+        return used > self.memory
+
+
+def machine_figures() -> "tuple[int, int, int]":
+    """Return the machine's threads, its free bytes, and its shared bytes (memory file systems and shared memory)."""
+    found = SystemInformation()
+    kernel.checked(kernel.libc.sysinfo(ctypes.byref(found)))
+    return found.threads, found.free * found.unit, found.shared * found.unit
+
+
+class SystemInformation(ctypes.Structure):
+    """The C struct sysinfo."""
+
+    _fields_ = (
+        ("before", ctypes.c_ulong * 5),
+        ("free", ctypes.c_ulong),
+        ("shared", ctypes.c_ulong),
+        ("swap", ctypes.c_ulong * 3),
+        ("threads", ctypes.c_ushort),
+        ("high", ctypes.c_ulong * 2),
+        ("unit", ctypes.c_uint),
+        ("rest", ctypes.c_char * 64),
+    )
+
+
+def figure(lines: bytes, name: bytes) -> int:
+    """Return the value in kilobytes after `name`, converted to bytes; 0 if there is no such line."""
+    return int((lines.partition(name)[2].split(None, 1) or [b"0"])[0]) << 10
+
+
+def unshared_at_most(pid: int) -> int:
+    """Return an upper bound for the anonymous memory of a process in bytes; 0 if it has ended.
+
+    Includes memory that it shares with the processes it was forked from.
+    """
+    try:
+        _, resident, shared, *_ = kernel.contents(f"/proc/{pid}/statm").split()
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * resource.getpagesize()
+
+
+def unshared(pid: int) -> int:
+    """Return the anonymous memory of a process in bytes, with its share of shared pages.
+
+    For a process that must not be inspected, returns the upper bound.
+    """
+    try:
+        return figure(kernel.contents(f"/proc/{pid}/smaps_rollup"), b"Pss_Anon:")
+    except OSError:
+        return unshared_at_most(pid)
+
+
+def shareable(pids: "list[int]") -> int:
+    """Return the bytes of shared memory that these processes could own: all that they have mapped or opened."""
+    sizes: dict[tuple[int, int], int] = {}
+    try:
+        for pid in pids:
+            for found in (mapped_memory(pid), opened_memory(pid)):
+                for key, size in found.items():
+                    sizes[key] = max(size, sizes.get(key, 0))
+    except FileNotFoundError:
+        return shareable([pid for pid in pids if process_walk.alive(pid)])
+    except OSError:
+        return sys.maxsize  # the process cannot be inspected
+    return sum(sizes.values())
+
+
+def mapped_memory(pid: int) -> "dict[tuple[int, int], int]":
+    """Return the shared memory in a process's address space: bytes by device and inode."""
+    found: dict[tuple[int, int], int] = {}
+    for line in kernel.contents(f"/proc/{pid}/maps").splitlines():
+        place, _, _, device, inode, *name = line.split(None, 5)
+        if name and name[0].startswith((b"/memfd:", b"/SYSV", b"/dev/zero (deleted)")):
+            start, _, end = place.partition(b"-")
+            major, _, minor = device.partition(b":")
+            key = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+            found[key] = found.get(key, 0) + int(end, 16) - int(start, 16)
+    return found
+
+
+def opened_memory(pid: int) -> "dict[tuple[int, int], int]":
+    """Return the memory files that a process has open: bytes by device and inode."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{name}"
+        try:
+            if os.readlink(path).startswith("/memfd:"):
+                about = os.stat(path)
+                found[about.st_dev, about.st_ino] = about.st_blocks * 512
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    return found
+
+
+def counts_per_namespace() -> bool:
+    """Return whether the kernel can limit the number of processes in one namespace.
+
+    For root the limit is the PID namespace's pid_max (Linux 6.14), otherwise RLIMIT_NPROC, which is counted per user
+    namespace (5.14).
+    """
+    return kernel.kernel_at_least(6, 14) if os.geteuid() == 0 else kernel.kernel_at_least(5, 14)
+
+
+def step_ahead() -> int:
+    """Raise this process's priority above that of the tree, so that a fork bomb cannot starve the monitoring.
+
+    Returns the nice value for the tree instead if this process may not.
+    """
+    try:
+        ahead = os.SCHED_RR | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, ahead, os.sched_param(1))
+    except OSError:
+        return BEHIND
+    return 0
+
+
+def set_limits(limits: "dict[str, float]", namespace: bool, mark: int) -> None:
+    """Limit the resources of one process. The mark is a limit without effect that is kept by every exec."""
+    if mark:
+        lower(resource.RLIMIT_RTTIME, mark)
+    for name, number in LIMITS.items():
+        if limits[name]:
+            lower(number, int(limits[name]))
+    processes = int(limits["processes"])
+    if processes:
+        counted_per_namespace = namespace and os.geteuid() != 0 and kernel.kernel_at_least(5, 14)
+        lower(resource.RLIMIT_NPROC, processes if counted_per_namespace else processes + running_threads())
+
+
+def lower(limit: int, value: int) -> None:
+    """Set a limit, never above the server's own."""
+    _, hard = resource.getrlimit(limit)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(limit, (value, value))
+
+
+def running_threads() -> int:
+    """Return the number of threads on the whole machine: an upper bound for the user's, which RLIMIT_NPROC limits."""
+    return int(kernel.contents("/proc/loadavg").split()[3].partition(b"/")[2])

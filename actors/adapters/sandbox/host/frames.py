@@ -1,0 +1,11 @@
+"""What a tool host and its server send each other; see toolhost.py."""
+
+PROGRAM, PYTHON = b"f", b"p"
+KILL, SIGNAL = b"K", b"N"
+HOST, INIT, STARTED, FAILED, OUTPUT, END, CLEARED = b"H", b"I", b"S", b"X", b"O", b"E", b"C"
+
+WALL, PROCESSES, MEMORY, LEASE = 1, 2, 3, 4
+"""The limits that END can name; 0: none."""
+
+CHUNK = 1 << 16
+"""Bytes read from the program at once; the largest frame is one byte longer."""

@@ -1,0 +1,78 @@
+"""What the three processes of one call have in common: its launch, their pipes, and until when it may run."""
+
+import errno
+import os
+import sys
+import time
+
+from actors.adapters.sandbox.host import call_limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Lease:
+    """Until when tools may live: a time in a file that the server writes; without a file (-1) for ever."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self.until = sys.maxsize if file < 0 else 0
+        """In nanoseconds of CLOCK_MONOTONIC, as it was last read."""
+
+    def over(self) -> bool:
+        """Return whether the time has come; reads it again when what was last read has passed."""
+        if self.passed() and self.file >= 0:
+            self.read()
+        return self.passed()
+
+    def passed(self) -> bool:
+        """Return whether the time has come that was last read."""
+        return time.monotonic_ns() >= self.until
+
+    def read(self) -> None:
+        """Read the time; twice, until both agree, because it may be written meanwhile. Raises OSError."""
+        before = b""
+        while (found := os.pread(self.file, 8, 0)) != before:
+            before = found
+        self.until = int.from_bytes(found, sys.byteorder)
+
+    def check(self) -> None:
+        """Raise OSError if the time has come that was last read."""
+        if self.passed():
+            raise OSError(errno.ETIME, "the lease is over")
+
+    def leave(self) -> None:
+        """Read the time for the last time, and close the file."""
+        if self.file >= 0:
+            self.read()
+            os.close(self.file)
+
+
+class Pipes:
+    """The pipes between the three processes; all are closed on exec."""
+
+    def __init__(self) -> None:
+        self.output, self.output_end = os.pipe()
+        self.status, self.status_end = os.pipe()
+        self.report, self.report_end = os.pipe()
+        self.life, self.life_end = os.pipe()
+        """Written by the host: the first byte lets init continue, later ones are signals for main; it closes when the
+        host ends."""
+
+
+class Call:
+    """One call, as its three processes know it: each is a copy of the previous one."""
+
+    groups: call_limits.Groups
+    """Made by the host when it begins."""
+
+    def __init__(self, control: int, launch: "dict[str, Any]", lease: Lease) -> None:
+        self.control = control
+        self.launch = launch
+        self.lease = lease
+        self.pipes = Pipes()
+        self.namespace = False
+        """Whether init is the first process of a PID namespace."""
+        self.behind = 0
+        """The nice value of the tree."""

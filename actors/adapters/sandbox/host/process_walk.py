@@ -1,0 +1,180 @@
+"""Find, kill and reap the processes of a tree, as the kernel tells them."""
+
+# ruff: noqa: SIM105 -- contextlib is one more import at every tool call
+
+import os
+import time
+
+from actors.adapters.sandbox.host import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterator
+else:
+    import _signal as signal
+
+CLEAR_SECONDS = 3.0
+"""Seconds in which the remaining processes must have exited; then the host reports a leak, and continues to kill."""
+
+PASS_SECONDS = 0.005
+"""Minimum seconds between a kill and the next search for remaining processes."""
+
+SNAPSHOT = 128
+"""Maximum number of processes that are listed for the kill receipt before a tree is killed."""
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of `pid`, of all its threads, zombies included; [] if it has ended."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found.extend(map(int, kernel.contents(f"/proc/{pid}/task/{task}/children").split()))
+    except OSError:
+        pass  # the process or one of its threads has ended meanwhile; the caller inspects again
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Return whether `pid` exists and is not a zombie."""
+    try:
+        return kernel.contents(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in {b"Z", b"X"}
+    except (OSError, IndexError):
+        return False
+
+
+def walk(root: int) -> "Iterator[int]":
+    """Yield living processes below `root`, parents first, each as soon as its own children are known.
+
+    Killing them as they come stops a fork bomb at its source before all its descendants are inspected.
+    """
+    seen = children(root)
+    for pid in seen:
+        seen.extend(children(pid))
+        if alive(pid):
+            yield pid
+
+
+def descendants(root: int) -> list[int]:
+    """Return the living processes below `root`, parents first."""
+    return list(walk(root))
+
+
+def below(root: int, most: int) -> list[int]:
+    """Return processes below `root`, ended ones too, parents first: all, or of very many at least `most`."""
+    seen = children(root)
+    for pid in seen:
+        if len(seen) >= most:
+            break
+        seen.extend(children(pid))
+    return seen
+
+
+def snapshot(root: int) -> list[int]:
+    """Return the processes below `root` that will be killed, for the receipt: at most the first SNAPSHOT.
+
+    The number is limited because the kill waits for it while a fork bomb grows.
+    """
+    seen = below(root, SNAPSHOT)
+    return seen[:SNAPSHOT] if len(seen) >= SNAPSHOT else [pid for pid in seen if alive(pid)]
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Signal `pid`; no effect if it has ended."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def reap() -> "Iterator[tuple[int, int]]":
+    """Yield every child that has ended, with its wait status."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
+
+
+def childless() -> bool:
+    """Return whether this process has no child, running or ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def clear(killed: "set[int] | None", seconds: float) -> bool:
+    """Kill and reap until no child is left; False if that took longer than `seconds`.
+
+    Adds killed processes to `killed`, unless it is None, which is faster. Children created meanwhile are found by the
+    next pass, because this process is their subreaper.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        began = time.monotonic()
+        if killed is None:
+            kill_all(descendants_unseen(os.getpid()))
+        else:
+            kill_all(noted(walk(os.getpid()), killed))
+        now = time.monotonic()
+        if reap_until(now + max(PASS_SECONDS, now - began)):
+            return True
+        if now > deadline:
+            return False
+
+
+def reap_until(deadline: float) -> bool:
+    """Reap until no child is left or the deadline has passed; return whether none is left.
+
+    Searching again while killed processes are still exiting would slow them down.
+    """
+    while True:
+        for _ in reap():
+            pass
+        if childless():
+            return True
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        signal.sigtimedwait({signal.SIGCHLD}, left)
+
+
+def descendants_unseen(root: int) -> "Iterator[int]":
+    """Yield processes below `root`, also ended ones, parents first; only the children of first threads.
+
+    Children of other threads become children of a subreaper once their parent has been killed.
+    """
+    seen = [root]
+    for pid in seen:
+        try:
+            seen.extend(map(int, kernel.contents(f"/proc/{pid}/task/{pid}/children").split()))
+        except OSError:
+            pass  # ended
+        if pid != root:
+            yield pid
+
+
+def noted(pids: "Iterator[int]", killed: "set[int]") -> "Iterator[int]":
+    """Yield the processes, and add each to `killed`."""
+    for pid in pids:
+        killed.add(pid)
+        yield pid
+
+
+def kill_all(pids: "Iterator[int]") -> None:
+    """Kill each with its whole process group, which ends at once even if its members fork quickly."""
+    groups = {os.getpgrp()}
+    for pid in pids:
+        try:
+            group = os.getpgid(pid)
+            if group not in groups:
+                groups.add(group)
+                os.killpg(group, signal.SIGKILL)
+        except OSError:
+            pass  # ended
+        send_signal(pid, signal.SIGKILL)

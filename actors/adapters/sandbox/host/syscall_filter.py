@@ -1,0 +1,304 @@
+"""The filter of system calls (seccomp) of a program that is restricted."""
+
+import ctypes
+import errno
+import os
+import sys
+
+from actors.adapters.sandbox.host import kernel, system_calls
+
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+"""Operations of classic BPF on words."""
+
+ALLOW, KILL_PROCESS = 0x7FFF0000, 0x80000000
+REFUSE, UNKNOWN, PRETEND = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x00050000
+"""Filter results: the system call fails with this error, or does nothing and reports success."""
+
+UNSUPPORTED, NOTIFY = 0x00050000 | errno.EOPNOTSUPP, 0x7FC00000
+"""Filter results: the system call fails with this error, or waits for what the holder of the listener says."""
+
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
+"""Offsets in struct seccomp_data; an argument takes 8 bytes, the lower half first."""
+
+X32_BIT = 0x40000000
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+DENIED = """
+accept accept4 bind connect listen socket
+ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp migrate_pages move_pages
+io_uring_setup io_uring_enter io_uring_register keyctl add_key request_key bpf perf_event_open userfaultfd fanotify_init
+unshare setns mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick
+mount_setattr open_by_handle_at swapon swapoff acct quotactl quotactl_fd sethostname setdomainname kexec_load
+kexec_file_load init_module finit_module delete_module reboot settimeofday clock_settime adjtimex clock_adjtime iopl
+ioperm syslog vhangup shmget
+"""
+"""System calls refused with EPERM regardless of arguments: those for the network, other processes and the machine; and
+for shared memory without an owner, which no limit includes."""
+
+DENIED_IN_B = """
+chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat setxattr lsetxattr fsetxattr
+setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr shmat shmctl semget semop
+semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
+"""
+"""Also refused without namespaces: changes of metadata, which Landlock does not restrict, and memory and queues shared
+by name."""
+
+REPORTED = """
+creat mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 symlink symlinkat truncate
+chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
+"""
+"""System calls that the broker of a workspace is asked about regardless of arguments. Hard links, pipes, sockets and
+devices are not made in a workspace, nor are attributes set by name."""
+
+ATTRIBUTES = "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr"
+"""System calls that fail as on a file system without attributes in a workspace of tier B: programs then do without."""
+
+READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
+"""System calls that fail as on a file system without attributes where principals are kept apart in tier B."""
+
+O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
+
+NAMESPACE_FLAGS = (
+    kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWCGROUP
+    | kernel.CLONE_NEWUTS
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUSER
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWNET
+)
+AF_UNIX, SOCK_TYPE_MASK = 1, 0xF
+PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
+STREAM_PAIRS = (1, 5)
+"""The allowed types of socket pairs, SOCK_STREAM and SOCK_SEQPACKET: a datagram socket could still send to any
+address."""
+
+TERMINAL_INPUT = (0x5412, 0x541C)
+"""The ioctls TIOCSTI and TIOCLINUX, which insert input into a terminal."""
+
+SIGNAL_OWNER = (8, 15)
+"""Requests that select a process to be signalled: F_SETOWN and F_SETOWN_EX for files, FIOSETOWN and SIOCSPGRP for
+sockets."""
+
+SOCKET_OWNER = (0x8901, 0x8902)
+LEASES = (1024, 1040)
+"""F_SETLEASE and F_SETDELEG, which can block processes outside the sandbox that open the file."""
+
+HARMLESS_IOCTLS = (0x40049409, 0x4020940D, 0xC020660B, 2)
+"""Allowed ioctls: FICLONE and FICLONERANGE, which need a file opened for writing; FS_IOC_FIEMAP and FIGETBSZ, which
+only read."""
+
+IOCTL_WRITES, IOCTL_READS = 0x40000000, 0x80000000
+IOCTL_KINDS = (0x5400, 0x8900)
+"""Allowed types of ioctls: those of terminals and of all files, and those of sockets. Of other types only ioctls that
+read are allowed: those of file systems change attributes, versions and subvolumes even through a file opened for
+reading; the others are for devices."""
+
+
+def seccomp_program(
+    machine: str, tier: str, abi: int, keepers: "tuple[int, ...]" = (), brokered: bool = False, *, apart: bool = False
+) -> bytes:
+    """Return the filter for this architecture. Raises OSError for one whose system calls are not known here.
+
+    `brokered`: init's broker is asked about what changes the file system. `apart`: what Landlock does not restrict of
+    reading is refused, too.
+    """
+    table = system_calls.NUMBERS.get(machine)
+    if table is None or sys.maxsize < 1 << 32:
+        raise OSError(errno.ENOSYS, "no system call filter for this architecture")
+    numbers = table | system_calls.EVERYWHERE
+    program = header(machine)
+    calls = inspected(tier, abi, keepers) | (reported(tier) if brokered else {}) | (unread() if apart else {})
+    for name, body in calls.items():
+        if name in numbers:
+            program += test(EQUAL, numbers[name], 0, len(body)) + body
+    denied = [numbers[name] for name in denied_names(tier, abi) if name in numbers]
+    for left in range(len(denied), 0, -1):
+        program += test(EQUAL, denied[-left], left, 0)
+    return b"".join(program + result(ALLOW) + result(REFUSE))
+
+
+def denied_names(tier: str, abi: int) -> "list[str]":
+    """Return the system calls without any allowed use. Landlock handles truncation from version 3 on."""
+    names = list[str](DENIED.split())
+    if tier == "B":
+        names += DENIED_IN_B.split()
+        if abi < 3:
+            names.append("truncate")
+    return names
+
+
+def header(machine: str) -> "list[bytes]":
+    """Kill system calls of another architecture; leave the number of the system call loaded."""
+    program = load(ARCHITECTURE) + test(EQUAL, ARCHITECTURES[machine], 1, 0) + result(KILL_PROCESS) + load(NUMBER)
+    if machine == "x86_64":
+        program += test(AT_LEAST, X32_BIT, 0, 1) + result(UNKNOWN)
+    return program
+
+
+def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str, list[bytes]]":
+    """Return the system calls that depend on their arguments, with the code that decides."""
+    oneself = all_equal((0, 0))
+    calls = {
+        "clone3": result(UNKNOWN),  # its flags are in memory; the C library then uses clone
+        "clone": argument(0) + test(ANY_BIT, NAMESPACE_FLAGS, 0, 1) + result(REFUSE) + result(ALLOW),
+        "socketpair": argument(0) + test(EQUAL, AF_UNIX, 1, 0) + result(REFUSE) + pair_kind(),
+        # allowed without an address, because event loops wake themselves like this
+        "sendto": all_equal((4, 0), (4.5, 0)),
+        "prlimit64": oneself,
+        "sched_setaffinity": oneself,
+        "sched_setscheduler": oneself,
+        "sched_setparam": oneself,
+        "sched_setattr": oneself,
+        "setpriority": all_equal((0, PRIO_PROCESS), (1, 0)),
+        "ioprio_set": all_equal((0, IOPRIO_WHO_PROCESS), (1, 0)),
+        "fcntl": argument(1) + choice(SIGNAL_OWNER + LEASES, found=REFUSE, other=ALLOW),
+        "ioctl": ioctls(tier),
+    }
+    if tier == "B":
+        # allowed for touch, which sets the times of a new file to now: that has no effect
+        calls["utimensat"] = all_equal((1, 0), (1.5, 0), (2, 0), (2.5, 0), then=PRETEND)
+    if tier == "B" and abi < 3:
+        calls["open"] = unless_truncating_reader(1)
+        calls["openat"] = unless_truncating_reader(2)
+        calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then use openat
+    if tier == "B" and abi < kernel.SIGNALS_ABI and keepers:
+        calls |= signals(keepers)
+    return calls
+
+
+def reported(tier: str) -> "dict[str, list[bytes]]":
+    """Return the system calls that the broker of a workspace is asked about, with the code that decides."""
+    ask = result(NOTIFY)
+    calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
+    calls["open"], calls["openat"] = unless_reading(1), unless_reading(2)
+    calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then use openat
+    for name, number in (("access", 1), ("faccessat", 2), ("faccessat2", 2)):
+        calls[name] = argument(number) + test(ANY_BIT, os.W_OK, 0, 1) + ask + result(ALLOW)
+    if tier == "B":
+        calls |= dict.fromkeys(ATTRIBUTES.split(), result(UNSUPPORTED))
+    return calls
+
+
+def unread() -> "dict[str, list[bytes]]":
+    """Refuse what tells of files that Landlock lets nobody read: watching a directory, and attributes."""
+    calls: dict[str, list[bytes]] = dict.fromkeys(READ_ATTRIBUTES.split(), result(UNSUPPORTED))
+    calls |= dict.fromkeys(("inotify_init", "inotify_init1"), result(UNKNOWN))
+    return calls
+
+
+def unless_reading(flags: int) -> "list[bytes]":
+    """Ask the broker about opening unless it is for reading only; `flags`: the number of the argument."""
+    program = argument(flags) + mask_word(os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | O_TMPFILE)
+    return program + test(EQUAL, os.O_RDONLY, 0, 1) + result(ALLOW) + result(NOTIFY)
+
+
+def signals(keepers: "tuple[int, ...]") -> "dict[str, list[bytes]]":
+    """Refuse signals to these processes and their groups, to all processes, and through pidfds."""
+    spared = tuple(number & 0xFFFFFFFF for number in (-1, *keepers, *(-each for each in keepers)))
+    first, second = (argument(each) + choice(spared, found=REFUSE, other=ALLOW) for each in (0, 1))
+    return {
+        "kill": first, "tkill": first, "rt_sigqueueinfo": first, "tgkill": second, "rt_tgsigqueueinfo": second,
+        "pidfd_send_signal": result(UNKNOWN),
+    }  # fmt: skip
+
+
+def pair_kind() -> "list[bytes]":
+    """Allow socket pairs of streams and packets only."""
+    return argument(1) + mask_word(SOCK_TYPE_MASK) + choice(STREAM_PAIRS, found=ALLOW, other=REFUSE)
+
+
+def ioctls(tier: str) -> "list[bytes]":
+    """Allow ioctls without outside effects; refuse those that insert terminal input or send signals."""
+    if tier == "A":
+        return argument(1) + choice(TERMINAL_INPUT + SOCKET_OWNER, found=REFUSE, other=ALLOW)
+    program = argument(1)
+    for number in TERMINAL_INPUT + SOCKET_OWNER:
+        program += test(EQUAL, number, 0, 1) + result(REFUSE)
+    for number in HARMLESS_IOCTLS:
+        program += test(EQUAL, number, 0, 1) + result(ALLOW)
+    program += test(ANY_BIT, IOCTL_WRITES, 2, 0) + test(ANY_BIT, IOCTL_READS, 0, 1) + result(ALLOW)
+    return program + mask_word(0xFF00) + choice(IOCTL_KINDS, found=ALLOW, other=REFUSE)
+
+
+def unless_truncating_reader(flags: int) -> "list[bytes]":
+    """Refuse O_RDONLY with O_TRUNC, which old Landlock misses; `flags`: the number of the argument."""
+    truncates = mask_word(os.O_ACCMODE | os.O_TRUNC) + test(EQUAL, os.O_RDONLY | os.O_TRUNC, 0, 1)
+    return argument(flags) + truncates + result(REFUSE) + result(ALLOW)
+
+
+def all_equal(*wanted: "tuple[float, int]", then: int = ALLOW) -> "list[bytes]":
+    """Allow only calls with these values of arguments, by number; .5 is the upper half of an argument."""
+    program: list[bytes] = []
+    for number, value in wanted:
+        program += argument(number) + test(EQUAL, value, 1, 0) + result(REFUSE)
+    return program + result(then)
+
+
+def choice(values: "tuple[int, ...]", *, found: int, other: int) -> "list[bytes]":
+    """Return BPF code that returns `found` if the loaded word is one of `values`, else `other`."""
+    program: list[bytes] = []
+    for left, value in zip(range(len(values), 0, -1), values, strict=True):
+        program += test(EQUAL, value, left, 0)
+    return program + result(other) + result(found)
+
+
+def argument(number: float) -> "list[bytes]":
+    """Load the lower half of an argument; .5 is the upper half."""
+    return load(ARGUMENTS + int(8 * number))
+
+
+def load(offset: int) -> "list[bytes]":
+    """Load the word at this offset of struct seccomp_data."""
+    return [instruction(LOAD, 0, 0, offset)]
+
+
+def mask_word(bits: int) -> "list[bytes]":
+    """Apply a bit mask to the loaded word."""
+    return [instruction(AND, 0, 0, bits)]
+
+
+def test(operation: int, value: int, yes: int, no: int) -> "list[bytes]":
+    """Compare the loaded word and skip `yes` or `no` of the next instructions."""
+    return [instruction(operation, yes, no, value)]
+
+
+def result(action: int) -> "list[bytes]":
+    """Return the instruction that ends the filter with this action."""
+    return [instruction(RETURN, 0, 0, action)]
+
+
+def instruction(operation: int, yes: int, no: int, value: int) -> bytes:
+    """Encode a struct sock_filter."""
+    return operation.to_bytes(2, sys.byteorder) + bytes((yes, no)) + value.to_bytes(4, sys.byteorder)
+
+
+filters: "dict[tuple[str, int, bool], bytes]" = {}
+"""Filters that were built in advance, by tier, version of Landlock, and whether there is a broker: those that protect
+no process from signals."""
+
+
+def build_filters() -> None:
+    """Build the seccomp filters for this kernel's version of Landlock in advance."""
+    version = kernel.libc.syscall(kernel.NR_LANDLOCK_CREATE, None, 0, kernel.LANDLOCK_CREATE_RULESET_VERSION)
+    for tier in "AB" if os.uname().machine in system_calls.NUMBERS and version > 0 else "":
+        for brokered in (False, True):
+            filters[tier, version, brokered] = seccomp_program(os.uname().machine, tier, version, brokered=brokered)
+
+
+class Program(ctypes.Structure):
+    """The C struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def described(program: bytes) -> Program:
+    """Return the C struct of a filter."""
+    return Program(len(program) // 8, program)
+
+
+def apply_seccomp(program: bytes) -> None:
+    """Install a filter for this process and its descendants. Raises OSError."""
+    kernel.checked(
+        kernel.libc.prctl(kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, ctypes.byref(described(program)), 0, 0)
+    )
