@@ -25,6 +25,7 @@ from actors.messages.commands import (
 from actors.messages.outcomes import Wake
 from actors.messages.refusals import DeadlineExceededError, InvalidFieldError, UnknownConversationError
 from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailableError
+from actors.ports.cluster import ONE_NODE
 from actors.runners import model_choice
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agent_tasks import prepared
@@ -72,8 +73,13 @@ class Supervisor:
         Call it at startup, before any request. One transaction per batch; interrupted runs are ended, not
         resumed, so no model is called and no process started. A damaged conversation does not prevent the start: it is
         logged as an error, and its recovery retried at its next message. Raises StoreError if the store fails.
+
+        Where servers share the store, what this one has taken over already is woken instead: it may have an actor.
         """
         ids = self._services.store.unsettled()
+        if self._services.cluster is not ONE_NODE:
+            self.wake(ids)
+            return ids
         for first in range(0, len(ids), RECOVERY_BATCH):
             self._recover(ids[first : first + RECOVERY_BATCH])
         return ids

@@ -289,6 +289,23 @@ def test_a_waking_of_many_ends_all_and_leaves_nothing(pair: Pair, caplog: pytest
     all_gone(pair.first)
 
 
+def test_what_was_taken_before_the_start_is_recovered_at_the_start_by_its_actor(pair: Pair, hold: Hold) -> None:
+    talk = pair.first.create()
+    talk.send("go")
+    talk.exchange()
+    pair.shared.kill(FIRST.incarnation)
+    pair.second.faults.arm("commit.before", hold)
+    assert pair.second.store.claim(talk.id) is not None  # which nobody is told of yet
+    answer = pair.second.supervisor.ask(talk.id, UpdateConversationCommand(title="early"))
+    hold.wait()
+    assert pair.second.supervisor.start() == (talk.id,)
+    hold.release()
+    assert answer.result(PATIENCE).title == "early"
+    taken = pair.seen_by_second(talk)
+    taken.rest(Idle)
+    assert len(taken.found(RunStop)) == 1
+
+
 def test_a_waking_is_tried_again_until_the_store_takes_it(make_world: Callable[..., World]) -> None:
     shared = MemoryStore()
     first = make_world(shared.node(FIRST))
