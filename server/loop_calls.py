@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.001
-"""How often a loop that does not rest looks for input."""
+LOOK_SECONDS = 0.000_2
+"""How often a loop that does not rest looks for input. A call of gRPC takes several looks: with a millisecond between
+them, a cancel behind hundreds of waiting calls was noticed later."""
 
 
 class SparingLoop(asyncio.SelectorEventLoop):
-    """An event loop that looks for input when it has nothing to do, or every millisecond, not in each iteration.
+    """An event loop that looks for input when it has nothing to do, or some time after its last look.
 
-    Looking releases the interpreter's lock, which the loop then has to get back from busy threads: a message to a
-    client takes several iterations. Between them it finds the calls of `LoopCalls` by itself.
+    Other loops look in each iteration. That releases the interpreter's lock, which the loop then has to get back from
+    busy threads, and a message to a client takes several iterations. Between its looks this one finds the calls of
+    `LoopCalls` by itself.
     """
 
     def __init__(self) -> None:
