@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+MAX_PORT = 65_535
+
 
 def refuses(address: str, *, seconds: float) -> bool:
     """Return whether connections to "host:port" are refused, by all its addresses: the process there is gone.
@@ -12,9 +14,11 @@ def refuses(address: str, *, seconds: float) -> bool:
     kernel accepts for a process that is stopped. Blocks for `seconds` an address at most, besides the look-up.
     """
     host, _, port = address.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) <= MAX_PORT:  # it would be taken modulo 65,536
+        return False
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except (OSError, ValueError, UnicodeError):
+    except (OSError, UnicodeError):
         return False
     return bool(found) and all(_refused(family, where, seconds) for family, _, _, _, where in found)
 
