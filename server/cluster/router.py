@@ -8,6 +8,7 @@ trail. A node never forwards what another has forwarded.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,8 @@ class Router:
 
     def peer_died(self, node: Node) -> None:
         """End the calls to a node that is declared dead: its connections may stay open for ever. Any thread."""
-        self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
+        with suppress(RuntimeError):  # the loop is closed, and so are the connections
+            self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def owner_of(self, conversation_id: str, *, urgent: bool) -> Node | None:
         """Return the other node that owns a conversation; None: it can be served here.

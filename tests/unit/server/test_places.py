@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 
+from actors.ports.cluster import Node, OneNode
 from actors.ports.store.audit import CommandOrigin
 from server.auth.authorization import NEEDED
 from server.cluster.node_marks import TOKEN, NodeMarks
 from server.cluster.places import PLACES, URGENT, Place
-from server.cluster.router import REPEATABLE, conversation_in
+from server.cluster.router import REPEATABLE, NodeAccess, Router, conversation_in
 from tests.unit.server.test_checks import GOOD, made
 
 REQUESTS = {
@@ -44,6 +48,16 @@ def test_what_is_repeated_is_named_as_in_the_contract() -> None:
 def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> None:
     with pytest.raises(ValueError, match="at least 32 printable"):
         NodeMarks(token)
+
+
+def test_a_death_that_is_told_after_the_end_is_of_no_interest() -> None:
+    async def begin() -> Router:
+        made: Any = None
+        return Router(OneNode(), NodeAccess(token="t" * 40), made, made, made)
+
+    router = asyncio.run(begin())
+    router.peer_died(Node(2))
+    asyncio.run(router.close())
 
 
 def test_a_mark_says_who_calls() -> None:
