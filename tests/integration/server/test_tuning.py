@@ -26,3 +26,14 @@ def test_what_stays_is_left_out_of_garbage_collection() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout == "True\n"
+
+
+def test_garbage_is_collected_seldom_but_collected() -> None:
+    program = (
+        "import gc; from server.process.process_settings import NEW_OBJECTS, spare_what_stays; spare_what_stays(); "
+        "began = []; gc.callbacks.append(lambda phase, info: began.append(phase)); "
+        "kept = [[] for _ in range(NEW_OBJECTS // 2)]; seldom = not began; "
+        "kept += [[] for _ in range(NEW_OBJECTS)]; print(seldom and bool(began))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout == "True\n"
