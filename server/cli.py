@@ -19,6 +19,7 @@ USAGE = 2
 @click.command()
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file with settings.")
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+@click.option("--database", type=str, help="The URL of a PostgreSQL database, or none: SQLite in --data-dir. [none]")
 @click.option("--listen", type=str, help="host:port (0: any free one), unix:/path, or none. [127.0.0.1:7421]")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="What is logged to stderr. [info]")
 @click.option("--default-model", type=str, help="The default model of conversations.")

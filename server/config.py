@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
@@ -22,6 +23,7 @@ from server.auth.issuers.client_certificates import client_certificates
 from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
 from server.auth.principals import Principal, principals_from_tables
 from server.auth.quota_tables import quota_settings
+from server.cluster.cluster_tables import ClusterSettings, cluster_settings
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MAX_CPUS = 8_192
@@ -79,6 +81,8 @@ class Config:
     """All settings of an operator, with defaults filled in and values checked."""
 
     data_dir: Path
+    database: str = field(default="", repr=False)
+    """The URL of a PostgreSQL database, which may hold a password, so it is never shown; "": SQLite in `data_dir`."""
     listen: Listen | None = Listen("127.0.0.1", 7421)
     """The address to listen on in addition to the Unix socket in the data directory; None for no other address."""
     listen_tables: tuple[Listener, ...] = ()
@@ -146,6 +150,8 @@ class Config:
     """The principals that names in certificates of clients stand for, from the file."""
     authorizer: AuthorizerSettings | None = None
     """The operator's own rules, from the file; None: there are none."""
+    cluster: ClusterSettings | None = None
+    """How servers that share the database reach each other, from the file; None: this one does not share it."""
     issuers: Mapping[str, Issuer] = field(default_factory=dict)
     """Who else issues tokens for principals, from the file."""
     mcp_from_clients: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -169,6 +175,7 @@ class Config:
             "quotas",
             "listen[",
             "authorizer.",
+            "cluster",
         )
         in_file = setting.startswith(tables) or provider in self.providers
         return ConfigError(f"{self.origins.get(setting, f'{self.file}: {setting}' if in_file else setting)}: {why}")
@@ -205,6 +212,16 @@ class Config:
     def tls(self) -> bool:
         """Whether the address of `listen` uses TLS."""
         return self.tls_certificate is not None
+
+
+def shown_database(url: str) -> str:
+    """Return the URL of a database without its password and its parameters, which may hold one."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "postgresql://…"
+    who, at, where = parts.netloc.rpartition("@")
+    return f"postgresql://{who.partition(':')[0]}{at}{where}{parts.path}"
 
 
 Parser: TypeAlias = Callable[[Any], Any]
@@ -270,6 +287,15 @@ def _expanded(text: str) -> Path:
 def _data_dir(value: Any) -> Path:
     _path(value)
     return absolute_path(value)
+
+
+def _database(value: Any) -> str:
+    text = str(value)
+    if text == "none":
+        return ""
+    if not text.startswith(("postgresql://", "postgres://")) or any(each.isspace() for each in text):
+        raise ValueError("must be postgresql://user@host:port/database, or none")
+    return text
 
 
 def _text(value: Any) -> str:
@@ -373,6 +399,7 @@ def _cpus(value: Any) -> frozenset[int] | None:
 
 SETTINGS: dict[str, Parser] = {
     "data_dir": _data_dir,
+    "database": _database,
     "listen": _listen,
     "log_level": _level,
     "default_model": _text,
@@ -400,7 +427,8 @@ SETTINGS: dict[str, Parser] = {
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
 `providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`, `principal_defaults`,
-`issuers`, `client_certificates`, `authorizer` and `quotas`; instead of `listen` there may be tables of that name."""
+`issuers`, `client_certificates`, `authorizer`, `cluster` and `quotas`; instead of `listen` there may be tables of that
+name."""
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
@@ -427,9 +455,19 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     quotas = _quotas(table, principals, issuers, origin)
     own_rules = table.pop("authorizer", None)
     authorizer = None if own_rules is None else _made(authorizer_settings, own_rules, "authorizer", origin)
+    nodes = table.pop("cluster", None)
+    cluster = None if nodes is None else _made(cluster_settings, nodes, "cluster", origin)
     unknown = table.keys() - SETTINGS.keys()
     if unknown:
-        of_people = ("principals", "principal_defaults", "issuers", "client_certificates", "authorizer", "quotas")
+        of_people = (
+            "principals",
+            "principal_defaults",
+            "issuers",
+            "client_certificates",
+            "authorizer",
+            "quotas",
+            "cluster",
+        )
         known = ", ".join((*SETTINGS, "providers", "models", "mcp_from_clients", *lists, *of_people))
         raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
     values: dict[str, Any] = {}
@@ -454,6 +492,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         "issuers": issuers,
         "client_certificates": certificates,
         "authorizer": authorizer,
+        "cluster": cluster,
     }
     if listen_tables and "listen" not in values:
         given["listen_tables"], values["listen"], origins["listen"] = listen_tables, None, f"{origin}: [[listen]]"
@@ -570,6 +609,8 @@ def _parsed(parse: Parser, value: Any, origin: str) -> Any:
 
 
 def _checked(config: Config) -> Config:
+    if config.cluster is not None and not config.database:
+        raise config.refusal("cluster: only servers that share a database need it: set database, too")
     if config.listen_tables and (config.tls_certificate or config.tls_key or config.insecure_behind_proxy):
         raise ConfigError(
             "tls_certificate, tls_key and insecure_behind_proxy are about the one address of `listen`: each table "

@@ -12,7 +12,7 @@ from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
 from server.cli import CANNOT_START, USAGE, fail
-from server.config import SETTINGS, Config, ConfigError, Listen, load
+from server.config import SETTINGS, Config, ConfigError, Listen, load, shown_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +67,10 @@ def _plain(name: str, value: Any) -> Any:
     match value:
         case None:
             return {"cpus": "all", "listen": "none", "metrics_listen": "none"}.get(name)
-        case "" if name == "otlp_endpoint":
+        case "" if name in ("otlp_endpoint", "database"):
             return "none"
+        case str() if name == "database":
+            return shown_database(value)
         case Listen():
             return value.target
         case Path():

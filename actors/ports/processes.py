@@ -15,7 +15,8 @@ the default of the setting."""
 
 DENY_READ = (
     "~/.ssh", "~/.aws", "~/.azure", "~/.config/gcloud", "~/.config/gh", "~/.docker/config.json", "~/.git-credentials",
-    "~/.gnupg", "~/.kube", "~/.local/share/keyrings", "~/.netrc", "~/.password-store", "~/.pypirc",
+    "~/.gnupg", "~/.kube", "~/.local/share/keyrings", "~/.netrc", "~/.password-store",
+    "~/.pgpass", "~/.pypirc",
 )  # fmt: skip
 """Where keys of people are kept, which no tool reads: the default of the setting."""
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import grpc
 
     from actors.ports import Store
+    from actors.ports.cluster import Lease
     from actors.ports.permissions import PermissionsOf
     from actors.ports.telemetry import Telemetry
     from actors.runtime.system_clock import SystemClock
@@ -147,9 +148,12 @@ def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
         raise config.refusal(f"cpus: {error}") from None
 
 
-def tool_sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, threads: ThreadPool) -> ToolHostSandbox:
+def tool_sandbox(
+    config: Config, socket: Path, cpus: frozenset[int] | None, threads: ThreadPool, lease: Lease
+) -> ToolHostSandbox:
     """Return the sandbox of the tools, which hides the server's own files and socket. Raises CannotStartError."""
-    own = (config.data_dir, socket.parent, *(each.key for each in config.listeners), config.file)
+    nodes = config.cluster.token_file if config.cluster is not None else None
+    own = (config.data_dir, socket.parent, *(each.key for each in config.listeners), config.file, nodes)
     try:
         groups = ControlGroups()
         report = with_limits(probed(config), groups.controllers)
@@ -163,6 +167,7 @@ def tool_sandbox(config: Config, socket: Path, cpus: frozenset[int] | None, thre
             groups=groups,
             cpus=cpus,
             threads=threads,
+            lease=lease,
         )
     except (SandboxUnavailableError, OSError) as error:
         raise CannotStartError(str(error)) from None

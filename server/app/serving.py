@@ -32,7 +32,6 @@ from server.streams.base import WatchSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.conversation.supervisor import Supervisor
     from actors.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -87,6 +86,7 @@ async def _serve(
         reflection=config.reflection,
         behind_proxy=config.behind_proxy,
         reachable=config.reachable,
+        access=wired.access,
     )
     looking = [
         asyncio.create_task(_measure_loop(wired.services.telemetry)),
@@ -95,6 +95,7 @@ async def _serve(
     try:
         where = _listen(endpoint, config, wired.socket)
         await endpoint.start()
+        await asyncio.to_thread(wired.cluster.start)
         _tell_of(wired.services.sandbox.report, wired.exposed)
         with published(config.data_dir, Path(wired.socket.path)):
             if exposed := [each.target for each in where if each.insecure_behind_proxy and not each.where.local]:
@@ -116,7 +117,7 @@ async def _serve(
         deadline.set(config.drain_seconds + STOP_SECONDS)
         for task in looking:
             task.cancel()
-        await _stop(config, wired.supervisor, endpoint, hurry)
+        await _stop(config, wired, endpoint, hurry)
 
 
 async def _measure_loop(telemetry: Telemetry) -> None:
@@ -168,9 +169,14 @@ def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listene
     return [Listener(where=endpoint.listen(local)), *configured]
 
 
-async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
-    """Shut down gracefully: refuse new work, drain runs, interrupt the remaining ones, end streams and calls."""
+async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
+    """Shut down gracefully: refuse new work, drain runs, interrupt the remaining ones, end streams and calls.
+
+    Other nodes can have the conversations as soon as no run is left.
+    """
+    supervisor = wired.supervisor
     await endpoint.withdraw()
+    await asyncio.to_thread(_leave, wired.cluster.retire)
     stopped = asyncio.create_task(asyncio.to_thread(supervisor.stop, config.drain_seconds))
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait((stopped, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -178,8 +184,17 @@ async def _stop(config: Config, supervisor: Supervisor, endpoint: GrpcServer, hu
     supervisor.skip_drain()
     try:
         await stopped
+        await asyncio.to_thread(_leave, wired.cluster.drain)
     finally:
         await endpoint.stop()
+
+
+def _leave(step: Callable[[], None]) -> None:
+    """Do a step of leaving the cluster; without it the others wait for the end of this node's lease."""
+    try:
+        step()
+    except StoreError as error:
+        log.warning("the conversations could not be given up, and others take them when the lease has ended: %s", error)
 
 
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:

@@ -30,9 +30,11 @@ from server.app.adapter_choice import (
     sandbox_line,
     server_credentials,
 )
+from server.app.store_choice import check_postgres, node_access
 from server.auth.authorizer.authorizer_tables import authorizer_class
 from server.auth.mcp_login_file import FILE as MCP_LOGINS
 from server.auth.mcp_login_file import McpLoginFile
+from server.config import shown_database
 from server.local_access import check_closable
 from server.services.operator_rules import operator_rules
 
@@ -54,6 +56,7 @@ def checked(config: Config) -> Iterator[str]:
     with ExitStack() as opened:
         pinned(config, opened)
         yield from _checked_listeners(config)
+        yield from _checked_database(config)
         if config.data_dir.exists():
             try:
                 check_closable(config.data_dir)
@@ -122,6 +125,16 @@ def _checked_listeners(config: Config) -> Iterator[str]:
         if server_credentials(listener) is not None:
             clients = f"; clients need one by {listener.client_ca}" if listener.client_ca else ""
             yield f"certificate: {listener.certificate} and its key can be used{clients}"
+
+
+def _checked_database(config: Config) -> Iterator[str]:
+    """Yield a line for the database, and one for this server as a node. Raises CannotStartError or ConfigError."""
+    if config.database:
+        check_postgres(config)
+        yield f"database: {shown_database(config.database)}, which is not contacted now"
+    if config.cluster is not None:
+        node_access(config.cluster)
+        yield f"node {config.cluster.name}: others reach it at {config.cluster.address}"
 
 
 def _checked_principals(config: Config) -> Iterator[str]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from bedrock.local_server import NotPrivateError
 
 from actors.adapters.images.sandboxed_images import SandboxedImages
-from actors.adapters.store.sqlite.store import open_store
 from actors.adapters.telemetry import metrics
 from actors.adapters.telemetry.fan_out import FanOut
 from actors.adapters.telemetry.log_lines import LogLines
@@ -30,9 +29,10 @@ from actors.maintenance.retention import Housekeeper
 from actors.ports import (
     DataDirectoryBusyError,
     NoFaultPoints,
-    StoreUnusableError,
+    StoreError,
     resources,
 )
+from actors.ports.cluster import Cluster
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
@@ -48,18 +48,22 @@ from server.app.adapter_choice import (
     retention,
     tool_sandbox,
 )
+from server.app.store_choice import node_access, opened_store
 from server.auth.authentication import Authentication
 from server.auth.local_token import TokenUnusableError
+from server.cluster.router import NodeAccess
 from server.config import Config, Listen
 from server.local_access import claim_directory, socket_path
 from server.process import malloc_trim
 from server.services.operator_rules import operator_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from actors.ports.mcp import McpServers
     from actors.ports.telemetry import Telemetry
+    from actors.runtime.quotas.quota_book import QuotaBook
+    from server.app.store_choice import OpenedStore
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +84,9 @@ class Wiring:
     socket: Listen
     """The address for clients on this machine."""
     engine_version: str
+    cluster: Cluster
+    access: NodeAccess | None
+    """How this server is one of several that share the store; None: it has the store to itself."""
     load_later: Callable[[], None]
     """Imports the modules that only the first run needs, so that the start does not wait for them. Blocks."""
     exposed: tuple[str, ...] = ()
@@ -97,6 +104,11 @@ def wire(config: Config) -> Generator[Wiring]:
     """
     with ExitStack() as opened:
         tool_cpus = pinned(config, opened)
+        supervisors: list[Supervisor] = []
+
+        def active() -> int:
+            return sum(each.live_count() for each in supervisors)
+
         clock = SystemClock()
         telemetry = FanOut([LogLines()] if log.isEnabledFor(logging.INFO) else [])
         opened.callback(_close, telemetry)
@@ -107,17 +119,17 @@ def wire(config: Config) -> Generator[Wiring]:
         opened.callback(models.close)
         try:
             claim_directory(config.data_dir)
-            store = open_store(config.data_dir, clock=clock, written=telemetry.written if exported else None)
-            opened.callback(store.close)
+            written = telemetry.written if exported else None
+            store, cluster = opened_store(config, opened, clock, active=active, written=written)
             authentication = authentication_of(config, opened)
             socket = socket_path(config.data_dir, config.environ)
-        except (DataDirectoryBusyError, StoreUnusableError, TokenUnusableError, NotPrivateError) as error:
+        except (DataDirectoryBusyError, StoreError, TokenUnusableError, NotPrivateError) as error:
             raise CannotStartError(str(error)) from None
         except OSError as error:
             raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
         threads = ThreadPool()
         opened.callback(threads.close)
-        sandbox = tool_sandbox(config, socket, tool_cpus, threads)
+        sandbox = tool_sandbox(config, socket, tool_cpus, threads, cluster.lease)
         opened.callback(sandbox.close)
         hub, toolbox = EventHub(), StandardToolbox(threads)
         mcp = mcp_servers(config, sandbox, threads, authentication.permissions)
@@ -141,22 +153,18 @@ def wire(config: Config) -> Generator[Wiring]:
             mcp=mcp,
             permissions=authentication.permissions,
             telemetry=telemetry,
+            cluster=cluster,
+            node=cluster.me.name or "local",
             quotas=quota_book(config, store, clock, telemetry),
         )
         if telemetry.on or exported:
             services = _observed(services, telemetry)
         supervisor = Supervisor(services)
+        supervisors.append(supervisor)
+        cluster.on_taken = supervisor.wake
+        access = None if config.cluster is None else node_access(config.cluster)
         if exported:
-            gauges = {
-                metrics.CONVERSATIONS: supervisor.live_count,
-                metrics.WATCHERS: hub.watchers,
-                metrics.WAITING: lambda: store.waiting,
-                metrics.WAITING_REQUESTS: lambda: services.quotas.model_slots.waiting,
-                metrics.THREADS: threading.active_count,
-                metrics.FILES: resources.open_files,
-                metrics.MAX_FILES: resources.max_open_files,
-            }
-            for observer in exporters(config, clock, gauges):
+            for observer in exporters(config, clock, _gauges(supervisor, hub, store, services.quotas)):
                 telemetry.add(observer)
         if (memory := malloc_trim.of_this_process()) is not None:
             memory.start()
@@ -171,9 +179,25 @@ def wire(config: Config) -> Generator[Wiring]:
             authentication,
             Listen(path=str(socket)),
             store.engine_version,
+            cluster,
+            access,
             functools.partial(_load, toolbox, mcp),
             sandbox.exposed,
         )
+
+
+def _gauges(
+    supervisor: Supervisor, hub: EventHub, store: OpenedStore, quotas: QuotaBook
+) -> Mapping[metrics.Metric, Callable[[], float]]:
+    return {
+        metrics.CONVERSATIONS: supervisor.live_count,
+        metrics.WATCHERS: hub.watchers,
+        metrics.WAITING: lambda: store.waiting,
+        metrics.WAITING_REQUESTS: lambda: quotas.model_slots.waiting,
+        metrics.THREADS: threading.active_count,
+        metrics.FILES: resources.open_files,
+        metrics.MAX_FILES: resources.max_open_files,
+    }
 
 
 def _observed(services: Services, telemetry: FanOut) -> Services:

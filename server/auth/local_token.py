@@ -29,7 +29,21 @@ def read_or_create_token(path: Path) -> str:
     except FileNotFoundError:
         return _create(path)
     except OSError as error:
-        raise TokenUnusableError(f"the token file {path} cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file that somebody else has made. Raises TokenUnusableError."""
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        raise TokenUnusableError(f"there is no token file {path}") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> TokenUnusableError:
+    return TokenUnusableError(f"the token file {path} cannot be read: {error.strerror}")
 
 
 def _read(path: Path) -> str:

@@ -50,6 +50,13 @@ class Cluster(Protocol):
         """For how long this node may act."""
         ...
 
+    def start(self) -> None:
+        """Begin to watch the other nodes, now that whoever wants to be told of them is known. Call once.
+
+        Blocks for as long as the node that this one replaces is not given up. Raises StoreUnavailableError.
+        """
+        ...
+
     def nodes(self) -> tuple[Node, ...]:
         """Return the living nodes with this one, as last seen; does not block."""
         ...
@@ -101,6 +108,9 @@ class OneNode:
     def lease(self) -> Lease:
         """A lease without end."""
         return FOREVER
+
+    def start(self) -> None:
+        """Do nothing: there are no others."""
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the only node."""

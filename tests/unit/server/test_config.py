@@ -55,7 +55,8 @@ def test_a_relative_directory_of_the_desktop_is_ignored(tmp_path: Path, monkeypa
 
 def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) -> None:
     values = {
-        "data_dir": "/d", "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",
+        "data_dir": "/d", "database": "postgresql://db/bedrock",
+        "listen": "[::1]:5", "log_level": "warning", "default_model": "m", "drain_seconds": "1.5",
         "idle_seconds": "2", "max_streams": "7", "reflection": "true", "tls_certificate": "/c.pem", "tls_key": "/k.pem",
         "sandbox": "b", "retention_events_days": "30", "retention_events_min": "5", "retention_archived_days": "0.5",
         "retention_audit_days": "7",
@@ -72,7 +73,8 @@ def test_every_setting_can_be_a_variable_and_a_line_of_the_file(tmp_path: Path) 
         assert getattr(by_variable, name) == getattr(by_file, name)
     assert (by_variable.file, by_file.file) == (None, file)
     assert by_file == Config(
-        data_dir=Path("/d"), listen=Listen("::1", 5), log_level="warning", default_model="m", drain_seconds=1.5,
+        data_dir=Path("/d"), database="postgresql://db/bedrock",
+        listen=Listen("::1", 5), log_level="warning", default_model="m", drain_seconds=1.5,
         idle_seconds=2.0, max_streams=7, reflection=True, tls_certificate=Path("/c.pem"), tls_key=Path("/k.pem"),
         sandbox="B", retention_events_days=30.0, retention_events_min=5, retention_archived_days=0.5,
         retention_audit_days=7.0,

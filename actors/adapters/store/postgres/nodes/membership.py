@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar
 
 from actors.adapters.store.postgres.nodes import node_statements as said
 from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode
-from actors.adapters.store.postgres.nodes.judge import Judge, node_of
+from actors.adapters.store.postgres.nodes.judge import Judge, NodeRow, node_of
 from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import NodeWatch
 from actors.adapters.store.postgres.nodes.take_over import TakeOver, release
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
+PREDECESSOR_SECONDS = 5.0
+"""How long a start waits at most for the end of the node before it at the same address."""
 MAX_OWNERS = 20_000
 """Conversations whose owners are remembered: some 3 MB."""
 
@@ -73,11 +76,19 @@ class PostgresCluster:
         self._threads[0].start()
 
     def start(self) -> None:
-        """Begin to watch the other nodes, now that this one listens and whoever wants to be told is."""
+        """Begin to watch the other nodes, now that this one listens and whoever wants to be told is.
+
+        Blocks until the node is declared dead that was here before, a few seconds at most: its conversations could not
+        be claimed. Raises StoreUnavailableError.
+        """
         self._heartbeat.listening = True
         self._tell_lost()
-        if not self._lost:
-            self._threads[1].start()
+        if self._lost:
+            return
+        self._threads[1].start()
+        until = time.monotonic() + PREDECESSOR_SECONDS
+        while time.monotonic() < until and any(each.address == self._me.address for each in self.others()):
+            self._ended.wait(self._timing.confirm / 4)
 
     @property
     def me(self) -> Node:
@@ -92,6 +103,12 @@ class PostgresCluster:
     def nodes(self) -> tuple[Node, ...]:
         """Return the living nodes; see Cluster."""
         return self._watch.nodes()
+
+    def others(self) -> tuple[Node, ...]:
+        """Return the other living nodes, as the database has them now. Blocks. Raises StoreUnavailableError."""
+        found = (NodeRow(*each) for each in self._looks.rows(said.SEEN))
+        living = (row.node for row in found if not (row.dead or row.over))
+        return tuple(node for node in living if node.incarnation != self._me.incarnation)
 
     def owner_of(self, conversation_id: str) -> Node | None:
         """Return the other node that owns a conversation; see Cluster."""

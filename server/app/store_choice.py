@@ -1,0 +1,132 @@
+"""The store that the settings ask for; if it is PostgreSQL, with this server's place among the nodes that share it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, TypeAlias
+
+import grpc
+
+from actors.adapters.store.sqlite.store import open_store
+from actors.ports import Owner
+from actors.ports.cluster import ONE_NODE
+from server.app.adapter_choice import CannotStartError
+from server.auth.local_token import TokenUnusableError, read_token
+from server.cluster.node_marks import NodeMarks
+from server.cluster.router import NodeAccess
+from server.config import shown_database
+from server.services.catalog import version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from actors.adapters.store.postgres.nodes.membership import PostgresCluster
+    from actors.adapters.store.postgres.store import PostgresStore
+    from actors.adapters.store.sqlite.store import PeeweeStore
+    from actors.ports import Clock
+    from actors.ports.cluster import OneNode
+    from server.cluster.cluster_tables import ClusterSettings
+    from server.config import Config
+
+    OpenedStore: TypeAlias = PeeweeStore | PostgresStore
+    OpenedCluster: TypeAlias = PostgresCluster | OneNode
+
+
+def opened_store(
+    config: Config,
+    opened: ExitStack,
+    clock: Clock,
+    *,
+    active: Callable[[], int],
+    written: Callable[[int, float], None] | None,
+) -> tuple[OpenedStore, OpenedCluster]:
+    """Open the store until `opened` ends. `active` returns how many conversations have an actor here.
+
+    Raises ConfigError, CannotStartError, DataDirectoryBusyError or StoreError.
+    """
+    if config.database:
+        return _shared(config, opened, clock, active, written)
+    store = open_store(config.data_dir, clock=clock, written=written)
+    opened.callback(store.close)
+    return store, ONE_NODE
+
+
+def _shared(
+    config: Config,
+    opened: ExitStack,
+    clock: Clock,
+    active: Callable[[], int],
+    written: Callable[[int, float], None] | None,
+) -> tuple[PostgresStore, PostgresCluster]:
+    """Join the nodes that share the database, and open the store in it."""
+    check_postgres(config)
+    # Only where they are wanted.
+    from actors.adapters.store.postgres.engine import address_of  # noqa: PLC0415
+    from actors.adapters.store.postgres.nodes.heartbeat import NewNode  # noqa: PLC0415
+    from actors.adapters.store.postgres.nodes.membership import PostgresCluster  # noqa: PLC0415
+    from actors.adapters.store.postgres.nodes.timing import Timing  # noqa: PLC0415
+    from actors.adapters.store.postgres.schema.version import migrate  # noqa: PLC0415
+    from actors.adapters.store.postgres.store import open_postgres  # noqa: PLC0415
+
+    migrate(address_of(config.database))
+    settings = config.cluster
+    if settings is None:
+        # Nobody reaches it there, but the next server with this data directory knows by that that this one is gone.
+        new, timing = NewNode(address=f"unix:{socket.gethostname()}:{config.data_dir}", version=version()), Timing()
+    else:
+        new, timing = NewNode(settings.name, settings.address, version()), Timing(settings.lease_seconds)
+    cluster = PostgresCluster(config.database, new, timing, active=active)
+    opened.callback(cluster.close)
+    _check_neighbours(config, cluster)
+    cluster.on_lost = _end_at_once
+    me = cluster.me
+    owner = Owner(me.incarnation, me.name, me.address)
+    store = open_postgres(config.database, owner, clock=clock, written=written)
+    opened.callback(store.close)
+    return store, cluster
+
+
+def check_postgres(config: Config) -> None:
+    """Raise ConfigError if what a database needs is not installed."""
+    if importlib.util.find_spec("psycopg") is None:
+        raise config.refusal("database: the server was installed without it; install phoenix-bedrock[postgres]")
+
+
+def node_access(settings: ClusterSettings) -> NodeAccess:
+    """Return how this node calls others, and is called. Raises CannotStartError."""
+    try:
+        token = read_token(settings.token_file)
+        NodeMarks(token)
+        authorities = settings.ca.read_bytes() if settings.ca is not None else None
+    except (TokenUnusableError, ValueError) as error:
+        raise CannotStartError(f"cluster.token_file: {error}") from None
+    except OSError as error:
+        raise CannotStartError(f"cluster.ca: {settings.ca} cannot be read: {error.strerror}") from None
+    credentials = grpc.ssl_channel_credentials(authorities) if authorities is not None else None
+    return NodeAccess(token=token, credentials=credentials)
+
+
+def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
+    """Raise CannotStartError if others use the database who cannot reach this server, or it them."""
+    others = [each for each in cluster.others() if each.address != cluster.me.address]
+    if config.cluster is None and others:
+        names = ", ".join(sorted({each.name or each.address for each in others}))
+        raise CannotStartError(
+            f"{shown_database(config.database)} is used by another server ({names}): to share it, each needs a table "
+            "[cluster] in its settings"
+        )
+    if alone := [each.address for each in others if each.address.startswith("unix:")]:
+        raise CannotStartError(
+            f"{shown_database(config.database)} is used by a server that does not share it ({alone[0]}): give that "
+            "one a table [cluster], too"
+        )
+
+
+def _end_at_once() -> None:
+    """End this process, which another node has declared dead: its conversations are no longer its own."""
+    logging.shutdown()
+    os._exit(1)

@@ -1,0 +1,78 @@
+"""The table [cluster] of the operator's file: how this server and others that share its database reach each other."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from actors.ports.settings.settings_checks import check_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEYS = ("address", "token_file", "name", "ca", "lease_seconds")
+MAX_NAME_CHARS = 100
+USUAL_LEASE, LEASE_SECONDS = 10.0, (1.0, 60.0)
+
+
+class ClusterSettings(Struct, frozen=True):
+    """The table [cluster]."""
+
+    address: str
+    """Where the others reach this server: host:port."""
+    token_file: Path
+    """The file with the token that all nodes share."""
+    name: str
+    """What people call this node; the machine's name unless it is given."""
+    ca: Path | None = None
+    """The PEM file with the authorities that sign the nodes' certificates; None: nodes listen without TLS."""
+    lease_seconds: float = USUAL_LEASE
+    """How long a node that does not answer keeps its conversations; the same for all nodes."""
+
+
+def cluster_settings(table: Mapping[str, Any]) -> ClusterSettings:
+    """Return the settings of the table [cluster]. Raises ValueError, "cluster.key: why"."""
+    check_keys("cluster", table, KEYS)
+    return ClusterSettings(
+        _address(_given(table, "address", "where the other servers reach this one, host:port")),
+        _path(_given(table, "token_file", "a file with the token that all servers share"), "token_file"),
+        _name(table.get("name", socket.gethostname())),
+        _path(table["ca"], "ca") if "ca" in table else None,
+        _lease(table.get("lease_seconds", USUAL_LEASE)),
+    )
+
+
+def _given(table: Mapping[str, Any], key: str, what: str) -> object:
+    if key not in table:
+        raise ValueError(f"cluster.{key}: needed: {what}")
+    return table[key]
+
+
+def _address(value: object) -> str:
+    host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not (colon and host and port.isdecimal() and 0 < int(port) <= 65_535) or any(each.isspace() for each in host):
+        raise ValueError("cluster.address: must be host:port, with the port that others reach")
+    return f"{host}:{port}"
+
+
+def _path(value: object, key: str) -> Path:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(f"cluster.{key}: must be a path")
+    return Path(os.path.expanduser(value)).absolute()
+
+
+def _lease(value: object) -> float:
+    least, most = LEASE_SECONDS
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"cluster.lease_seconds: must be between {least:g} and {most:g}")
+    return float(value)
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_NAME_CHARS:
+        raise ValueError(f"cluster.name: must be a text of 1 to {MAX_NAME_CHARS} characters")
+    return value

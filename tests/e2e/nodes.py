@@ -1,0 +1,64 @@
+"""Servers that share one PostgreSQL: nodes of a cluster, each a process."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from typing import TYPE_CHECKING
+
+from tests.e2e.server_process import ServerProcess, Servers
+from tests.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LEASE_SECONDS = 5.0
+"""Short, but longer than a busy machine keeps a process waiting."""
+
+
+def free_address() -> str:
+    """Return an address of this machine that nobody listens on."""
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{tried.getsockname()[1]}"
+
+
+class Nodes:
+    """Starts nodes by name, and looks at each of them at the end as `Servers` does. Close it."""
+
+    def __init__(self, folder: Path, *, env: dict[str, str]) -> None:
+        """Start the database. `env`: further variables of the environment of each node."""
+        self.database = PostgresServer(durable=True)
+        self._folder = folder
+        self._env = {"BEDROCK_DATABASE": self.database.url(self.database.create())} | env
+        self._servers = Servers()
+        self._addresses: dict[str, str] = {}
+        self._token = folder / "nodes.token"
+        self._token.write_text(secrets.token_hex(32))
+        self._token.chmod(0o600)
+
+    def start(self, name: str, **env: str) -> ServerProcess:
+        """Start a node, in the folder and at the address that it had before."""
+        address = self._addresses.setdefault(name, free_address())
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        settings = folder / "bedrock.toml"
+        settings.write_text(
+            f'[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{self._token}"\n'
+            f"lease_seconds = {LEASE_SECONDS}\n"
+        )
+        settings.chmod(0o600)
+        return self._servers(folder, "--config", str(settings), listen=address, **self._env, **env)
+
+    def start_alone(self, name: str, **env: str) -> ServerProcess:
+        """Start a server that has the database to itself."""
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        return self._servers(folder, **self._env, **env)
+
+    def close(self) -> None:
+        """Stop the nodes, then the database."""
+        try:
+            self._servers.close()
+        finally:
+            self.database.close()

@@ -1,0 +1,154 @@
+"""Two servers that share a PostgreSQL: each takes calls for the conversations of the other, and outlives it."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e import processes
+from tests.e2e.auditing import audit
+from tests.e2e.chat import Chat
+from tests.e2e.fake_provider import FakeProvider, calls, says, streams
+from tests.e2e.nodes import Nodes
+from tests.e2e.patience import eventually, within
+from tests.e2e.server_process import ServerProcess, provider
+from tests.e2e.watcher import Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bedrock import Client
+
+
+@pytest.fixture(scope="module")
+def nodes(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    made = Nodes(tmp_path_factory.mktemp("nodes"), env=provider(fake_provider.url))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def owner(nodes: Nodes) -> Iterator[ServerProcess]:
+    """The node that conversations are created at."""
+    server = nodes.start("owner")
+    yield server
+    server.dispose()
+
+
+@pytest.fixture(scope="module")
+def other(nodes: Nodes) -> ServerProcess:
+    """The node that is called for them."""
+    return nodes.start("other")
+
+
+@pytest.fixture
+def at_owner(owner: ServerProcess) -> Iterator[Client]:
+    with owner.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def at_other(other: ServerProcess) -> Iterator[Client]:
+    with other.client() as client:
+        yield client
+
+
+def test_any_node_takes_any_call(
+    fake_provider: FakeProvider, at_owner: Client, at_other: Client, other: ServerProcess, tmp_path: Path
+) -> None:
+    chat = Chat(at_owner, fake_provider.part(calls(("bash", {"cmd": "echo there"})), says("Done.")), tmp_path)
+    conversation = at_other.conversation(chat.name)
+    watcher = Watcher(other, chat.name)
+    try:
+        run = conversation.send(f"Do it. {chat.part.key}")
+        assert within(run.answer) == "Done."
+        watcher.until(lambda event: event.run_stopped.request_cycle == run.name)
+        assert watcher.revisions == list(range(1, len(watcher.revisions) + 1))
+    finally:
+        watcher.close()
+    assert chat.name in [each.name for each in at_other.conversations()]
+    assert conversation.get().revision == chat.conversation.get().revision
+    chat.assert_valid()
+
+
+def test_a_cancel_at_another_node_ends_the_tool(
+    fake_provider: FakeProvider, at_owner: Client, at_other: Client, tmp_path: Path
+) -> None:
+    forever = processes.forever()
+    command = f"setsid sleep {forever} & sleep {forever}"
+    chat = Chat(at_owner, fake_provider.part(calls(("bash", {"cmd": command}))), tmp_path, mode="unrestricted")
+    chat.send("Do it.")
+    eventually(lambda: len(processes.sleepers(forever)) == 2, "the tool has started both")
+    receipt = at_other.conversation(chat.name).cancel()
+    assert receipt.state.kind == "idle"
+    eventually(lambda: not processes.running(forever), "nothing of the tool is left")
+    chat.assert_valid()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_the_conversations_of_a_node_that_dies_go_on_at_another(  # noqa: PLR0917 -- fixtures
+    how: str,
+    fake_provider: FakeProvider,
+    nodes: Nodes,
+    owner: ServerProcess,
+    other: ServerProcess,
+    at_owner: Client,
+    at_other: Client,
+    tmp_path: Path,
+) -> None:
+    """Killed, or stopped for longer than its lease: it never acts again, and its tools are dead before."""
+    forever = processes.forever()
+    working = Chat(
+        at_owner, fake_provider.part(calls(("bash", {"cmd": f"sleep {forever}"}))), tmp_path, mode="unrestricted"
+    )
+    streaming = Chat(at_owner, fake_provider.part(streams, says("Again.")), tmp_path)
+    watcher = Watcher(other, streaming.name)
+    working.send("Work.")
+    streaming.send("Talk.")
+    streaming.part.next_reached(streams)
+    eventually(lambda: processes.sleepers(forever), "the tool runs")
+    owner.process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+
+    eventually(lambda: at_other.conversation(working.name).get().state.kind == "idle", "it was taken over")
+    assert not processes.running(forever), "a tool outlived its node"
+    conversation = at_other.conversation(streaming.name)
+    eventually(lambda: conversation.get().state.kind == "idle", "it was taken over, too")
+    assert watcher.end() == "UNAVAILABLE"
+    watcher.close()
+    seen = watcher.revisions[-1]
+    again = Watcher(other, streaming.name, after_revision=seen)
+    try:
+        run = conversation.send(f"And now? {streaming.part.key}")
+        assert within(run.answer) == "Again."
+        again.until(lambda event: event.run_stopped.request_cycle == run.name)
+        assert again.revisions == list(range(seen + 1, again.revisions[-1] + 1))
+    finally:
+        again.close()
+    if how == "stopped":
+        owner.process.send_signal(signal.SIGCONT)
+        within(owner.process.wait)
+        owner.foreseen = "declared dead by another one"
+        assert owner.foreseen in owner.log_text()
+
+
+def test_a_node_that_is_stopped_in_order_gives_its_conversations_up(  # noqa: PLR0917 -- fixtures
+    fake_provider: FakeProvider, nodes: Nodes, owner: ServerProcess, at_owner: Client, at_other: Client, tmp_path: Path
+) -> None:
+    """At once: nobody waits for the end of its lease, and it can come back."""
+    chat = Chat(at_owner, fake_provider.part(says("One."), says("Two."), says("Three.")), tmp_path)
+    assert chat.ask("First.") == "One."
+    assert owner.stop() == 0
+    conversation = at_other.conversation(chat.name)
+    assert within(conversation.send("Second.").answer) == "Two."
+    back = nodes.start("owner")
+    with back.client() as client:
+        assert within(client.conversation(chat.name).send("Third.").answer) == "Three."
+        audit(back)
+
+
+def test_a_server_without_the_table_has_the_database_to_itself(nodes: Nodes, other: ServerProcess) -> None:
+    with pytest.raises(AssertionError, match="is used by another server"):
+        nodes.start_alone("alone")

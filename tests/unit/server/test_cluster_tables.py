@@ -1,0 +1,99 @@
+"""The table [cluster], and the setting `database`: what they take, and what is refused in which words."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from server.cluster.cluster_tables import KEYS, ClusterSettings, cluster_settings
+from server.config import Config, ConfigError, load, shown_database
+from tests.documents.pages import ROOT
+
+NEEDED = {"address": "10.0.0.1:7421", "token_file": "/etc/bedrock/nodes.token"}
+
+
+def loaded(tmp_path: Path, text: str, **environ: str) -> Config:
+    file = tmp_path / "bedrock.toml"
+    file.write_text(text)
+    file.chmod(0o600)
+    return load({}, {"HOME": str(tmp_path), **environ}, file)
+
+
+def test_what_is_left_out_has_a_usual_value() -> None:
+    assert cluster_settings(NEEDED) == ClusterSettings(
+        "10.0.0.1:7421", Path("/etc/bedrock/nodes.token"), socket.gethostname(), None, 10.0
+    )
+
+
+def test_everything_can_be_given() -> None:
+    given = NEEDED | {"address": "[fd00::1]:7421", "name": "ada", "ca": "/ca.pem", "lease_seconds": 3}
+    assert cluster_settings(given) == ClusterSettings(
+        "[fd00::1]:7421", Path("/etc/bedrock/nodes.token"), "ada", Path("/ca.pem"), 3.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ({"place": "x"}, r"cluster\.place: unknown; there are: address, token_file, name, ca, lease_seconds"),
+        ({"address": None}, r"cluster\.address: must be host:port"),
+        ({"address": "host"}, r"cluster\.address: must be host:port"),
+        ({"address": "host:0"}, r"cluster\.address: must be host:port"),
+        ({"address": "a b:1"}, r"cluster\.address: must be host:port"),
+        ({"token_file": ""}, r"cluster\.token_file: must be a path"),
+        ({"ca": 1}, r"cluster\.ca: must be a path"),
+        ({"name": ""}, r"cluster\.name: must be a text"),
+        ({"name": "a\nb"}, r"cluster\.name: must be a text"),
+        ({"lease_seconds": 0.5}, r"cluster\.lease_seconds: must be between 1 and 60"),
+        ({"lease_seconds": True}, r"cluster\.lease_seconds: must be between 1 and 60"),
+    ],
+)
+def test_what_cannot_be_used_is_named(change: dict[str, object], refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        cluster_settings(NEEDED | change)
+
+
+@pytest.mark.parametrize("key", NEEDED)
+def test_what_is_needed_is_named(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"cluster\.{key}: needed"):
+        cluster_settings({name: value for name, value in NEEDED.items() if name != key})
+
+
+def test_only_servers_that_share_a_database_have_the_table(tmp_path: Path) -> None:
+    table = '[cluster]\naddress = "127.0.0.1:1"\ntoken_file = "t"\n'
+    with pytest.raises(ConfigError, match="cluster: only servers that share a database"):
+        loaded(tmp_path, table)
+    assert loaded(tmp_path, table, BEDROCK_DATABASE="postgresql://db/bedrock").cluster is not None
+
+
+def test_the_settings_in_the_document_are_those_of_the_code(tmp_path: Path) -> None:
+    (block,) = re.findall(
+        r"<!-- settings -->\n```toml\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL
+    )
+    config = loaded(tmp_path, block)
+    assert config.cluster is not None
+    assert set(KEYS) <= set(re.findall(r"^(\w+) = ", block, re.MULTILINE))
+
+
+@pytest.mark.parametrize("wrong", ["db:5432", "mysql://db/x", "postgresql://db/a b"])
+def test_a_database_that_is_no_url_is_refused_without_showing_it(wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"BEDROCK_DATABASE: must be postgresql://") as refused:
+        loaded(tmp_path, "", BEDROCK_DATABASE=wrong)
+    assert wrong not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ada:secret@db:5432/bedrock", "postgresql://ada@db:5432/bedrock"),
+        ("postgresql://ada@db/bedrock?password=secret&sslmode=require", "postgresql://ada@db/bedrock"),
+        ("postgresql:///bedrock?host=/run/postgresql", "postgresql:///bedrock"),
+        ("postgresql://[::1/bedrock:secret", "postgresql://…"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    assert shown_database(url) == shown
+    assert "secret" not in repr(Config(data_dir=Path("/d"), database=url))
