@@ -108,7 +108,7 @@ class McpLogins(Protocol):
         """Return what changes with each change of the logins. Costs one system call."""
         ...
 
-    def put(self, name: str, login: McpLogin) -> None:
+    def put(self, name: str, login: McpLogin, /) -> None:
         """Store a login, instead of one that is there. Raises McpLoginsError."""
         ...
 
