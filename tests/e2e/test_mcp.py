@@ -182,9 +182,9 @@ def test_a_person_answers_it_in_a_chat_at_the_terminal(
             terminal.shows("idle · ")  # the line above wraps where the directory has a long name
             chat.send("Ask me.")
             terminal.shows("? the MCP server t asks you, for mcp__t__ask")
-            terminal.until(lambda screen: "branch (a text, at least 1 character)  /decline" in screen)
+            terminal.shows("branch (a text, at least 1 character)  /decline, until ")
             terminal.keys("main\r")
-            terminal.until(lambda screen: "force (y or n, Enter: n)  /decline" in screen)
+            terminal.shows("force (y or n, Enter: n)  /decline, until ")
             terminal.keys("y\r")
             terminal.until(lambda screen: "It is done." in "\n".join(screen))
             terminal.keys("\x04")
