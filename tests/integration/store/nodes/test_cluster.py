@@ -188,16 +188,19 @@ def test_processes_that_are_killed_or_stopped(database: Database) -> None:
     cluster.on_taken, cluster.on_node_dead, cluster.on_lost = taken.put, dead.put, lost.set
     cluster.start()
     try:
-        with process(database.url) as (stopped, first), process(database.url) as (killed, second):
-            database.add(first, "of the stopped")
-            database.add(second, "of the killed")
-            eventually(lambda: len(cluster.nodes()) == 3, "both are seen")
+        with process(database.url) as (killed, incarnation):
+            database.add(incarnation, "of the killed")
+            says = "SELECT session FROM nodes WHERE incarnation = %s"
+            eventually(lambda: database.ask(says, incarnation) == [(True,)], "it has said that it listens")
             killed.kill()
             assert taken.get(timeout=PATIENCE) == ("of the killed",)
-            assert dead.get(timeout=PATIENCE).incarnation == second
+            assert dead.get(timeout=PATIENCE).incarnation == incarnation
+        # One after the other: on a machine that is busy for longer than a lease the second might be dead before.
+        with process(database.url) as (stopped, incarnation):
+            database.add(incarnation, "of the stopped")
             stopped.send_signal(signal.SIGSTOP)
             assert taken.get(timeout=PATIENCE) == ("of the stopped",)
-            assert dead.get(timeout=PATIENCE).incarnation == first
+            assert dead.get(timeout=PATIENCE).incarnation == incarnation
             stopped.send_signal(signal.SIGCONT)
             assert stopped.wait(PATIENCE) == node_process.LOST
         assert set(database.owners().values()) == {cluster.me.incarnation}
