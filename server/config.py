@@ -609,8 +609,8 @@ def _parsed(parse: Parser, value: Any, origin: str) -> Any:
 
 
 def _checked(config: Config) -> Config:
-    if config.cluster is not None and not config.database:
-        raise config.refusal("cluster: only servers that share a database need it: set database, too")
+    if config.cluster is not None:
+        _check_cluster(config, config.cluster)
     if config.listen_tables and (config.tls_certificate or config.tls_key or config.insecure_behind_proxy):
         raise ConfigError(
             "tls_certificate, tls_key and insecure_behind_proxy are about the one address of `listen`: each table "
@@ -628,6 +628,19 @@ def _checked(config: Config) -> Config:
             "insecure_behind_proxy is for networks in which a mesh encrypts everything"
         )
     return config
+
+
+def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
+    """Raise ConfigError unless there is something to share, and the nodes' token goes over no network in the clear."""
+    if not config.database:
+        raise config.refusal("cluster: only servers that share a database need it: set database, too")
+    host = cluster.address.rpartition(":")[0].strip("[]")
+    in_mesh = any(each.insecure_behind_proxy for each in config.listeners)
+    if cluster.ca is None and not is_loopback(host) and not in_mesh:
+        raise config.refusal(
+            "cluster.ca: everybody on the network could read the nodes' token: name the authorities that sign the "
+            "nodes' certificates; insecure_behind_proxy is for networks in which a mesh encrypts everything"
+        )
 
 
 def _file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:

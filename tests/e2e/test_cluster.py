@@ -74,6 +74,21 @@ def test_any_node_takes_any_call(
     chat.assert_valid()
 
 
+def test_a_list_at_any_node_shows_what_happens_at_the_others(
+    fake_provider: FakeProvider, at_owner: Client, at_other: Client, tmp_path: Path
+) -> None:
+    with at_other.watch_conversations(changes_only=True) as changes:
+        assert within(lambda: next(changes)).kind == "caught_up"
+        chat = Chat(at_owner, fake_provider.part(says("One.")), tmp_path)
+        chat.conversation.update(title="elsewhere")
+
+        def told() -> str:
+            infos = (each.conversation_changed for each in changes if each.conversation_changed is not None)
+            return next(info.title for info in infos if info.name == chat.name and info.title)
+
+        assert within(told) == "elsewhere"
+
+
 def test_a_cancel_at_another_node_ends_the_tool(
     fake_provider: FakeProvider, at_owner: Client, at_other: Client, tmp_path: Path
 ) -> None:

@@ -69,6 +69,23 @@ def test_only_servers_that_share_a_database_have_the_table(tmp_path: Path) -> No
     assert loaded(tmp_path, table, BEDROCK_DATABASE="postgresql://db/bedrock").cluster is not None
 
 
+@pytest.mark.parametrize(
+    ("address", "more"),
+    [
+        ("127.0.0.1:7421", ""),
+        ("[::1]:7421", ""),
+        ("10.0.0.1:7421", 'ca = "/ca.pem"'),
+        ("10.0.0.1:7421", '[[listen]]\naddress = "10.0.0.1:7421"\ninsecure_behind_proxy = true'),
+    ],
+)
+def test_the_token_of_the_nodes_goes_over_no_network_in_the_clear(tmp_path: Path, address: str, more: str) -> None:
+    text = f'database = "postgresql://db/bedrock"\n[cluster]\naddress = "{address}"\ntoken_file = "t"\n'
+    assert loaded(tmp_path, text + more).cluster is not None
+    if more:
+        with pytest.raises(ConfigError, match=r"bedrock\.toml: cluster\.ca: everybody on the network could read"):
+            loaded(tmp_path, text)
+
+
 def test_the_settings_in_the_document_are_those_of_the_code(tmp_path: Path) -> None:
     (block,) = re.findall(
         r"<!-- settings -->\n```toml\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL
