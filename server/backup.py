@@ -13,7 +13,7 @@ from bedrock.local_server import NotPrivateError
 
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from server.cli import USAGE, fail
-from server.config import ConfigError, load
+from server.config import ConfigError, load, shown_database
 from server.local_access import close_to_others
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def backup(file: Path, config: Path | None, data_dir: str | None, force: bool) -
     with ending_at_once():
         from actors.adapters.store.sqlite.files.backup import BackupError, TargetExistsError, back_up  # noqa: PLC0415 -- not for --help
 
-    directory = _directory(data_dir, config)
+    _refuse_elsewhere(data_dir, config)
+    directory = data_directory(data_dir, config)
     try:
         made = back_up(directory, file, replace=force)
     except (BackupError, StoreUnusableError) as error:
@@ -66,7 +67,8 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
         from actors.adapters.store.sqlite.files.backup import BackupError, DamagedBackupError  # noqa: PLC0415 -- not for --help
         from actors.adapters.store.sqlite.files.backup import restore as put_back  # noqa: PLC0415
 
-    directory = _directory(data_dir, config)
+    _refuse_elsewhere(data_dir, config)
+    directory = data_directory(data_dir, config)
     try:
         made = put_back(file, directory, replace=force, accept_damage=accept_damage)
     except DamagedBackupError as error:
@@ -84,7 +86,7 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
         print_text(f"damaged: {damage}", err=True)
 
 
-def _directory(data_dir: str | None, config: Path | None) -> Path:
+def data_directory(data_dir: str | None, config: Path | None) -> Path:
     """Return the data directory that `bedrock serve` would use; one that others can write to is refused."""
     try:
         found = load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
@@ -95,6 +97,20 @@ def _directory(data_dir: str | None, config: Path | None) -> Path:
     except (NotPrivateError, OSError) as error:
         fail(f"the data directory cannot be used: {error}", FAILED)
     return found
+
+
+def _refuse_elsewhere(data_dir: str | None, config: Path | None) -> None:
+    """Refuse if the settings say that the conversations are in PostgreSQL, unless a data directory is named."""
+    try:
+        database = load({}, file=config).database
+    except ConfigError as error:
+        fail(str(error), USAGE)
+    if database and data_dir is None:
+        fail(
+            f"the conversations are in {shown_database(database)}: copy that with PostgreSQL's own programs, such as "
+            "pg_dump and pg_restore. For a database in a data directory, name it: --data-dir",
+            USAGE,
+        )
 
 
 def _amount(made: Copied) -> str:

@@ -84,6 +84,7 @@ class Wiring:
     socket: Listen
     """The address for clients on this machine."""
     engine_version: str
+    """The version of SQLite; "" if the store is another database."""
     cluster: Cluster
     access: NodeAccess | None
     """How this server is one of several that share the store; None: it has the store to itself."""
@@ -178,7 +179,7 @@ def wire(config: Config) -> Generator[Wiring]:
             housekeeper,
             authentication,
             Listen(path=str(socket)),
-            store.engine_version,
+            "" if config.database else store.engine_version,
             cluster,
             access,
             functools.partial(_load, toolbox, mcp),

@@ -30,7 +30,7 @@ class Nodes:
         """Start the database. `env`: further variables of the environment of each node."""
         self.database = PostgresServer(durable=True)
         self._folder = folder
-        self._env = {"BEDROCK_DATABASE": self.database.url(self.database.create())} | env
+        self.env = {"BEDROCK_DATABASE": self.database.url(self.database.create())} | env
         self._servers = Servers()
         self._addresses: dict[str, str] = {}
         self._token = folder / "nodes.token"
@@ -48,13 +48,13 @@ class Nodes:
             f"lease_seconds = {LEASE_SECONDS}\n"
         )
         settings.chmod(0o600)
-        return self._servers(folder, "--config", str(settings), listen=address, **self._env, **env)
+        return self._servers(folder, "--config", str(settings), listen=address, **self.env, **env)
 
     def start_alone(self, name: str, **env: str) -> ServerProcess:
         """Start a server that has the database to itself."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        return self._servers(folder, **self._env, **env)
+        return self._servers(folder, **self.env, **env)
 
     def close(self) -> None:
         """Stop the nodes, then the database."""

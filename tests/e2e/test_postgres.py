@@ -11,7 +11,8 @@ from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, calls, says
 from tests.e2e.nodes import Nodes
 from tests.e2e.patience import eventually, within
-from tests.e2e.server_process import provider
+from tests.e2e.server_process import Servers, provider
+from tests.e2e.test_backup import bedrock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,3 +52,38 @@ def test_a_database_that_is_away_for_a_while_ends_nothing(nodes: Nodes, fake_pro
         nodes.database.start()
         assert within(lambda: chat.ask("Second.")) == "After."
         chat.assert_valid()
+
+
+def test_conversations_move_from_the_data_directory_and_go_on(
+    nodes: Nodes, fake_provider: FakeProvider, start_server: Servers, tmp_path: Path
+) -> None:
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    server = start_server(folder, **provider(fake_provider.url))
+    with server.client() as client:
+        chat = Chat(client, fake_provider.part(says("Before."), says("After.")), folder)
+        assert chat.ask("First.") == "Before."
+        code, text = bedrock(folder, "move", "--data-dir", str(server.data), **nodes.env)
+        assert code == 1
+        assert "nothing was moved: the data directory" in text
+        assert text.endswith("stop the server first\n")
+    assert server.stop() == 0
+    code, text = bedrock(folder, "move", "--data-dir", str(server.data), **nodes.env)
+    assert (code, text.split(":")[0]) == (0, "moved 1 conversation to postgresql")
+    code, text = bedrock(folder, "move", "--data-dir", str(server.data), **nodes.env)
+    assert (code, "is not empty: name a new database" in text) == (1, True)
+    code, text = bedrock(folder, "backup", "copy.db", **nodes.env)
+    assert (code, "copy that with PostgreSQL's own programs, such as pg_dump" in text) == (2, True)
+    with nodes.start_alone("alone").client() as client:
+        conversation = client.conversation(chat.name)
+        assert [message.text.split()[0] for message in conversation.messages()] == ["First.", "Before."]
+        assert within(conversation.send(f"Second. {chat.part.key}").answer) == "After."
+        assert conversation.verify() == []
+        assert client.server_info().sqlite_version == ""
+
+
+def test_a_move_without_a_database_says_what_to_give(tmp_path: Path) -> None:
+    code, text = bedrock(tmp_path, "move")
+    assert (code, "--database postgresql://user@host:port/name" in text) == (2, True)
+    code, text = bedrock(tmp_path, "move", "--database", "postgresql://ann:s3cret@127.0.0.1:1/none")
+    assert (code, "there is no database in" in text, "s3cret" in text) == (1, True, False)

@@ -72,7 +72,7 @@ SECTIONS = {
 ALIASES = {"ls": "list"}
 
 #: Commands of the server's distribution, so that an error can say that it is not installed.
-SERVERS = ("serve", "config", "token", "backup", "restore")
+SERVERS = ("serve", "config", "token", "backup", "restore", "move")
 
 GROUP = "bedrock.commands"
 

@@ -45,4 +45,5 @@ SUMMARIES = {
     "config": "Look at the settings of the server on this machine.",
     "backup": "Copy the database into FILE.",
     "restore": "Make a backup the database of a stopped server.",
+    "move": "Copy all conversations from the data directory to PostgreSQL.",
 }

@@ -40,6 +40,10 @@ from tests.postgres import PASSWORD_USER, PostgresServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+ENDED = """
+SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 SECOND = Owner(2, "second", "127.0.0.1:2")
 
 
@@ -96,7 +100,8 @@ def test_titles_are_ordered_as_elsewhere(store: PostgresStore) -> None:
 
 
 def test_case_is_folded_as_python_does(store: PostgresStore, database: str) -> None:
-    every = "".join(char for char in map(chr, range(0x20, 0x30000)) if not "\ud800" <= char <= "\udfff")
+    everywhere = map(chr, (*range(0x20, 0x600), *range(0x1000, 0xD800), *range(0xE000, 0x20000)))
+    every = "".join(char for char in everywhere if char < "\u0600" or char.casefold() != char)
     with psycopg.connect(database) as connection:
         ((folded,),) = connection.execute("SELECT bedrock_fold(%s)", (every,)).fetchall()
     assert folded == every.casefold()
@@ -258,10 +263,10 @@ def test_a_commit_whose_connection_is_cut_off_is_reported_and_the_next_one_is_wr
     assert store.verify("c1") == ()
 
 
-def raised(attempt: Callable[[], object]) -> BaseException | None:
+def raised(attempt: Callable[[], object], kind: type[Exception] = StoreError) -> BaseException | None:
     try:
         attempt()
-    except StoreError as error:
+    except kind as error:
         return error
     return None
 
@@ -270,11 +275,7 @@ def test_connections_that_the_database_ended_while_idle_are_not_used(store: Post
     draft = CommitBuilder("c1")
     store.commit(draft.create())
     assert store.load("c1") is not None
-    query(
-        database,
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
-    )
+    query(database, ENDED)
     assert store.load("c1") is not None
     store.commit(draft.next())
 
@@ -296,6 +297,48 @@ def test_commits_are_on_disk_whatever_the_database_is_set_to(database: str, stor
             assert session.execute("SELECT current_setting('synchronous_commit')").fetchone() == ("on",)
     finally:
         query(database, f'ALTER DATABASE "{name}" RESET synchronous_commit')
+
+
+def test_a_number_that_is_too_large_fails_its_own_commit_only(store: PostgresStore, gate: Gate) -> None:
+    good, bad = CommitBuilder("c1"), CommitBuilder("c2")
+    store.commit(good.create(), bad.create())
+    store.commit(good.next(), bad.next())
+    gate.close()
+    held = threading.Thread(target=store.commit, args=(good.next(),))
+    held.start()
+    gate.wait_until_held()
+    outcome: list[BaseException | None] = []
+    wrong = partial(store.commit, bad.next(state_updated_at=1 << 63))
+    threads = [threading.Thread(target=lambda: outcome.append(raised(wrong, psycopg.DataError)))]
+    threads.append(threading.Thread(target=store.commit, args=(good.next(),)))
+    for thread in threads:
+        thread.start()
+    eventually(lambda: store.waiting == 2, "they wait")
+    gate.open()
+    for thread in (held, *threads):
+        thread.join(SECONDS)
+    assert isinstance(outcome[0], psycopg.DataError)
+    assert ((store.load("c1") or good.record).step, (store.load("c2") or bad.record).step) == (4, 2)
+
+
+def test_a_database_that_only_reads_takes_nothing_until_it_writes_again(store: PostgresStore, database: str) -> None:
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    store.commit(draft.next())
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    query(database, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    try:
+        query(database, ENDED)
+        for commit in (draft.next(), CommitBuilder("c2").create()):
+            with pytest.raises(StoreUnavailableError, match="only reads"):
+                store.commit(commit)
+    finally:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only'.encode())
+    draft.record = store.load("c1") or draft.record
+    store.commit(draft.next())
+    assert draft.record.step == 3
 
 
 # --- damage ---------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class Batch:
         statement, values, after = self._statement()
         try:
             done = {str(id_) for (id_,) in session.execute(statement, values)}
-        except psycopg.errors.IntegrityError:
+        except (psycopg.IntegrityError, psycopg.DataError):
             done = set()
         except BaseException:
             self._known.forget(self.taken)

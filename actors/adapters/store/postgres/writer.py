@@ -222,6 +222,10 @@ class Writer:
             if session.lost:
                 raise
             return StoreUnavailableError(f"nothing was written: {words(error)}")
+        except psycopg.Error as error:
+            if not isinstance(error, psycopg.DataError):
+                raise  # of the database, which may have become one that only reads, and not of the change
+            return error
         except Exception as error:  # noqa: BLE001 -- raised in the caller
             return error
         return None

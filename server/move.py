@@ -1,0 +1,47 @@
+"""`bedrock move`: from the database in the data directory to PostgreSQL, with the server stopped."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import click
+from bedrock._interrupts import INTERRUPTED, ending_at_once
+from bedrock.cli.text.output import print_text
+
+from actors.ports import DataDirectoryBusyError, StoreError
+from server.backup import FAILED, data_directory
+from server.cli import USAGE, fail
+from server.config import ConfigError, load
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), help="The server's file with settings.")
+@click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
+@click.option("--database", type=str, help="The URL of an empty PostgreSQL database. [the setting database]")
+def move(config: Path | None, data_dir: str | None, database: str | None) -> None:
+    """Copy all conversations from the data directory to PostgreSQL.
+
+    The server has to be stopped. Every row is compared after it was copied; if one differs, the database stays empty.
+    The data directory stays as it is: its tokens go on to count, its conversations are no longer looked at.
+    """
+    try:
+        found = load({} if database is None else {"database": database}, file=config)
+    except ConfigError as error:
+        fail(str(error), USAGE)
+    if not found.database:
+        fail("where to? Say --database postgresql://user@host:port/name, or set database", USAGE)
+    if importlib.util.find_spec("psycopg") is None:
+        fail(str(found.refusal("database: needs the extra `postgres`: phoenix-bedrock[postgres]")), USAGE)
+    with ending_at_once():
+        from actors.adapters.store.postgres.moving import move_to  # noqa: PLC0415 -- not for --help
+    try:
+        moved = move_to(found.database, data_directory(data_dir, config))
+    except DataDirectoryBusyError as error:
+        fail(f"nothing was moved: {error}: stop the server first", FAILED)
+    except StoreError as error:
+        fail(f"nothing was moved: {error}", FAILED)
+    except KeyboardInterrupt:
+        fail("interrupted: nothing was moved", INTERRUPTED)
+    what = "conversation" if moved.conversations == 1 else "conversations"
+    print_text(f"moved {moved.conversations} {what} to {moved.to}: {moved.rows} rows, each compared")
