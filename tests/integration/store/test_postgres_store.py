@@ -16,6 +16,7 @@ from actors.adapters.store import rows
 from actors.adapters.store.log_rows import LOG
 from actors.adapters.store.postgres import engine
 from actors.adapters.store.postgres.schema import version
+from actors.adapters.store.postgres.statements import update_many
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.run_outcomes import RUN
 from actors.adapters.store.sqlite.engine import raw
@@ -40,6 +41,7 @@ from tests.postgres import PASSWORD_USER, PostgresServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+COLUMNS = "SELECT column_name FROM information_schema.columns WHERE table_name = 'conversations'"
 ENDED = """
 SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -190,6 +192,22 @@ def test_of_two_servers_that_claim_at_once_one_wins_each_family(store: PostgresS
             assert sorted(isinstance(each, NotOwnerError) for each in claims) == [False, True], claims
     found = query(database, "SELECT family, count(DISTINCT owner) FROM conversations GROUP BY family")
     assert [count for _, count in found] == [1] * 8
+
+
+def test_a_commit_reads_no_whole_table_while_the_database_has_no_statistics(
+    store: PostgresStore, database: str
+) -> None:
+    store.commit(CommitBuilder("c1", slug="").create())
+    columns = [name for (name,) in query(database, COLUMNS)]
+    copied = ", ".join("'c' || number" if name in ("id", "family") else name for name in columns)
+    more = f"SELECT {copied} FROM conversations, generate_series(2, 4000) AS number"
+    query(database, f"INSERT INTO conversations ({', '.join(columns)}) {more}")
+    tables = ("messages", "log", "runs", "fates", "commands", "spendings")
+    values = {"me": 1, **dict.fromkeys(("conversations", *tables), "[]")}
+    with closing(engine.connect(engine.address_of(database))) as session:
+        plan = "\n".join(line for (line,) in session.execute(f"EXPLAIN {update_many(tables)}", values))
+    assert "using conversations_pkey on conversations" in plan
+    assert "Scan on conversations" not in plan
 
 
 # --- deletion -------------------------------------------------------------------------------------------------

@@ -42,11 +42,13 @@ SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
        set_config('statement_timeout', '{STATEMENT_SECONDS}s', false),
        set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', false),
        set_config('default_transaction_isolation', 'read committed', false),
-       set_config('jit', 'off', false),
+       set_config('jit', 'off', false), set_config('enable_seqscan', 'off', false),
+       set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
        CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
             THEN set_config('synchronous_commit', 'on', false) END
 """
-"""Whoever was answered must find what was written, so commits that are not on disk are none."""
+"""Whoever was answered must find what was written, so commits that are not on disk are none. Every statement has an
+index; but as long as a young database has no statistics, the planner would rather read whole tables."""
 _ABOUT = """
 SELECT current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
        pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean

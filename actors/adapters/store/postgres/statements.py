@@ -98,13 +98,14 @@ HEADS = """
 SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations WHERE id = ANY(?)
 """
 
+# "IS TRUE": the index of owners has all that this server owns, and must not be taken for the way to a few of them.
 _UPDATE = f"""
 WITH done AS (
     UPDATE conversations SET {", ".join(f"{name} = new.{name}" for name in (*CHANGING, "log_hash"))}
     FROM {_rows_of("conversations", CHANGED)}
     WHERE conversations.id = new.id AND conversations.step = new.expected_step
           AND conversations.last_seq = new.expected_revision AND conversations.log_hash = new.expected_hash
-          AND conversations.epoch <= new.epoch AND conversations.owner = :me AND {ALIVE}
+          AND conversations.epoch <= new.epoch AND (conversations.owner = :me) IS TRUE AND {ALIVE}
     RETURNING conversations.id
 )
 """  # noqa: S608
