@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from actors.ports import Store
     from actors.ports.cluster import Lease
     from actors.ports.permissions import PermissionsOf
+    from actors.ports.records import Spending
     from actors.ports.telemetry import Telemetry
     from actors.runtime.system_clock import SystemClock
     from actors.runtime.timers import Timers
@@ -124,9 +125,18 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
 
 def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:
     """Return the quotas of the settings, with what was spent of them in this month."""
-    spendings = store.spendings(first_day_of_month(clock.now_ms()))
+
+    def spent_this_month() -> tuple[Spending, ...]:
+        return store.spendings(first_day_of_month(clock.now_ms()))
+
     return QuotaBook(
-        config.quotas, clock, spendings, telemetry, stored_bytes=store.stored_bytes, put_spending=store.put_spending
+        config.quotas,
+        clock,
+        spent_this_month(),
+        telemetry,
+        stored_bytes=store.stored_bytes,
+        put_spending=store.put_spending,
+        spent_by_all=spent_this_month if config.cluster is not None else None,
     )
 
 

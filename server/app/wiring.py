@@ -32,7 +32,7 @@ from actors.ports import (
     StoreError,
     resources,
 )
-from actors.ports.cluster import Cluster
+from actors.ports.cluster import Cluster, Node
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
@@ -155,7 +155,7 @@ def wire(config: Config) -> Generator[Wiring]:
             permissions=authentication.permissions,
             telemetry=telemetry,
             cluster=cluster,
-            node=cluster.me.name or "local",
+            node=_name_of(cluster.me),
             quotas=quota_book(config, store, clock, telemetry),
         )
         if telemetry.on or exported:
@@ -185,6 +185,11 @@ def wire(config: Config) -> Generator[Wiring]:
             functools.partial(_load, toolbox, mcp),
             sandbox.exposed,
         )
+
+
+def _name_of(node: Node) -> str:
+    """Return what a node writes into the rows of its conversations: no two write the same."""
+    return f"{node.name}/{node.incarnation}" if node.incarnation else "local"
 
 
 def _gauges(

@@ -35,6 +35,8 @@ TOGETHER = ""
 MILLISECONDS = 1_000
 RETRY_MS = 1_000
 """When to try again what is free as soon as something ends."""
+LEARN_SECONDS = 10.0
+"""How often a server looks what others have spent."""
 DAY_MS = 86_400_000
 
 
@@ -66,8 +68,13 @@ class QuotaBook:
         *,
         stored_bytes: Callable[[str], int] = lambda _principal: 0,
         put_spending: Callable[[Spending], None] = lambda _spending: None,
+        spent_by_all: Callable[[], Iterable[Spending]] | None = None,
     ) -> None:
-        """Begin with what was spent in this month, day by day. The functions are those of a store, and may block."""
+        """Begin with what was spent in this month, day by day. The functions are those of a store, and may block.
+
+        `spent_by_all` returns what all servers that share the store have spent in this month; None: this is the only
+        one.
+        """
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
@@ -91,6 +98,8 @@ class QuotaBook:
         """The slots for model requests of runs."""
         self._stored = StoredBytes(stored_bytes, clock)
         self._put_spending = put_spending
+        self._spent_by_all = spent_by_all
+        self._learned_at = clock.monotonic()
         for spending in spendings:
             self._add(spending)
 
@@ -104,6 +113,7 @@ class QuotaBook:
         """
         if not self._limits_runs:
             return False
+        self._learn()
         self.check_stored(principal)
         with self._lock:
             if conversation_id in self._runs:
@@ -172,6 +182,23 @@ class QuotaBook:
             exceeded = self._nothing_left(principal)
         return exceeded.described if exceeded else ""
 
+    def _learn(self) -> None:
+        """Look, now and then, what servers that share the store have spent. May block; raises StoreError.
+
+        What this one has spent since then is in memory only, so that the larger number counts.
+        """
+        now = self._clock.monotonic()
+        if self._spent_by_all is None or not self.counts_spending or now < self._learned_at + LEARN_SECONDS:
+            return
+        self._learned_at = now
+        sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for spending in self._spent_by_all():
+            for whose, period, amount in _amounts(spending):
+                sums[whose][period] += amount
+        with self._lock:
+            for whose, periods in sums.items():
+                self._spent[whose] |= periods  # the larger number of each
+
     # --- calls and streams ------------------------------------------------------------------------------------
 
     def take_call(self, principal: str) -> None:
@@ -211,6 +238,7 @@ class QuotaBook:
 
         May block. Raises StoreError.
         """
+        self._learn()
         now = self._clock.now_ms()
         limits = self._settings.of(principal)
         stored = self._stored.of(principal) if Quota.STORED_BYTES in limits else 0
@@ -265,10 +293,8 @@ class QuotaBook:
         return exceeded
 
     def _add(self, spending: Spending) -> None:
-        for whose in (spending.principal, TOGETHER):
-            spent = self._spent[whose]
-            for quota in SPENDING:
-                spent[_period(quota, spending.day)] += spending.cost_micros if quota in COSTS else spending.tokens
+        for whose, period, amount in _amounts(spending):
+            self._spent[whose][period] += amount
 
     def _rates(self, principal: str) -> Iterable[tuple[str, int]]:
         for whose in (principal, TOGETHER):
@@ -311,6 +337,13 @@ class _Bucket:
 def _exceeded(quota: Quota, principal: str, limit: int, used: int, retry_ms: int) -> QuotaExceededError:
     dollars = quota in COSTS
     return QuotaExceededError(quota.value, principal, limit=limit, used=used, retry_ms=retry_ms, dollars=dollars)
+
+
+def _amounts(spending: Spending) -> Iterable[tuple[str, str, int]]:
+    """Yield to whom, to which quota in which period, and how much is added."""
+    for whose in (spending.principal, TOGETHER):
+        for quota in SPENDING:
+            yield whose, _period(quota, spending.day), spending.cost_micros if quota in COSTS else spending.tokens
 
 
 def _subtract(counts: Counter[str], principal: str) -> None:

@@ -291,3 +291,18 @@ def test_slots_are_never_too_many_and_never_free_while_somebody_waits(acts: list
         if turns.slots.waiting and (not limit or turns.slots.used("") < limit):
             assert own, "only a limit of its own keeps anybody waiting now"
             assert own in used.values()
+
+
+def test_what_others_spend_is_known_soon_and_nothing_is_counted_twice(clock: SetClock) -> None:
+    """The larger number counts: the store has what this server has spent, too, unless that is under way."""
+    stored = [Spending("ada", day_of(NOON), 40, 0)]
+    limits = QuotaSettings(each={Quota.TOKENS_PER_DAY: 100})
+    book = QuotaBook(limits, clock, stored, spent_by_all=lambda: stored)
+    spend(book, "ada", 30)
+    assert [use.used for use in book.uses("ada")] == [70]
+    stored[0] = Spending("ada", day_of(NOON), 100, 0)
+    assert book.begin_run("ada", "one")
+    clock.seconds += 10
+    assert [use.used for use in book.uses("ada")] == [100]
+    assert refusal(lambda: book.begin_run("ada", "two")).quota == Quota.TOKENS_PER_DAY
+    assert [use.used for use in book.uses("")] == []
