@@ -182,9 +182,13 @@ def test_a_person_answers_it_in_a_chat_at_the_terminal(
             terminal.shows("idle · ")  # the line above wraps where the directory has a long name
             chat.send("Ask me.")
             terminal.shows("? the MCP server t asks you, for mcp__t__ask")
-            terminal.shows("branch (a text, at least 1 character)  /decline, until ")
+            asks = (
+                "branch (a text, at least 1 character)  /decline, until ",
+                "force (y or n, Enter: n)  /decline, until ",
+            )
+            terminal.until(lambda screen: any(line.startswith(asks[0]) for line in screen))
             terminal.keys("main\r")
-            terminal.shows("force (y or n, Enter: n)  /decline, until ")
+            terminal.until(lambda screen: any(line.startswith(asks[1]) for line in screen))
             terminal.keys("y\r")
             terminal.until(lambda screen: "It is done." in "\n".join(screen))
             terminal.keys("\x04")
