@@ -164,7 +164,7 @@ class FamilyBox(NothingKept):
         return (*standard, RESULT_SPEC, ERROR_SPEC) if sub_agent else (*standard, SpawnSubAgentTool().spec)
 
     def get(self, name: str) -> Tool | None:
-        return SpawnSubAgentTool() if name == "spawn_sub_agent" else Runnable(self._runs[name])  # type: ignore[return-value]
+        return SpawnSubAgentTool() if name == "spawn_sub_agent" else Runnable(name, self._runs[name])
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         parsed: Mapping[str, Any] = json.loads(raw)
@@ -187,8 +187,12 @@ class FamilyBox(NothingKept):
 
 
 class Runnable:
-    def __init__(self, run: Callable[[Mapping[str, Any], ToolContext], ToolOutput]) -> None:
-        self.run = run
+    def __init__(self, name: str, run: Callable[[Mapping[str, Any], ToolContext], ToolOutput]) -> None:
+        self.spec = ToolSpec(name, {}, ToolTraits(name, ToolGroup.OTHER))
+        self._run = run
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
+        return self._run(arguments, context)
 
 
 def tasks(*texts: str, **more: Any) -> str:
