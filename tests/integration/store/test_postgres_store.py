@@ -339,6 +339,35 @@ def test_a_number_that_is_too_large_fails_its_own_commit_only(store: PostgresSto
     assert ((store.load("c1") or good.record).step, (store.load("c2") or bad.record).step) == (4, 2)
 
 
+def test_a_row_that_somebody_else_has_locked_holds_up_its_own_commit_only(
+    database: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_SETTINGS", engine._SETTINGS.replace(f"{engine.LOCK_SECONDS}s", "300ms"))
+    with closing(open_postgres(database, ME, gate)) as store:
+        free, locked = CommitBuilder("c1"), CommitBuilder("c2")
+        store.commit(free.create(), locked.create())
+        gate.close()
+        held = threading.Thread(target=store.commit, args=(free.next(),))
+        held.start()
+        gate.wait_until_held()
+        outcome: list[BaseException | None] = []
+        late = partial(store.commit, locked.next())
+        threads = [threading.Thread(target=lambda: outcome.append(raised(late)))]
+        threads.append(threading.Thread(target=store.commit, args=(free.next(),)))
+        for thread in threads:
+            thread.start()
+        eventually(lambda: store.waiting == 2, "they wait")
+        with psycopg.connect(database) as locking:
+            locking.execute("SELECT FROM conversations WHERE id = 'c2' FOR UPDATE")
+            gate.open()
+            for thread in (held, *threads):
+                thread.join(SECONDS)
+        assert isinstance(outcome[0], StoreUnavailableError)
+        assert "nothing was written" in str(outcome[0])
+        late()
+        assert ((store.load("c1") or free.record).step, (store.load("c2") or free.record).step) == (3, 2)
+
+
 def test_a_database_that_only_reads_takes_nothing_until_it_writes_again(store: PostgresStore, database: str) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())

@@ -2,7 +2,8 @@
 
 Nothing is locked between two statements then, so that a server that is stopped in the middle holds nobody up. Only
 changes that match what this server last knew of the conversations are written here; the statement compares that with
-what is stored, and returns which were so. All others, and all if a constraint is violated, are written one by one.
+what is stored, and returns which were so. All others are written one by one, and all if one violates a constraint, or
+has to wait too long for its row.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 
 KNOWN = 10_000
 """Maximum conversations whose heads are remembered, a few hundred bytes each."""
+
+_NOT_WRITTEN = (
+    psycopg.IntegrityError,
+    psycopg.DataError,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.LockNotAvailable,
+)
+"""What a statement raises that one of its rows is to blame for."""
 
 _encode = json.Encoder().encode
 
@@ -81,7 +90,7 @@ class Batch:
         statement, values, after = self._statement()
         try:
             done = {str(id_) for (id_,) in session.execute(statement, values)}
-        except (psycopg.IntegrityError, psycopg.DataError):
+        except _NOT_WRITTEN:
             done = set()
         except BaseException:
             self._known.forget(self.taken)
