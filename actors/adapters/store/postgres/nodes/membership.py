@@ -82,6 +82,7 @@ class PostgresCluster:
         be claimed. Raises StoreUnavailableError.
         """
         self._heartbeat.listening = True
+        self._looks.rows(said.LISTENS, {"me": self._me.incarnation, "session": self._beats.direct})
         self._tell_lost()
         if self._lost:
             return

@@ -98,6 +98,10 @@ TWIN = f"SELECT name FROM nodes WHERE address = %(address)s AND NOT dead AND ses
 
 OWNS = "SELECT EXISTS (SELECT FROM conversations WHERE owner = %(owner)s)"
 
+LISTENS = "UPDATE nodes SET session = %(session)s WHERE incarnation = %(me)s"
+"""From now on a lost session and a closed port say that the node is gone; at once, since it may be killed before its
+next heartbeat."""
+
 RETIRE = "UPDATE nodes SET draining = true WHERE incarnation = %(me)s AND NOT dead"
 
 LEAVE = "DELETE FROM nodes WHERE incarnation = %(me)s AND NOT dead"
