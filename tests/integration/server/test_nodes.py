@@ -65,8 +65,8 @@ def author(nodes: TwoNodes) -> Author:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody searches for an owner for long."""
-    monkeypatch.setattr(router, "SEARCH_SECONDS", 0.3)
-    monkeypatch.setattr(peers, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(router, "SEARCH_SECONDS", 1.0)
+    monkeypatch.setattr(peers, "CONNECT_SECONDS", 0.5)
 
 
 def call(stub: Any, method: str, request: Any, metadata: Any = AUTHORIZED, timeout: float = SECONDS) -> Any:
