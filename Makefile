@@ -198,8 +198,8 @@ fault-client-tools: $(STAMP)
 	  tests/integration/actors/test_client_tools.py
 	$(RECORD) client-tools CLIENT_CANCELS=$(CLIENT_CANCELS)
 
-# LEASE_STATES of two nodes that share conversations, in the model of that: only the owner acts. Needs 1 GB a million; no
-# part of `make fault`, since there are no such nodes yet.
+# LEASE_STATES of two nodes that share conversations, in the model of that: only the owner acts. Needs 1 GB a million, so
+# that it is no part of `make fault`.
 .PHONY: fault-lease
 fault-lease: $(STAMP)
 	BEDROCK_LEASE_STATES=$(LEASE_STATES) $(BIN)/python -m pytest --timeout 0 tests/property/test_lease_protocol.py
