@@ -215,11 +215,9 @@ MINUTES ?= 10
 soak: $(STAMP)  ## Work with clients of every kind while the server is killed again and again: nothing is lost (MINUTES, SEED, FRESH=1)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FRESH),--fresh)
 
-SECONDS ?= 60
-
 .PHONY: cluster
-cluster: $(STAMP)  ## Kill, stop and pause servers that share a PostgreSQL while clients call any of them: nothing is lost (SECONDS, SEED)
-	PYTHONPATH=.:clients $(BIN)/python -m tests.soak.cluster --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+cluster: $(STAMP)  ## Work through any of three nodes while they and PostgreSQL are killed, frozen and cut off (MINUTES, SEED)
+	PYTHONPATH=.:clients $(BIN)/python -m tests.soak.cluster --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: reliability
 reliability: $(STAMP)  ## Write docs/reliability.md with the figures of reports/soak.json and reports/fault.json

@@ -27,6 +27,7 @@ LONG = (
     "tests/unit/test_worked_tasks.py",
     "tests/fault/test_escapes.py",
     "tests/soak/test_soak.py",
+    "tests/soak/test_cluster.py",
     "tests/property/test_family.py",
 )
 """Modules that take longest. They begin first: one that began last would run alone while the other workers are done."""

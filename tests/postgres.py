@@ -85,6 +85,11 @@ class PostgresServer:
         """What the server has logged."""
         return Path(self._directory, "log").read_text(errors="replace")
 
+    @property
+    def socket(self) -> str:
+        """The path of the socket that it listens on."""
+        return str(Path(self._directory, ".s.PGSQL.5432"))
+
     def url(self, database: str = "postgres", user: str = "postgres", password: str = "") -> str:
         """Return the address of a database."""
         who = f"{user}:{quote(password)}" if password else user

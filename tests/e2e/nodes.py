@@ -29,8 +29,11 @@ class Nodes:
     def __init__(self, folder: Path, *, env: dict[str, str]) -> None:
         """Start the database. `env`: further variables of the environment of each node."""
         self.database = PostgresServer(durable=True)
+        self.database_name = self.database.create()
+        self.clients_token = secrets.token_hex(32)
+        """The same at each node, so that a client may call any."""
         self._folder = folder
-        self.env = {"BEDROCK_DATABASE": self.database.url(self.database.create())} | env
+        self.env = {"BEDROCK_DATABASE": self.database.url(self.database_name)} | env
         self._servers = Servers()
         self._addresses: dict[str, str] = {}
         self._token = folder / "nodes.token"
@@ -39,22 +42,30 @@ class Nodes:
 
     def start(self, name: str, **env: str) -> ServerProcess:
         """Start a node, in the folder and at the address that it had before."""
-        address = self._addresses.setdefault(name, free_address())
+        address = self.address(name)
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
+        (folder / "data").mkdir(mode=0o700, exist_ok=True)
+        token = folder / "data" / "token"
+        token.touch(mode=0o600)
+        token.write_text(self.clients_token)
         settings = folder / "bedrock.toml"
         settings.write_text(
             f'[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{self._token}"\n'
             f"lease_seconds = {LEASE_SECONDS}\n"
         )
         settings.chmod(0o600)
-        return self._servers(folder, "--config", str(settings), listen=address, **self.env, **env)
+        return self._servers(folder, "--config", str(settings), listen=address, **(self.env | env))
+
+    def address(self, name: str) -> str:
+        """Return where a node listens, or will."""
+        return self._addresses.setdefault(name, free_address())
 
     def start_alone(self, name: str, **env: str) -> ServerProcess:
         """Start a server that has the database to itself."""
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        return self._servers(folder, **self.env, **env)
+        return self._servers(folder, **(self.env | env))
 
     def close(self) -> None:
         """Stop the nodes, then the database."""

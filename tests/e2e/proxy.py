@@ -1,7 +1,8 @@
-"""A TCP proxy in front of a server: it can cut every connection, or let nothing through for a while."""
+"""A TCP proxy in front of one server or several: it can cut every connection, or let nothing through for a while."""
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import threading
@@ -19,9 +20,10 @@ a client whose connection is refused then connects again."""
 class Proxy:
     """Listens on 127.0.0.1 for as long as the context is open."""
 
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+    def __init__(self, *targets: str, seed: int = 0) -> None:
+        """Of several targets, each HOST:PORT or the path of a socket, a connection goes to any that takes it."""
+        self._targets = targets
+        self._random = random.Random(seed)
         self._server = ScriptedServer(self._relay)
         self.address = f"127.0.0.1:{self._server.port}"
         self.accepted = 0
@@ -60,7 +62,7 @@ class Proxy:
         with self._lock:
             self.accepted += 1
         self._flowing.wait()
-        with socket.create_connection(self._target, timeout=CONNECT_SECONDS) as far:
+        with self._connect() as far:
             far.settimeout(None)
             with self._lock:
                 self._sockets |= {near, far}
@@ -71,6 +73,14 @@ class Proxy:
             with self._lock:
                 self._sockets -= {near, far}
 
+    def _connect(self) -> socket.socket:
+        with self._lock:
+            targets = self._random.sample(self._targets, len(self._targets))
+        for target in targets[:-1]:
+            with suppress(OSError):
+                return _connected(target)
+        return _connected(targets[-1])
+
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         """Copy until one side ends, then end both."""
         with suppress(OSError):
@@ -80,3 +90,16 @@ class Proxy:
         for sock in (source, sink):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+
+def _connected(target: str) -> socket.socket:
+    if not target.startswith("/"):
+        host, _, port = target.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.connect(target)
+    except OSError:
+        sock.close()
+        raise
+    return sock

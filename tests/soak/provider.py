@@ -79,6 +79,8 @@ class Provider:
                 return dribbles(*(f"{n} " for n in range(30)), f"ok {token}", seconds=0.03)
             case "tools":
                 return calls(("bash", {"cmd": f"echo {number} >> ledger; sleep 0.1"}), ("think", {"thoughts": token}))
+            case "stay":
+                return calls(("bash", {"cmd": f"setsid sleep {self.forever} & sleep {self.forever}"}))
             case "fork":
                 sleep = f"sleep {self.forever}"
                 return calls(("bash", {"cmd": f"setsid {sleep} & ({sleep} &) ; sleep 0.3; echo {number} >> ledger"}))

@@ -1,0 +1,113 @@
+"""`make cluster`: rounds of work at three nodes and a database that are disturbed, for so many minutes.
+
+Prints a line for each round and writes reports/cluster.json. Ends with 1 if anything was wrong, and keeps the folders
+of the rounds in which it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import to_builtins
+
+from tests.bench.figures import ROOT, machine
+from tests.soak.cluster.disturbances import KINDS
+from tests.soak.cluster.rounds import Outcome, Round
+from tests.soak.programs import AskProgram, ChatProgram
+from tests.soak.python_clients import AsyncioClient, SyncClient
+from tests.soak.raw_client import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROUND_SECONDS = 60.0
+STATE = ROOT / ".soak" / "cluster"
+REPORT = ROOT / "reports" / "cluster.json"
+CLIENTS = (SyncClient, AsyncioClient, RawClient, AskProgram, ChatProgram)
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("cluster: interrupted"))
+    options = _options()
+    outcomes: list[Outcome] = []
+    until = time.monotonic() + options.minutes * 60
+    while time.monotonic() < until:
+        count = len(outcomes) + 1
+        folder: Path = options.state / f"{options.seed}-{count}"
+        shutil.rmtree(folder, ignore_errors=True)
+        seconds = min(ROUND_SECONDS, max(1.0, until - time.monotonic()))
+        outcome = Round(folder, count, options.seed, CLIENTS).run(_disturbances(options.seed, count, seconds))
+        outcomes.append(outcome)
+        _show(outcome)
+        _write(options.seed, outcomes)
+        if not outcome.wrong:
+            shutil.rmtree(folder)
+    wrong = sum(len(each.wrong) for each in outcomes)
+    print(f"cluster: {len(outcomes)} rounds, {wrong} things wrong")
+    return 1 if wrong else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make cluster")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--state", type=Path, default=STATE, help="where the rounds have their folders")
+    return parser.parse_args()
+
+
+def _disturbances(seed: int, number: int, seconds: float) -> Iterator[str]:
+    """Everything in an order of its own, again and again, until the time is over."""
+    chance, until = random.Random(f"{seed}/disturbances/{number}"), time.monotonic() + seconds
+    while True:
+        for kind in chance.sample(list(KINDS), len(KINDS)):
+            if time.monotonic() > until:
+                return
+            yield kind
+
+
+def _show(outcome: Outcome) -> None:
+    print(
+        f"round {outcome.number}: {outcome.seconds:.0f} s, {sum(outcome.disturbances.values())} disturbances, "
+        f"{sum(outcome.accepted.values())} messages in {outcome.conversations} conversations, {outcome.deleted} "
+        f"deleted, {outcome.sub_agents} sub-agents, {outcome.steps} steps replayed, longest pause "
+        f"{max(outcome.longest_pause.values(), default=0.0):.1f} s: {len(outcome.wrong)} wrong",
+        flush=True,
+    )
+    for text in outcome.wrong[:20]:
+        print(f"  {text}", flush=True)
+
+
+def _write(seed: int, outcomes: list[Outcome]) -> None:
+    counted = ("seconds", "requests", "conversations", "sub_agents", "deleted", "events", "steps")
+    report = {
+        **machine(),
+        "date": time.strftime("%Y-%m-%d"),
+        "seed": seed,
+        "rounds": len(outcomes),
+        **{name: round(sum(getattr(each, name) for each in outcomes), 1) for name in counted},
+        "disturbances": _together(outcomes, "disturbances", sum),
+        "accepted": _together(outcomes, "accepted", sum),
+        "longest_pause_seconds": _together(outcomes, "longest_pause", max),
+        "wrong": [text for each in outcomes for text in each.wrong],
+        "each": to_builtins(outcomes),
+    }
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _together(outcomes: list[Outcome], name: str, how: Callable[[list[float]], float]) -> dict[str, float]:
+    kinds = sorted({kind for each in outcomes for kind in getattr(each, name)})
+    return {kind: how([getattr(each, name).get(kind, 0) for each in outcomes]) for kind in kinds}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
