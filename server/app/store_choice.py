@@ -6,18 +6,20 @@ import importlib.util
 import logging
 import os
 import socket
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 
 from actors.adapters.store.sqlite.store import open_store
-from actors.ports import Owner
+from actors.ports import Owner, StoreError
 from actors.ports.cluster import ONE_NODE
 from server.app.adapter_choice import CannotStartError
 from server.auth.local_token import TokenUnusableError, read_token
 from server.cluster.node_marks import NodeMarks
 from server.cluster.router import NodeAccess
-from server.config import shown_database
+from server.config import ConfigError, shown_database
 from server.services.catalog import version
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ def _shared(
         new, timing = NewNode(settings.name, settings.address, version()), Timing(settings.lease_seconds)
     cluster = PostgresCluster(config.database, new, timing, active=active)
     opened.callback(cluster.close)
+    opened.push(partial(_left_if_refused, cluster))
     _check_neighbours(config, cluster)
     cluster.on_lost = _end_at_once
     me = cluster.me
@@ -108,6 +111,13 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
         raise CannotStartError(f"cluster.ca: {settings.ca} cannot be read: {error.strerror}") from None
     credentials = grpc.ssl_channel_credentials(authorities) if authorities is not None else None
     return NodeAccess(token=token, credentials=credentials)
+
+
+def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
+    """Leave the others if this server does not start after all: else they, and its next start, wait for its lease."""
+    if isinstance(error, CannotStartError | ConfigError):
+        with suppress(StoreError):
+            cluster.drain()
 
 
 def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:

@@ -66,7 +66,7 @@ async def forward(peer: Peer, call: ForwardedCall) -> tuple[bytes, Metadata]:
             response: bytes = await calling
             return response, tuple(await calling.trailing_metadata() or ())
         except grpc.aio.AioRpcError as error:
-            _raise_for(error)
+            _raise_for(error, peer)
         except asyncio.CancelledError:
             raise_unless_cut(peer)
 
@@ -79,7 +79,7 @@ def raise_unless_cut(peer: Peer) -> NoReturn:
     raise  # noqa: PLE0704 -- called in the handler of the exception
 
 
-def _raise_for(error: grpc.aio.AioRpcError) -> NoReturn:
+def _raise_for(error: grpc.aio.AioRpcError, peer: Peer) -> NoReturn:
     """Raise what a failed call means. Only answers of nodes have the trailer with their address."""
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
@@ -90,7 +90,7 @@ def _raise_for(error: grpc.aio.AioRpcError) -> NoReturn:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         raise AnswerTimeoutError from None
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-        log.error("another node refuses calls of this one: the nodes have different tokens")
+        log.error("the node at %s refuses calls of this one: the nodes have different tokens", peer.address)
         raise PeerLostError(sent=False) from None
     raise PeerLostError(sent=True) from None
 
@@ -133,7 +133,7 @@ class ForwardedStream(Stream):
                     self.began = True
                 self.trailers = tuple(await self._calling.trailing_metadata() or ())
             except grpc.aio.AioRpcError as error:
-                _raise_for(error)
+                _raise_for(error, self._peer)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if self._streams.closing and task is not None and not task.cancelling():

@@ -63,7 +63,7 @@ class Peer:
     """The connections to one node. Event loop only."""
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
-        self._address = address
+        self.address = address
         self._credentials = credentials
         self._channels: dict[tuple[Lane, int], grpc.aio.Channel] = {}
         self._in_use: dict[tuple[Lane, int], int] = {}
@@ -104,8 +104,8 @@ class Peer:
 
     def _open(self) -> grpc.aio.Channel:
         if self._credentials is None:
-            return grpc.aio.insecure_channel(self._address, options=_OPTIONS)
-        return grpc.aio.secure_channel(self._address, self._credentials, options=_OPTIONS)
+            return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+        return grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
 
     async def close(self) -> None:
         """End all calls to this node, and the connections."""

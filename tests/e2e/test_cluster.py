@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from bedrock import Unavailable
 
@@ -172,3 +173,6 @@ def test_a_node_that_is_stopped_in_order_gives_its_conversations_up(  # noqa: PL
 def test_a_server_without_the_table_has_the_database_to_itself(nodes: Nodes, other: ServerProcess) -> None:
     with pytest.raises(AssertionError, match="is used by another server"):
         nodes.start_alone("alone")
+    with psycopg.connect(nodes.env["BEDROCK_DATABASE"]) as database:
+        rest = database.execute("SELECT address FROM nodes WHERE NOT dead AND address LIKE 'unix:%'").fetchall()
+    assert not rest, "the next start need not wait for its lease"

@@ -450,6 +450,9 @@ def test_a_database_that_cannot_serve_is_told(
     postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     with pytest.raises(StoreUnusableError, match="encoding LATIN1; create one with CREATE DATABASE"):
         open_postgres(postgres.url("latin"), ME)
+    with pytest.raises(StoreUnusableError, match="encoding LATIN1; create one with CREATE DATABASE"):
+        version.migrate(engine.address_of(postgres.url("latin")))
+    assert query(postgres.url("latin"), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     postgres.drop("latin")
     with pytest.raises(StoreUnusableError, match="only reads"):
         open_postgres(f"{database}&options=-c%20default_transaction_read_only%3Don", ME)

@@ -188,6 +188,16 @@ def connect(address: Address) -> Session:
     return Session(connection)
 
 
+def reached(address: Address) -> Session:
+    """Open the first connection. Raises StoreUnusableError if there is none, or the database cannot serve."""
+    try:
+        return connect(address)
+    except psycopg.Error as error:
+        raise StoreUnusableError(f"{address.shown} cannot be opened: {words(error)}") from None
+    except StoreUnavailableError as error:
+        raise StoreUnusableError(f"{address.shown}: {error}") from None
+
+
 def _refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
     if version < OLDEST:
         raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")

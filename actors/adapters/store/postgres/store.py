@@ -7,10 +7,8 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from actors.adapters.store.postgres import changes
-from actors.adapters.store.postgres.engine import Address, address_of, connect, words
+from actors.adapters.store.postgres.engine import address_of, reached
 from actors.adapters.store.postgres.readers import Readers
 from actors.adapters.store.postgres.reads import PostgresReads
 from actors.adapters.store.postgres.schema.version import migrate
@@ -26,14 +24,11 @@ from actors.ports import (
     ForkedHistory,
     NoFaultPoints,
     Owner,
-    StoreUnavailableError,
-    StoreUnusableError,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.adapters.store.postgres.engine import Session
     from actors.ports import Spending
     from actors.ports.store.audit import AuditEntry
 
@@ -137,7 +132,7 @@ def open_postgres(
     there after each batch, with the number of its changes and the seconds it took. Raises StoreUnusableError.
     """
     address = address_of(url)
-    session = _reached(address)
+    session = reached(address)
     try:
         migrate(address)
         version = str(session.execute("SELECT current_setting('server_version')").fetchone()[0])
@@ -146,13 +141,3 @@ def open_postgres(
         raise
     writer = Writer(address, session, faults or NoFaultPoints(), written=written)
     return PostgresStore(writer, Readers(address), me=owner.incarnation, version=version, clock=clock)
-
-
-def _reached(address: Address) -> Session:
-    """Open the first connection. Raises StoreUnusableError."""
-    try:
-        return connect(address)
-    except psycopg.Error as error:
-        raise StoreUnusableError(f"{address.shown} cannot be opened: {words(error)}") from None
-    except StoreUnavailableError as error:
-        raise StoreUnusableError(f"{address.shown}: {error}") from None

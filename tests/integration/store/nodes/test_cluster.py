@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.postgres.nodes import membership
+from actors.adapters.store.postgres.nodes import heartbeat, membership
 from actors.adapters.store.postgres.nodes.heartbeat import NewNode
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
 from actors.adapters.store.postgres.nodes.timing import Timing
-from actors.ports import StoreUnavailableError
+from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.e2e.patience import PATIENCE, eventually
 from tests.integration.store.nodes import node_process
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
@@ -60,6 +60,17 @@ def test_owners_are_found_and_remembered(database: Database, ending: ExitStack, 
     database.ask("UPDATE nodes SET dead = true WHERE incarnation = %s", other.me.incarnation)
     assert cluster._watch.look()
     assert cluster.owner_of("theirs") is None
+
+
+def test_the_address_of_another_node_is_refused(
+    database: Database, cluster: PostgresCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "TWIN_TRIES", 2)
+    cluster.start()
+    threads = threading.active_count()
+    with pytest.raises(StoreUnusableError, match="the node 'me' is reached at me:1 as well: give each server"):
+        PostgresCluster(database.url, NewNode("twin", "me:1"), TIMING)
+    assert threading.active_count() == threads
 
 
 def test_few_owners_are_remembered(

@@ -57,6 +57,7 @@ class PostgresCluster:
         self._guard = threading.Lock()  # guards what follows
         self._owners: OrderedDict[str, Node] = OrderedDict()
         self._lost = self._told = False
+        self._threads: list[threading.Thread] = []
         self._lease = LeaseClock(timing.young)
         self._beats = NodeSession(url, "bedrock heartbeat", seconds=timing.statement)
         self._looks = NodeSession(url, "bedrock nodes", seconds=timing.statement)

@@ -13,7 +13,7 @@ import psycopg
 from peewee import PostgresqlDatabase
 from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
 
-from actors.adapters.store.postgres.engine import words
+from actors.adapters.store.postgres.engine import reached, words
 from actors.ports import StoreUnusableError
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ LOCK = 0x426564726F636B
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
     """Apply missing migrations, each in a transaction of its own, while no other server does.
 
-    Raises StoreUnusableError if a newer version wrote the database, or what is missing cannot be made.
+    Raises StoreUnusableError if the database cannot be reached or cannot serve, if a newer version wrote it, or if what
+    is missing cannot be made.
     """
+    reached(address).close()
     parameters: dict[str, Any] = {name: value for name, value in address.parameters.items() if name != "dbname"}
     name = address.parameters.get("dbname") or address.parameters.get("user", "")
     database = PostgresqlDatabase(name, prefer_psycopg3=True, **parameters)
