@@ -30,6 +30,8 @@ class Proxy:
         """Connections so far."""
         self._flowing = threading.Event()
         self._flowing.set()
+        self._answering = threading.Event()
+        self._answering.set()
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
 
@@ -38,7 +40,7 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._flowing.set()
+        self.thaw()
         self._server.__exit__()
 
     def cut(self) -> None:
@@ -54,8 +56,13 @@ class Proxy:
         """Let nothing through; connections stay open, and new ones wait here without the server."""
         self._flowing.clear()
 
+    def hold_answers(self) -> None:
+        """Let everything reach the server, and nothing come back, so that nobody knows what it did."""
+        self._answering.clear()
+
     def thaw(self) -> None:
         self._flowing.set()
+        self._answering.set()
 
     def _relay(self, connection: Connection) -> None:
         near = connection.sock
@@ -66,9 +73,9 @@ class Proxy:
             far.settimeout(None)
             with self._lock:
                 self._sockets |= {near, far}
-            back = threading.Thread(target=self._pump, args=(far, near), daemon=True)
+            back = threading.Thread(target=self._pump, args=(far, near, self._answering), daemon=True)
             back.start()
-            self._pump(near, far)
+            self._pump(near, far, self._flowing)
             back.join(PATIENCE)
             with self._lock:
                 self._sockets -= {near, far}
@@ -81,11 +88,12 @@ class Proxy:
                 return _connected(target)
         return _connected(targets[-1])
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, open_way: threading.Event) -> None:
         """Copy until one side ends, then end both."""
         with suppress(OSError):
             while data := source.recv(65536):
                 self._flowing.wait()
+                open_way.wait()
                 sink.sendall(data)
         for sock in (source, sink):
             with suppress(OSError):

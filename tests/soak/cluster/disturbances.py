@@ -167,6 +167,15 @@ class Cluster:
         """One loses its connections to the database, and may connect again at once."""
         self._ways[self._any()[0]].cut()
 
+    def _lose_answers(self) -> None:
+        """What one says reaches the database; the answers, also to its commits, do not come back."""
+        (name,) = self._any()
+        way = self._ways[name]
+        way.hold_answers()
+        time.sleep(BLINK_SECONDS)
+        way.cut()
+        way.thaw()
+
     def _restart(self) -> None:
         """One is told to stop, and started again."""
         (name,) = self._any()
@@ -256,6 +265,7 @@ KINDS: dict[str, Callable[[Cluster], None]] = {
     "blink": Cluster._blink,
     "partition": Cluster._partition,
     "cut": Cluster._cut,
+    "lost answers": Cluster._lose_answers,
     "restart": Cluster._restart,
     "crash of the database": Cluster._crash_database,
     "crash of the database and kill": Cluster._crash_database_and_kill,
