@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 # uv installs faster than pip. Only the user's: one in $(VENV) would not ask the package index that pip is set up for.
 UV := $(filter-out $(CURDIR)/%,$(shell command -v uv))
@@ -215,8 +215,15 @@ MINUTES ?= 10
 soak: $(STAMP)  ## Work with clients of every kind while the server is killed again and again: nothing is lost (MINUTES, SEED, FRESH=1)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FRESH),--fresh)
 
+# What is done most with conversations.
+E2E_SHORT = sending cancel queue directing watching sub_agents asking fork images structured_output
+
+.PHONY: cluster-e2e
+cluster-e2e: $(STAMP)  ## Run the end-to-end tests through a node that owns none of their conversations (SHORT=1 for some)
+	BEDROCK_E2E_NODES=2 $(BIN)/python -m pytest $(TEST_WORKERS) $(if $(SHORT),$(E2E_SHORT:%=tests/e2e/test_%.py),tests/e2e) $(ARGS)
+
 .PHONY: cluster
-cluster: $(STAMP)  ## Work through any of three nodes while they and PostgreSQL are killed, frozen and cut off (MINUTES, SEED)
+cluster: cluster-e2e  ## After cluster-e2e, work through any of three nodes while they and PostgreSQL are killed, frozen and cut off (MINUTES, SEED, SHORT)
 	PYTHONPATH=.:clients $(BIN)/python -m tests.soak.cluster --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: reliability

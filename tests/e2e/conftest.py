@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,13 +13,34 @@ import pytest
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, Play
 from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.e2e.two_nodes import WANTED, OwnerBehindAnother
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from bedrock import Client
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Against two nodes, leave out what is about one server."""
+    if not WANTED:
+        return
+    left_out = [item for item in items if item.path.is_relative_to(HERE) and item.get_closest_marker("one_server")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nodes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """If it is wanted, make every server one that is called through another node."""
+    with pytest.MonkeyPatch.context() as patch:
+        if WANTED:
+            start = functools.partial(OwnerBehindAnother, postgres=request.getfixturevalue("postgres"))
+            patch.setattr(Servers, "usual", start)
+        yield
 
 
 @pytest.fixture(scope="module")

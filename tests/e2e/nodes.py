@@ -34,7 +34,7 @@ class Nodes:
         """The same at each node, so that a client may call any."""
         self._folder = folder
         self.env = {"BEDROCK_DATABASE": self.database.url(self.database_name)} | env
-        self._servers = Servers()
+        self._servers = Servers(ServerProcess)
         self._addresses: dict[str, str] = {}
         self._token = folder / "nodes.token"
         self._token.write_text(secrets.token_hex(32))

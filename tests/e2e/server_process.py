@@ -11,7 +11,7 @@ import sys
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 from bedrock import Client, v1
@@ -21,7 +21,7 @@ from tests.e2e.auditing import audit
 from tests.e2e.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[2]
 API_KEY = "e2e-provider-key-0123456789abcdef"
@@ -101,6 +101,11 @@ class ServerProcess:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def pids(self) -> set[int]:
+        """The processes that serve calls, without hosts and tools."""
+        return {self.pid}
+
     def _await_ready(self) -> str:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
@@ -157,11 +162,15 @@ class Servers:
     """Starts servers, and looks at each of them at the end: what it tells of its conversations agrees, it stops when
     asked to, and nothing went wrong inside."""
 
-    def __init__(self) -> None:
+    usual: ClassVar[Callable[..., ServerProcess]] = ServerProcess
+    """What starts them, if it is not said."""
+
+    def __init__(self, start: Callable[..., ServerProcess] | None = None) -> None:
         self._servers: list[ServerProcess] = []
+        self._start = start or Servers.usual
 
     def __call__(self, folder: Path, *arguments: str, **options: str) -> ServerProcess:
-        server = ServerProcess(folder, *arguments, **options)
+        server = self._start(folder, *arguments, **options)
         self._servers.append(server)
         return server
 

@@ -10,6 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from tests import pictures
 from tests.e2e.chat import Chat
@@ -80,6 +82,7 @@ def spawns(key: str) -> Play:
     return calls(("spawn_sub_agent", {"tasks": [{"task": f"Do it. {key}"}]}))
 
 
+@pytest.mark.one_server("it counts the rows of SQLite's file")
 def test_the_program_archives_brings_back_and_deletes(
     server: ServerProcess, open_chat: Callable[..., Chat], fake_provider: FakeProvider
 ) -> None:
@@ -104,6 +107,7 @@ def test_the_program_archives_brings_back_and_deletes(
     assert (code, "Traceback" in said) == (1, False)
 
 
+@pytest.mark.one_server("it counts the rows of SQLite's file")
 def test_what_was_archived_long_ago_is_deleted_and_only_that(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

@@ -8,11 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
+import pytest
+
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, says, streams
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import Servers, clean_environment, provider
 from tests.e2e.watcher import Watcher
+
+pytestmark = pytest.mark.one_server("it copies SQLite's file")
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
 TALKERS = 3

@@ -171,6 +171,7 @@ def test_a_foreign_client_without_the_token_is_refused(curl: Curl) -> None:
     assert curl.refusal("ListConversations", token="wrong")["code"] == "unauthenticated"
 
 
+@pytest.mark.one_server("it reaches the server by its socket")
 def test_the_recipes_of_the_guide_do_what_they_say(start_server: Servers, tmp_path: Path) -> None:
     server = start_server(tmp_path, "--reflection")
     found = re.findall(r"<!-- recipe: (.+?) -->", GUIDE)
@@ -193,6 +194,7 @@ def test_the_recipes_of_the_guide_do_what_they_say(start_server: Servers, tmp_pa
         assert [text for text in wanted if text not in answer] == [], f"{name}: {answer}"
 
 
+@pytest.mark.one_server("it reaches the server by its socket")
 @pytest.mark.parametrize("variable", ["BEDROCK_DATA_DIR", "XDG_STATE_HOME"])
 def test_the_socket_is_reached_from_python_as_the_guide_says(
     variable: str, server: ServerProcess, tmp_path: Path

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from bedrock import Client, Event
 
+pytestmark = pytest.mark.one_server("the server is restarted")
+
 ROOT = Path(__file__).parents[2]
 
 Start = Callable[[], "subprocess.Popen[bytes]"]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from bedrock import Client
 
+pytestmark = pytest.mark.one_server("it starts its own nodes")
+
 
 @pytest.fixture(scope="module")
 def nodes(fake_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:

@@ -14,6 +14,8 @@ from tests.e2e.server_process import Servers, provider
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.one_server("it looks into the server's process")
+
 ALL = os.sched_getaffinity(0)
 
 

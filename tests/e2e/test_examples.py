@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from typing import TYPE_CHECKING
 
+import pytest
 from bedrock import Client
 
 from tests.documents.pages import ROOT
@@ -12,9 +13,9 @@ from tests.documents.pages import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from tests.e2e.server_process import Servers
+
+pytestmark = pytest.mark.one_server("it reaches the server by its socket")
 
 
 def test_the_order_desk_answers_with_its_own_functions_only(

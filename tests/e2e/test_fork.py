@@ -150,6 +150,7 @@ def test_a_fork_has_the_tools_of_clients_and_the_mode_but_no_call_that_waits(ope
     assert_whole(fork)
 
 
+@pytest.mark.one_server("it starts its own server")
 def test_a_fork_is_whole_or_not_there_when_the_server_is_killed(tmp_path: Path) -> None:
     """Every request that was sent is sent again after the restart, and makes one fork however often."""
     with PrivateServer() as server, server.client() as client:

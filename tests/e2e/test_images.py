@@ -98,6 +98,7 @@ def test_a_message_with_an_image_is_repeated_by_its_id(open_chat: Callable[..., 
         chat.send("Look.", **{**again, "images": [pictures.png(colour="blue")]})
 
 
+@pytest.mark.one_server("the server is restarted")
 def test_the_model_is_shown_the_same_bytes_after_a_restart(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

@@ -26,6 +26,8 @@ from tests.unit.test_contract import all_methods
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.one_server("it is about the addresses of one server")
+
 KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 NAMES = {
     "ada": "URI:spiffe://example.org/ada",

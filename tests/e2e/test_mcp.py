@@ -53,7 +53,7 @@ def start(servers: Servers, folder: Path, fake_provider: FakeProvider, *ways: st
 
 def marked(server: ServerProcess) -> list[int]:
     """The processes of MCP servers: they have the operator's variable."""
-    return [pid for pid in processes.running(SECRET) if pid != server.pid]
+    return [pid for pid in processes.running(SECRET) if pid not in server.pids]
 
 
 def tool_question(run: Run) -> Question:
@@ -247,6 +247,7 @@ def test_cancels_at_random_moments_leave_one_result_per_call_and_one_process(
         eventually(lambda: not marked(server), "its end with the conversation")
 
 
+@pytest.mark.one_server("the server is killed")
 def test_nothing_of_it_survives_a_killed_server(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:
@@ -319,6 +320,7 @@ def test_a_client_names_servers_for_its_conversation_and_a_fork_has_its_own(
         chat.assert_valid()
 
 
+@pytest.mark.one_server("each node has its own logins at MCP servers")
 def test_an_operator_logs_in_while_the_server_runs_and_the_tokens_are_nowhere_else(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

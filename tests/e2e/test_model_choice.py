@@ -61,6 +61,7 @@ def test_a_listed_model_is_asked_over_its_own_protocol(client: Client, openai: S
     assert (models["models/qwen3"], models["models/claude-mine"]) == ("openai", "anthropic")
 
 
+@pytest.mark.one_server("the server is restarted")
 def test_after_a_restart_the_providers_are_asked_again_whose_a_model_is(
     start_server: Servers, environment: dict[str, str], tmp_path: Path
 ) -> None:

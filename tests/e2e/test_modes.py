@@ -143,6 +143,7 @@ def test_where_nothing_can_be_restricted_the_server_says_why(
         assert "already" in outputs(chat)[0]
 
 
+@pytest.mark.one_server("the server is killed and restarted")
 def test_a_crash_leaves_the_mode_as_acknowledged_and_withdraws_what_was_asked(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
 from bedrock import AsyncClient, Client, Event, Run
 
 from tests.e2e.chat import Chat
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import pytest
-
     from tests.e2e.server_process import ServerProcess
+
+pytestmark = pytest.mark.one_server("the server is restarted")
 
 
 def told(run: Run) -> list[Event]:

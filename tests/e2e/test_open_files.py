@@ -22,6 +22,8 @@ from tests.e2e.server_process import ServerProcess, Servers, provider
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.one_server("it is about the file descriptors of one server")
+
 LIMIT = 192
 """File descriptors; a server that rests takes some forty."""
 CHATS = 180

@@ -22,6 +22,8 @@ from tests.unit.clients.terminals import Terminal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.one_server("the command starts its own server")
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.one_server("it starts its own servers")
+
 
 @pytest.fixture
 def nodes(fake_provider: FakeProvider, tmp_path: Path) -> Iterator[Nodes]:

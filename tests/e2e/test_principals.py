@@ -26,6 +26,7 @@ from server.auth.authorization import NEEDED
 from server.auth.principals import Role
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess, Servers, clean_environment
+from tests.e2e.two_nodes import share_tokens
 from tests.unit.test_contract import all_methods
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def token(folder: Path, *arguments: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    share_tokens(folder)
     return done.stdout.strip()
 
 

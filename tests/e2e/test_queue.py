@@ -157,6 +157,7 @@ def test_a_steer_that_a_failing_run_never_read_is_returned_and_may_be_sent_again
     assert fates(chat) == {steer.message.name: "returned"}, "what is in the history at once never waited"
 
 
+@pytest.mark.one_server("the server is killed and restarted")
 def test_fates_survive_a_kill_and_what_waits_gets_one(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def refusal(call: Callable[[], object], times: int = 1) -> QuotaExceeded:
     raise AssertionError("no call was refused")
 
 
+@pytest.mark.one_server("the server is killed and restarted")
 def test_what_is_spent_is_refused_told_and_kept_when_the_server_is_killed(
     start: Callable[[], ServerProcess], tmp_path: Path, opened: ExitStack
 ) -> None:

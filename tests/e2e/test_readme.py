@@ -19,6 +19,8 @@ from tests.sandbox_reports import sandbox_report
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.one_server("what is shown starts its own server")
+
 PAGE = README.read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 SECONDS = 90

@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
+
 from actors.adapters.store.sqlite.readers import READERS
 from tests.e2e import processes
 from tests.e2e.fake_provider import calls, refuses, says, stalls
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.e2e.chat import Chat
     from tests.e2e.server_process import ServerProcess
+
+pytestmark = pytest.mark.one_server("it looks into the server's process")
 
 CONVERSATIONS = 30
 AT_A_TIME = 6

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.e2e.fake_provider import begins, finishes, says
 from tests.e2e.patience import PATIENCE, only
 from tests.e2e.server_process import ServerProcess, clean_environment
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.e2e.chat import Chat
     from tests.e2e.watcher import Watcher
+
+pytestmark = pytest.mark.one_server("it is about one data directory")
 
 
 def refused(folder: Path, data: Path, listen: str) -> tuple[int, str]:

@@ -12,6 +12,8 @@ from tests.e2e.killing import kill_servers
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.one_server("it starts its own servers")
+
 TIMES = int(os.environ.get("BEDROCK_KILLS", "8"))
 """Servers killed."""
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.one_server("it starts its own server")
 
 
 def test_it_is_told_when_the_server_is_ready_and_when_it_stops(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from bedrock import v1
 
 from tests.e2e import processes
@@ -16,6 +17,8 @@ from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.one_server("the server is stopped")
 
 FOREVER = processes.forever()
 BOUND = 25.0

@@ -86,6 +86,7 @@ def test_a_search_is_sifted(
     assert len(chat.part.exchanges) == 2, "the small request is no turn of the conversation"
 
 
+@pytest.mark.one_server("the server is killed and restarted")
 def test_a_server_killed_during_side_queries_comes_back_idle(
     start_server: Servers, fake_provider: FakeProvider, small_provider: FakeProvider, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core import history
 from actors.core.states import QUIET, TERMINAL
@@ -112,6 +114,7 @@ def test_a_cancel_hangs_up_on_the_provider_and_kills_the_tools(
     assert chat.ask("Still there?") == "Yes."
 
 
+@pytest.mark.one_server("the server is killed and restarted")
 def test_servers_that_are_killed_at_any_instant_leave_whole_families(
     start_server: Servers, fake_provider: FakeProvider, tmp_path: Path
 ) -> None:

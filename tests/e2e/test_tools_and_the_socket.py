@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from bedrock.types import Mode
 
+pytestmark = pytest.mark.one_server("it reaches the server by its socket")
+
 REPORT = sandbox_report()
 TRY = """
 import os, socket, sys

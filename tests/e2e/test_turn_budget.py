@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.one_server("it counts what one server does")
+
 WARM_UP = 10
 ROUNDS, TURNS = 5, 10
 """The least of five rounds counts: what a busy machine adds to one of them is not the server's."""
