@@ -20,6 +20,7 @@ from server.auth.local_token import TokenUnusableError, read_token
 from server.cluster.node_marks import NodeMarks
 from server.cluster.router import NodeAccess
 from server.config import ConfigError, shown_database
+from server.process.certificates import CertificateUnusableError, authorities_in
 from server.services.catalog import version
 
 if TYPE_CHECKING:
@@ -104,9 +105,11 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
     try:
         token = read_token(settings.token_file)
         NodeMarks(token)
-        authorities = settings.ca.read_bytes() if settings.ca is not None else None
+        authorities = authorities_in(settings.ca) if settings.ca is not None else None
     except (TokenUnusableError, ValueError) as error:
         raise CannotStartError(f"cluster.token_file: {error}") from None
+    except CertificateUnusableError as error:
+        raise CannotStartError(f"cluster.ca: {error}") from None
     except OSError as error:
         raise CannotStartError(f"cluster.ca: {settings.ca} cannot be read: {error.strerror}") from None
     credentials = grpc.ssl_channel_credentials(authorities) if authorities is not None else None

@@ -69,6 +69,7 @@ class Peer:
         self._in_use: dict[tuple[Lane, int], int] = {}
         self.cut = False
         """Whether the node is declared dead: its calls were ended."""
+        self._unreachable = False
 
     @asynccontextmanager
     async def channel(self, lane: Lane) -> AsyncGenerator[grpc.aio.Channel]:
@@ -96,11 +97,20 @@ class Peer:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await _until_ready(channel, state)
-        except (TimeoutError, asyncio.CancelledError):
+        except (TimeoutError, asyncio.CancelledError, PeerLostError):
             if _wanted_elsewhere():
                 raise
+            self._tell_unreachable()
             raise PeerLostError(sent=False) from None
+        self._unreachable = False
         return channel
+
+    def _tell_unreachable(self) -> None:
+        """Log it once until it is reached again; not of a node that is dead."""
+        if not (self._unreachable or self.cut):
+            secured = "with TLS, by cluster.ca" if self._credentials is not None else "without TLS"
+            log.warning("the node at %s cannot be reached %s; every call for it tries again", self.address, secured)
+            self._unreachable = True
 
     def _open(self) -> grpc.aio.Channel:
         if self._credentials is None:

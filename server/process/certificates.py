@@ -80,7 +80,7 @@ class CertificateFiles:
     def _read(self) -> grpc.ServerCertificateConfiguration:
         try:
             pair = (self._key.read_bytes(), self._certificate.read_bytes())
-            authorities = None if self._client_ca is None else self._authorities(self._client_ca)
+            authorities = None if self._client_ca is None else authorities_in(self._client_ca)
             # Loaded here first, because gRPC would only report that it cannot listen. The lambda prevents a password
             # prompt: there may be no terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key, lambda: "")
@@ -92,14 +92,15 @@ class CertificateFiles:
             raise _unreadable(error) from None
         return grpc.ssl_server_certificate_configuration([pair], authorities)
 
-    @staticmethod
-    def _authorities(path: Path) -> bytes:
-        content = path.read_bytes()
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii"))
-        except (ssl.SSLError, ValueError):
-            raise CertificateUnusableError(f"{path} holds no certificates") from None
-        return content
+
+def authorities_in(path: Path) -> bytes:
+    """Return the certificates of authorities, in PEM. Raises CertificateUnusableError if there are none; OSError."""
+    content = path.read_bytes()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise CertificateUnusableError(f"{path} holds no certificates") from None
+    return content
 
 
 def _unreadable(error: OSError) -> CertificateUnusableError:

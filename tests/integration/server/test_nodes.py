@@ -226,7 +226,7 @@ def test_a_call_whose_deadline_passes_is_searched_for_no_longer(nodes: TwoNodes,
 
 @pytest.mark.parametrize("answers", [False, True], ids=["refuses", "accepts and says nothing"])
 def test_a_node_that_cannot_be_reached_has_changed_nothing(
-    nodes: TwoNodes, author: Author, hasty: None, *, answers: bool
+    nodes: TwoNodes, author: Author, hasty: None, caplog: pytest.LogCaptureFixture, *, answers: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         if not answers:
@@ -242,6 +242,8 @@ def test_a_node_that_cannot_be_reached_has_changed_nothing(
         nodes.a.cluster.forgets = False
         error = failed(nodes.a.stub, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
         assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 1)
+    told = caplog.text.count(f"the node at {address} cannot be reached without TLS")
+    assert answers or told == 1, "once, not for each call"
 
 
 def held(nodes: TwoNodes, request: v1.SendMessageRequest, during: Callable[[], object]) -> Any:

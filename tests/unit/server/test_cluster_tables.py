@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from server.app.adapter_choice import CannotStartError
+from server.app.store_choice import node_access
 from server.cluster.cluster_tables import KEYS, ClusterSettings, cluster_settings
 from server.config import Config, ConfigError, load, shown_database
 from tests.documents.pages import ROOT
@@ -114,3 +116,16 @@ def test_a_database_that_is_no_url_is_refused_without_showing_it(wrong: str, tmp
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert shown_database(url) == shown
     assert "secret" not in repr(Config(data_dir=Path("/d"), database=url))
+
+
+def test_a_ca_without_certificates_is_refused(tmp_path: Path) -> None:
+    token, ca = tmp_path / "token", tmp_path / "ca.pem"
+    token.write_text("t" * 43)
+    token.chmod(0o600)
+    ca.write_text("no certificates\n")
+    settings = ClusterSettings("10.0.0.1:7421", token, "one", ca)
+    with pytest.raises(CannotStartError, match=rf"cluster\.ca: {ca} holds no certificates"):
+        node_access(settings)
+    ca.unlink()
+    with pytest.raises(CannotStartError, match=rf"cluster\.ca: {ca} cannot be read"):
+        node_access(settings)
