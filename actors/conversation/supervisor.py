@@ -25,7 +25,6 @@ from actors.messages.commands import (
 from actors.messages.outcomes import Wake
 from actors.messages.refusals import DeadlineExceededError, InvalidFieldError, UnknownConversationError
 from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversation, StoreError, StoreUnavailableError
-from actors.ports.cluster import ONE_NODE
 from actors.runners import model_choice
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agent_tasks import prepared
@@ -77,7 +76,7 @@ class Supervisor:
         Where servers share the store, what this one has taken over already is woken instead: it may have an actor.
         """
         ids = self._services.store.unsettled()
-        if self._services.cluster is not ONE_NODE:
+        if self._services.cluster.me.incarnation:
             self.wake(ids)
             return ids
         for first in range(0, len(ids), RECOVERY_BATCH):

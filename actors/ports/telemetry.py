@@ -180,6 +180,16 @@ class Telemetry:
     def quota_exceeded(self, quota: str) -> None:
         """Observe that something was refused or stopped because this quota is used up."""
 
+    def taken_over(self, conversations: int) -> None:
+        """Observe that this node took over so many interrupted conversations from one that has ended."""
+
+    def forwarded(self, outcome: str) -> None:
+        """Observe the end of a call, or of a stream, that was passed to the node that owns its conversation.
+
+        `outcome`: "answered", "refused" (the owner's answer is a status other than OK), "moved" (that node does not own
+        it any more), "lost" (there was no answer), "timed_out", or "ended" by the client or a stop.
+        """
+
     def written(self, changes: int, seconds: float) -> None:
         """Observe a transaction of the store, with as many changes (the store's thread)."""
 

@@ -31,6 +31,7 @@ __all__ = [
     "McpServer",
     "McpStdio",
     "Model",
+    "Node",
     "Quota",
     "Sandbox",
     "ServerInfo",
@@ -260,6 +261,26 @@ class Quota(Wrapper[v1.Quota]):
     """How much is used."""
     reset_time: datetime | None
     """When it is counted anew; None if it becomes free by what ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node(Wrapper[v1.Node]):
+    """A server, from its start to its end, as another one that shares its database sees it, or itself."""
+
+    incarnation: int
+    """Its number, which no other node ever has. Zero for a server that has its store to itself."""
+    name: str
+    """What its operator calls it; empty unless it shares its conversations."""
+    address: str
+    """Where other nodes reach it, "host:port"; empty if it shares its conversations with no other."""
+    version: str
+    """The version of its software."""
+    draining: bool
+    """Whether it is about to stop: it takes no more conversations."""
+    active_conversations: int
+    """How many conversations it has in memory, as it last said."""
+    answering: bool
+    """Whether it is the one that was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,9 @@ export class Bedrock {
   /** The quotas of the token's principal, and what is used of each; to an operator those of all. */
   quotas = async () => (await this.call('getQuotas', {})).quotas;
 
+  /** The servers that share the database of this one, itself included; for operators. */
+  nodes = () => this.all('listNodes', 'nodes');
+
   /** The conversation `conversations/{id or slug}`. Nothing is asked yet. */
   conversation = (name) => new Conversation(this, name);
 }

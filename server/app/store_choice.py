@@ -14,7 +14,7 @@ import grpc
 
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import Owner, StoreError
-from actors.ports.cluster import ONE_NODE
+from actors.ports.cluster import OneNode
 from server.app.adapter_choice import CannotStartError
 from server.auth.local_token import TokenUnusableError, read_token
 from server.cluster.node_marks import NodeMarks
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.store import PostgresStore
     from actors.adapters.store.sqlite.store import PeeweeStore
     from actors.ports import Clock
-    from actors.ports.cluster import OneNode
     from server.cluster.cluster_tables import ClusterSettings
     from server.config import Config
 
@@ -55,7 +54,7 @@ def opened_store(
         return _shared(config, opened, clock, active, written)
     store = open_store(config.data_dir, clock=clock, written=written)
     opened.callback(store.close)
-    return store, ONE_NODE
+    return store, OneNode(active)
 
 
 def _shared(

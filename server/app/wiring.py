@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
     from actors.ports.mcp import McpServers
     from actors.ports.telemetry import Telemetry
-    from actors.runtime.quotas.quota_book import QuotaBook
     from server.app.store_choice import OpenedStore
 
 log = logging.getLogger(__name__)
@@ -162,10 +161,10 @@ def wire(config: Config) -> Generator[Wiring]:
             services = _observed(services, telemetry)
         supervisor = Supervisor(services)
         supervisors.append(supervisor)
-        cluster.on_taken = supervisor.wake
+        cluster.on_taken = functools.partial(_take_over, supervisor, telemetry)
         access = None if config.cluster is None else node_access(config.cluster)
         if exported:
-            for observer in exporters(config, clock, _gauges(supervisor, hub, store, services.quotas)):
+            for observer in exporters(config, clock, _gauges(supervisor, hub, store, services)):
                 telemetry.add(observer)
         if (memory := malloc_trim.of_this_process()) is not None:
             memory.start()
@@ -187,19 +186,27 @@ def wire(config: Config) -> Generator[Wiring]:
         )
 
 
+def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tuple[str, ...]) -> None:
+    """Count conversations of a dead node, and recover them here; returns at once."""
+    telemetry.taken_over(len(conversations))
+    supervisor.wake(conversations)
+
+
 def _name_of(node: Node) -> str:
     """Return what a node writes into the rows of its conversations: no two write the same."""
     return f"{node.name}/{node.incarnation}" if node.incarnation else "local"
 
 
 def _gauges(
-    supervisor: Supervisor, hub: EventHub, store: OpenedStore, quotas: QuotaBook
+    supervisor: Supervisor, hub: EventHub, store: OpenedStore, services: Services
 ) -> Mapping[metrics.Metric, Callable[[], float]]:
     return {
         metrics.CONVERSATIONS: supervisor.live_count,
         metrics.WATCHERS: hub.watchers,
         metrics.WAITING: lambda: store.waiting,
-        metrics.WAITING_REQUESTS: lambda: quotas.model_slots.waiting,
+        metrics.WAITING_REQUESTS: lambda: services.quotas.model_slots.waiting,
+        metrics.NODES: lambda: len(services.cluster.nodes()),
+        metrics.LEASE: services.cluster.lease.age,
         metrics.THREADS: threading.active_count,
         metrics.FILES: resources.open_files,
         metrics.MAX_FILES: resources.max_open_files,

@@ -64,6 +64,7 @@ NEEDED: dict[str, Role] = {
         ),
         Role.USER,
     ),
+    f"{CATALOG}ListNodes": Role.OPERATOR,
     f"{CONVERSATIONS}ListAuditEntries": Role.OPERATOR,
 }
 """The role that each method needs, by the method's full name."""

@@ -30,6 +30,7 @@ PLACES: dict[str, Place] = {
             f"{CATALOG}GetServerInfo",
             f"{CATALOG}GetTool",
             f"{CATALOG}ListModels",
+            f"{CATALOG}ListNodes",
             f"{CATALOG}ListTools",
             f"{CONVERSATIONS}CreateConversation",
             f"{CONVERSATIONS}DownloadAttachment",

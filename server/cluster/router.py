@@ -8,7 +8,7 @@ trail. A node never forwards what another has forwarded.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,22 +17,23 @@ import grpc
 
 from actors.core.errors import Reason, Rejected
 from actors.ports import NotOwnerError, StoreUnavailableError
-from server.cluster.forwarding import ForwardedCall, ForwardedStream, forward
+from server.cluster.forwarding import ForwardedCall, ForwardedStream, PassedStatusError, forward
 from server.cluster.node_marks import NOT_OWNER, OWNER, NodeMarks
 from server.cluster.peers import Lane, Peer, PeerLostError, Peers
 from server.cluster.places import PLACES, URGENT, Place
 from server.contract import limits
-from server.contract.errors import ConnectionLostError, ConversationNotFoundError, OwnerLostError
+from server.contract.errors import AnswerTimeoutError, ConnectionLostError, ConversationNotFoundError, OwnerLostError
 from server.queries.read_pool import ReadPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from google.protobuf.message import Message
 
     from actors.ports import ConversationOwnership
     from actors.ports.cluster import Cluster, Node
     from actors.ports.store.audit import CommandOrigin
+    from actors.ports.telemetry import Telemetry
     from server.queries.name_resolver import NameResolver
     from server.streams.base import Streams
 
@@ -68,12 +69,15 @@ class Router:
         resolver: NameResolver,
         streams: Streams,
         store: ConversationOwnership,
+        *,
+        telemetry: Telemetry,
     ) -> None:
         self.cluster = cluster
         self.marks = NodeMarks(access.token)
         self.streams = streams
         self.peers = Peers(access.credentials)
         self.resolver = resolver
+        self.telemetry = telemetry
         self._store = store
         self.for_nodes: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         """What serves calls of other nodes for themselves, by the method's full name."""
@@ -170,6 +174,29 @@ def _has_id(request: Any) -> bool:
     return hasattr(request, "request_id") and bool(request.request_id)
 
 
+OUTCOMES = {
+    PassedStatusError: "refused",
+    NotOwnerError: "moved",
+    PeerLostError: "lost",
+    AnswerTimeoutError: "timed_out",
+}
+"""What telemetry is told of attempts that raise; of all others that they have ended."""
+
+
+@contextmanager
+def _counted(telemetry: Telemetry) -> Generator[None]:
+    """Tell how one attempt to have a call served by another node ends."""
+    outcome = "ended"
+    try:
+        yield
+        outcome = "answered"
+    except Exception as error:
+        outcome = next((name for kind, name in OUTCOMES.items() if isinstance(error, kind)), outcome)
+        raise
+    finally:
+        telemetry.forwarded(outcome)
+
+
 class RoutedMethod:
     """A method for calls of clients: they are served by the owner, wherever that is."""
 
@@ -238,12 +265,14 @@ class RoutedMethod:
         )
         peer = router.peer(owner)
         if not self._streaming:
-            response, trailers = await forward(peer, call)
+            with _counted(router.telemetry):
+                response, trailers = await forward(peer, call)
             context.set_trailing_metadata(trailers)
             return response
         stream = ForwardedStream(router.streams, peer, call, context.write)
         try:
-            await router.streams.attend(lambda: stream)
+            with _counted(router.telemetry):
+                await router.streams.attend(lambda: stream)
         except (PeerLostError, NotOwnerError):
             if stream.began:
                 raise ConnectionLostError from None  # the client resumes after the last revision that it has

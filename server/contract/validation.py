@@ -544,6 +544,7 @@ RULES: dict[type[Message], tuple[tuple[str, Rule], ...]] = {
     v1.WatchConversationsRequest: _SELECTION,
     v1.BrowseDirectoryRequest: (("path", optional(path)), *_PAGE),
     v1.ListModelsRequest: _PAGE,
+    v1.ListNodesRequest: _PAGE,
     v1.ListToolsRequest: _PAGE,
     v1.GetModelRequest: (("name", model_name),),
     v1.GetToolRequest: (("name", tool_name),),

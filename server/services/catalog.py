@@ -35,6 +35,7 @@ from server.wire.values import duration, struct_of
 if TYPE_CHECKING:
     import grpc.aio
 
+    from actors.ports.cluster import Cluster, Node
     from actors.ports.mcp import McpServers, McpServerStatus
     from actors.ports.permissions import PermissionsOf
     from actors.runtime.quotas.quota_book import QuotaBook, QuotaUse
@@ -69,15 +70,20 @@ class CatalogService(v1.CatalogServiceServicer):
         workspace: Workspace,
         permissions: PermissionsOf,
         quotas: QuotaBook,
+        cluster: Cluster,
+        shared: bool,
         reads: ReadPool,
         bounds: Limits,
         watching: WatchSettings,
         engine_version: str,
     ) -> None:
+        """`shared`: whether other nodes reach this one, to share its conversations."""
         self._models = models
         self._workspace = workspace
         self._permissions = permissions
         self._quotas = quotas
+        self._cluster = cluster
+        self._shared = shared
         self._reads = reads
         self._tools = tools(toolbox)
         self._mcp = mcp
@@ -155,6 +161,33 @@ class CatalogService(v1.CatalogServiceServicer):
         principals = (TOGETHER, *self._quotas.known_principals()) if every else (who.principal,)
         uses = await self._reads.long(lambda: [use for whose in principals for use in self._quotas.uses(whose)])
         return v1.GetQuotasResponse(quotas=map(_quota, uses))
+
+    async def ListNodes(self, request: v1.ListNodesRequest, context: Context) -> v1.ListNodesResponse:
+        living = sorted(self._cluster.nodes(), key=lambda node: node.incarnation)
+        me = self._cluster.me.incarnation
+        own_version = await self._reads(version)
+        shown = [_node(each, me, own_version, shared=self._shared) for each in living]
+        nodes, more = page_of(shown, _started, request, limits.CATALOG_PAGE, "nodes")
+        return v1.ListNodesResponse(nodes=nodes, next_page_token=more)
+
+
+def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
+    """Return a node. One that is not shared has an address that nobody reaches: it holds the data directory."""
+    answering = node.incarnation == me
+    return v1.Node(
+        incarnation=node.incarnation,
+        name=node.name if shared else "",
+        address=node.address if shared else "",
+        version=own_version if answering else node.version,
+        draining=node.draining,
+        active_conversations=node.active,
+        answering=answering,
+    )
+
+
+def _started(node: v1.Node) -> str:
+    """Return a key in the order in which nodes were started."""
+    return f"{node.incarnation:020}"
 
 
 def _quota(use: QuotaUse) -> v1.Quota:

@@ -127,7 +127,11 @@ class GrpcServer:
         reads, store = self._reads, services.store
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
         resolver = NameResolver(store, reads)
-        self._router = Router(services.cluster, access, resolver, self.watchers, store) if access else None
+        self._router = (
+            Router(services.cluster, access, resolver, self.watchers, store, telemetry=services.telemetry)
+            if access
+            else None
+        )
         interceptor = RequestInterceptor(
             authentication,
             services.telemetry,
@@ -173,6 +177,8 @@ class GrpcServer:
             workspace=services.workspace,
             permissions=services.permissions,
             quotas=services.quotas,
+            cluster=services.cluster,
+            shared=access is not None,
             reads=self._reads,
             bounds=services.limits,
             watching=watching,

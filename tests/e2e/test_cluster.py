@@ -172,6 +172,26 @@ def test_a_node_that_is_stopped_in_order_gives_its_conversations_up(  # noqa: PL
         audit(back)
 
 
+def test_the_living_nodes_are_listed_at_each_of_them(
+    owner: ServerProcess, at_owner: Client, at_other: Client, tmp_path: Path
+) -> None:
+    at_owner.create(tmp_path)
+
+    def seen(client: Client) -> dict[str, bool]:
+        """Which nodes, and whether each answers."""
+        return {each.name: each.answering for each in client.nodes()}
+
+    eventually(lambda: seen(at_owner) == {"owner": True, "other": False}, "both are seen at one")
+    eventually(lambda: seen(at_other) == {"owner": False, "other": True}, "both are seen at the other")
+    eventually(lambda: any(each.active_conversations for each in at_other.nodes()), "it tells of its conversation")
+    shown = {each.name: each for each in at_other.nodes()}
+    assert shown["owner"].address == owner.address
+    assert shown["owner"].version == shown["other"].version != ""
+    assert min(each.incarnation for each in shown.values()) > 0
+    assert owner.stop() == 0
+    eventually(lambda: seen(at_other) == {"other": True}, "one that was stopped is gone")
+
+
 def test_a_server_without_the_table_has_the_database_to_itself(nodes: Nodes, other: ServerProcess) -> None:
     with pytest.raises(AssertionError, match="is used by another server"):
         nodes.start_alone("alone")

@@ -20,7 +20,7 @@ def promtool(*arguments: str | Path, folder: Path) -> str:
 
 
 def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
-    assert "SUCCESS: 10 rules found" in promtool("check", "rules", RULES, folder=tmp_path)
+    assert "SUCCESS: 12 rules found" in promtool("check", "rules", RULES, folder=tmp_path)
 
 
 def test_each_rule_fires_when_it_should(tmp_path: Path) -> None:

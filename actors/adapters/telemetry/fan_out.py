@@ -90,6 +90,12 @@ class FanOut(Telemetry):
     def quota_exceeded(self, quota: str) -> None:
         self._each(lambda each: each.quota_exceeded(quota))
 
+    def taken_over(self, conversations: int) -> None:
+        self._each(lambda each: each.taken_over(conversations))
+
+    def forwarded(self, outcome: str) -> None:
+        self._each(lambda each: each.forwarded(outcome))
+
     def written(self, changes: int, seconds: float) -> None:
         self._each(lambda each: each.written(changes, seconds))
 

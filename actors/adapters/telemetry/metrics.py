@@ -112,6 +112,20 @@ WRITE_SIZE = Metric(
 QUOTAS = Metric(
     "bedrock.quota.exceeded", Kind.COUNTER, "{refusal}", ("quota",), "what was refused because a quota is used up"
 )
+TAKEN_OVER = Metric(
+    "bedrock.conversations.taken_over",
+    Kind.COUNTER,
+    "{conversation}",
+    (),
+    "interrupted conversations of nodes that ended, taken over by this one",
+)
+FORWARDED = Metric(
+    "bedrock.rpc.forwarded",
+    Kind.COUNTER,
+    "{call}",
+    ("outcome",),
+    "attempts to have calls and streams served by other nodes",
+)
 LAG = Metric("bedrock.watch.lag", Kind.HISTOGRAM, "s", (), "age of events when a watcher gets them", _FAST)
 LOOP = Metric("bedrock.loop.delay", Kind.HISTOGRAM, "s", (), "how late the event loop is", _FAST)
 
@@ -126,14 +140,16 @@ WAITING_REQUESTS = Metric(
     "bedrock.model_requests.waiting", Kind.GAUGE, "{request}", (), "model requests that wait for their principal's turn"
 )
 WAITING = Metric("bedrock.store.waiting", Kind.GAUGE, "{change}", (), "changes that wait for the store")
+NODES = Metric("bedrock.nodes", Kind.GAUGE, "{node}", (), "living nodes that this one sees, itself included")
+LEASE = Metric("bedrock.lease.age", Kind.GAUGE, "s", (), "since the database took this node's last heartbeat")
 THREADS = Metric("bedrock.threads", Kind.GAUGE, "{thread}", (), "threads of the server")
 FILES = Metric("bedrock.files.open", Kind.GAUGE, "{file}", (), "open file descriptors")
 MAX_FILES = Metric("bedrock.files.limit", Kind.GAUGE, "{file}", (), "how many may be open")
 
 METRICS = (
-    RPC, STREAMS, MAILBOX, RUNS, ATTEMPTS, FIRST_CHUNK, TOKENS, COST, TOOLS, CANCELS, KILLS, LEAKS, WRITES, WRITE_SIZE,
-    QUOTAS, LAG, LOOP, OPEN_RUNS, OPEN_ATTEMPTS, WAITING_REQUESTS, OPEN_TOOLS, CONVERSATIONS, WATCHERS, WAITING,
-    THREADS, FILES, MAX_FILES,
+    RPC, STREAMS, MAILBOX, RUNS, ATTEMPTS, FIRST_CHUNK, TOKENS, COST, TOOLS, CANCELS, KILLS, LEAKS, WRITES,
+    WRITE_SIZE, QUOTAS, TAKEN_OVER, FORWARDED, LAG, LOOP, OPEN_RUNS, OPEN_ATTEMPTS, WAITING_REQUESTS, OPEN_TOOLS,
+    CONVERSATIONS, WATCHERS, WAITING, NODES, LEASE, THREADS, FILES, MAX_FILES,
 )  # fmt: skip
 
 
@@ -233,6 +249,12 @@ class Metrics(Telemetry):
 
     def quota_exceeded(self, quota: str) -> None:
         self._exporter.add(QUOTAS, 1, (quota,))
+
+    def taken_over(self, conversations: int) -> None:
+        self._exporter.add(TAKEN_OVER, conversations, ())
+
+    def forwarded(self, outcome: str) -> None:
+        self._exporter.add(FORWARDED, 1, (outcome,))
 
     def written(self, changes: int, seconds: float) -> None:
         self._exporter.add(WRITES, seconds, ())

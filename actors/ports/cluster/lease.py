@@ -23,6 +23,10 @@ class Lease(Protocol):
         """Return whether tools may be started and commands be carried out now."""
         ...
 
+    def age(self) -> float:
+        """Return the seconds since it was renewed, or began; 0 if it need not be."""
+        ...
+
 
 class Forever:
     """Implements Lease for a server that has its store to itself."""
@@ -32,6 +36,10 @@ class Forever:
     def young(self) -> bool:
         """Return True."""
         return True
+
+    def age(self) -> float:
+        """Return 0."""
+        return 0.0
 
 
 FOREVER = Forever()

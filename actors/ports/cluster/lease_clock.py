@@ -27,6 +27,7 @@ class LeaseClock:
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below
         self._until = 0
+        self._renewed = time.monotonic_ns()
         self._fd: int | None = os.memfd_create("bedrock-lease", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, _BYTES)
         try:
@@ -46,6 +47,10 @@ class LeaseClock:
         """Return whether tools may be started and modes be changed now; see Lease."""
         return time.monotonic_ns() < self._until
 
+    def age(self) -> float:
+        """Return the seconds since the last heartbeat that the database has taken was sent; see Lease."""
+        return (time.monotonic_ns() - self._renewed) / NANOSECONDS
+
     def renew(self, sent: int) -> None:
         """Move the time on for a heartbeat that the database has taken.
 
@@ -56,6 +61,7 @@ class LeaseClock:
             until = sent + int(self._seconds * NANOSECONDS)
             if self._fd is not None and until > self._until:
                 self._word[0] = self._until = until
+                self._renewed = sent
 
     def close(self) -> None:
         """End the lease, for tool hosts when they look next, and free the file; idempotent."""

@@ -16,7 +16,7 @@ class Node(Struct, frozen=True):
     """A server, from its start to its end; one that starts anew is another node."""
 
     incarnation: int
-    """Never used again."""
+    """Never used again; 0 for a server that has its store to itself."""
     name: str = ""
     address: str = ""
     """Where its own gRPC listener is reached by the others, "host:port"."""
@@ -94,7 +94,9 @@ class Cluster(Protocol):
 class OneNode:
     """Implements Cluster for a server that has its store to itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, active: Callable[[], int] = lambda: 0) -> None:
+        """`active` returns how many conversations have an actor here; any thread."""
+        self._active = active
         self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
         self.on_node_dead: Callable[[Node], object] = _ignore
         self.on_lost: Callable[[], object] = _ignore
@@ -102,7 +104,7 @@ class OneNode:
     @property
     def me(self) -> Node:
         """The only node."""
-        return Node(0)
+        return Node(0, active=self._active())
 
     @property
     def lease(self) -> Lease:

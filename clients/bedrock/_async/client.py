@@ -18,7 +18,7 @@ from bedrock._shared.enum_names import resource_name
 from bedrock._shared.settings import resolve
 from bedrock._shared.wrapper import check_list
 from bedrock.answers import Answer, AsyncOnApproval, AsyncOnQuestion, decider
-from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Quota, ServerInfo, Tool
+from bedrock.catalog import AuditEntry, DirectoryListing, McpServer, Model, Node, Quota, ServerInfo, Tool
 from bedrock.conversations import (
     Budget,
     ClientTool,
@@ -390,6 +390,14 @@ class AsyncClient(AsyncClosing):
         """Return the quotas of this client's principal and what is used of each; to an operator those of all."""
         response = await self.call(self.catalog_stub.GetQuotas, v1.GetQuotasRequest(), timeout)
         return [Quota.from_proto(quota) for quota in response.quotas]
+
+    async def nodes(self, *, timeout: float | None = None) -> list[Node]:
+        """Return the servers that share the database of this one, itself included. Needs the role of an operator.
+
+        `timeout` is the time limit of each page in seconds.
+        """
+        pages = self.pages(self.catalog_stub.ListNodes, v1.ListNodesRequest(), timeout)
+        return [Node.from_proto(node) async for page in pages for node in page.nodes]
 
     async def browse(self, path: str = "", *, timeout: float | None = None) -> DirectoryListing:
         """Return what a directory of the server's machine contains; the home directory of its user if empty."""

@@ -48,6 +48,7 @@ READS = frozenset(
         v1.ListConversationsRequest,
         v1.ListMessagesRequest,
         v1.ListModelsRequest,
+        v1.ListNodesRequest,
         v1.ListQuestionsRequest,
         v1.ListQueueRequest,
         v1.ListRequestCyclesRequest,

@@ -31,6 +31,7 @@ OURS = {
     "models": "bedrock.cli.commands.inspect:models",
     "tools": "bedrock.cli.commands.inspect:tools",
     "mcp": "bedrock.cli.commands.mcp_servers:mcp",
+    "nodes": "bedrock.cli.commands.nodes:nodes",
     "quota": "bedrock.cli.commands.quota:quota",
     "approvals": "bedrock.cli.commands.unanswered:approvals",
     "questions": "bedrock.cli.commands.unanswered:questions",

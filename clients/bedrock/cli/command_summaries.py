@@ -15,6 +15,7 @@ SUMMARIES = {
     "models": "List the models that conversations can use.",
     "tools": "List the tools that agents can call.",
     "mcp": "List the MCP servers, whether they work, and their tools.",
+    "nodes": "List the servers that share a database, as the one that is asked sees them.",
     "quota": "List your quotas and what is used of them.",
     "approvals": "List the tool calls that wait for approval: of all conversations, or of one.",
     "questions": "List what MCP servers ask in the middle of calls: in all conversations, or in one.",

@@ -918,3 +918,109 @@ class GetQuotasResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetQuotasResponse: _TypeAlias = GetQuotasResponse  # noqa: Y015
+
+@_typing.final
+class Node(_message.Message):
+    """A server, from its start to its end, as another one that shares its database sees
+    it, or itself.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    ACTIVE_CONVERSATIONS_FIELD_NUMBER: _builtins.int
+    ANSWERING_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    """Its number. No other node ever has it, and none that was started earlier has a
+    greater one. Zero for a server that has its store to itself.
+    """
+    name: _builtins.str
+    """What its operator calls it. Empty unless it shares its conversations."""
+    address: _builtins.str
+    """Where other nodes reach it, `host:port`. Empty if it shares its conversations
+    with no other.
+    """
+    version: _builtins.str
+    """The version of its software."""
+    draining: _builtins.bool
+    """Whether it is about to stop: it takes no more conversations."""
+    active_conversations: _builtins.int
+    """How many conversations it has in memory, as it last said."""
+    answering: _builtins.bool
+    """Whether it is the one that answers this call."""
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        name: _builtins.str = ...,
+        address: _builtins.str = ...,
+        version: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+        active_conversations: _builtins.int = ...,
+        answering: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "address", b"address", "answering", b"answering", "draining", b"draining", "incarnation", b"incarnation", "name", b"name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Node: _TypeAlias = Node  # noqa: Y015
+
+@_typing.final
+class ListNodesRequest(_message.Message):
+    """The request of ListNodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """How many nodes to return at most. 1000 if zero; 1000 at most."""
+    page_token: _builtins.str
+    """The `next_page_token` of the page before. Empty for the first page."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListNodesRequest: _TypeAlias = ListNodesRequest  # noqa: Y015
+
+@_typing.final
+class ListNodesResponse(_message.Message):
+    """The response of ListNodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page. Empty on the last page."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
+        """One page of nodes."""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___Node] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015

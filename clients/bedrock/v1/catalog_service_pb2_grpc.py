@@ -71,6 +71,11 @@ class CatalogServiceStub(object):
                 request_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasRequest.SerializeToString,
                 response_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasResponse.FromString,
                 _registered_method=True)
+        self.ListNodes = channel.unary_unary(
+                '/bedrock.v1.CatalogService/ListNodes',
+                request_serializer=bedrock_dot_v1_dot_catalog__service__pb2.ListNodesRequest.SerializeToString,
+                response_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.ListNodesResponse.FromString,
+                _registered_method=True)
 
 
 class CatalogServiceServicer(object):
@@ -143,6 +148,16 @@ class CatalogServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListNodes(self, request, context):
+        """Lists the servers that share the database of this one, itself included, as this
+        one sees them: those that live, in the order in which they were started. A
+        server that shares its conversations with no other lists itself alone, without
+        an address. Needs the role of an operator.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CatalogServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -180,6 +195,11 @@ def add_CatalogServiceServicer_to_server(servicer, server):
                     servicer.GetQuotas,
                     request_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasRequest.FromString,
                     response_serializer=bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasResponse.SerializeToString,
+            ),
+            'ListNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNodes,
+                    request_deserializer=bedrock_dot_v1_dot_catalog__service__pb2.ListNodesRequest.FromString,
+                    response_serializer=bedrock_dot_v1_dot_catalog__service__pb2.ListNodesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -373,6 +393,33 @@ class CatalogService(object):
             '/bedrock.v1.CatalogService/GetQuotas',
             bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasRequest.SerializeToString,
             bedrock_dot_v1_dot_catalog__service__pb2.GetQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bedrock.v1.CatalogService/ListNodes',
+            bedrock_dot_v1_dot_catalog__service__pb2.ListNodesRequest.SerializeToString,
+            bedrock_dot_v1_dot_catalog__service__pb2.ListNodesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,6 +69,12 @@ class CatalogServiceStub:
     operator it tells those of all principals, and of all together. It never counts
     as a call of a quota.
     """
+    ListNodes: _grpc.UnaryUnaryMultiCallable[_catalog_service_pb2.ListNodesRequest, _catalog_service_pb2.ListNodesResponse]
+    """Lists the servers that share the database of this one, itself included, as this
+    one sees them: those that live, in the order in which they were started. A
+    server that shares its conversations with no other lists itself alone, without
+    an address. Needs the role of an operator.
+    """
 
 @_typing.type_check_only
 class CatalogServiceAsyncStub(CatalogServiceStub):
@@ -110,6 +116,12 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     """Tells the quotas of the caller's principal, and what is used of each. To an
     operator it tells those of all principals, and of all together. It never counts
     as a call of a quota.
+    """
+    ListNodes: _aio.UnaryUnaryMultiCallable[_catalog_service_pb2.ListNodesRequest, _catalog_service_pb2.ListNodesResponse]  # type: ignore[assignment]
+    """Lists the servers that share the database of this one, itself included, as this
+    one sees them: those that live, in the order in which they were started. A
+    server that shares its conversations with no other lists itself alone, without
+    an address. Needs the role of an operator.
     """
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -191,6 +203,18 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         """Tells the quotas of the caller's principal, and what is used of each. To an
         operator it tells those of all principals, and of all together. It never counts
         as a call of a quota.
+        """
+
+    @_abc_1.abstractmethod
+    def ListNodes(
+        self,
+        request: _catalog_service_pb2.ListNodesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_service_pb2.ListNodesResponse, _abc.Awaitable[_catalog_service_pb2.ListNodesResponse]]:
+        """Lists the servers that share the database of this one, itself included, as this
+        one sees them: those that live, in the order in which they were started. A
+        server that shares its conversations with no other lists itself alone, without
+        an address. Needs the role of an operator.
         """
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

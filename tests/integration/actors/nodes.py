@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.ports.cluster import OneNode
+from actors.ports.cluster import Node, OneNode
 
 if TYPE_CHECKING:
     from tests.integration.actors.conftest import World
@@ -23,6 +23,9 @@ class FakeLease:
     def young(self) -> bool:
         return self.is_young
 
+    def age(self) -> float:
+        return 0.0
+
 
 class FakeNode(OneNode):
     """What a server knows of the others: nothing, but it has a lease, and wakes what it takes over."""
@@ -30,6 +33,10 @@ class FakeNode(OneNode):
     def __init__(self) -> None:
         super().__init__()
         self._lease = FakeLease()
+
+    @property
+    def me(self) -> Node:
+        return Node(1)
 
     @property
     def lease(self) -> FakeLease:

@@ -63,6 +63,10 @@ class Always:
         """Return True."""
         return True
 
+    def age(self) -> float:
+        """Return 0."""
+        return 0.0
+
 
 @pytest.fixture
 def clock() -> Iterator[LeaseClock]:

@@ -774,3 +774,9 @@ def test_a_server_that_stops_ends_its_streams_with_unavailable(harness: GrpcHarn
     assert next(stream).events[0].revision == 1
     refusal = refused(lambda: stream)
     assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "SHUTTING_DOWN")
+
+
+def test_a_server_that_shares_nothing_lists_itself_without_an_address(harness: GrpcHarness) -> None:
+    (node,) = harness.catalog.ListNodes(v1.ListNodesRequest(), metadata=AUTHORIZED, timeout=60).nodes
+    info = harness.catalog.GetServerInfo(v1.GetServerInfoRequest(), metadata=AUTHORIZED, timeout=60)
+    assert node == v1.Node(version=info.version, answering=True)

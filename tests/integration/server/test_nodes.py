@@ -21,6 +21,7 @@ from actors.core.states import LlmRequesting, Phase
 from actors.ports import NotOwnerError, Owner
 from actors.ports.cluster import Node
 from actors.ports.store.audit import AuditFilter, CommandOrigin
+from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
 from server.cluster import peers, router
 from server.cluster.node_marks import ORIGIN, OWNER, TOKEN
@@ -284,6 +285,37 @@ def test_after_a_death_the_node_at_the_same_address_is_reached_again(nodes: TwoN
     nodes.b.harness.conversations.will(author.record)
     call(nodes.a.stub, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
     assert len(nodes.b.asked) == 1
+
+
+def test_how_forwarded_calls_end_is_told(nodes: TwoNodes, author: Author, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Telemetry, "forwarded", lambda _, outcome: told.append(outcome))
+    archive = v1.ArchiveConversationRequest(name=NAME)
+    nodes.b.harness.conversations.will(author.record, Rejected(Reason.TERMINAL), NotOwnerError("not mine"))
+    call(nodes.a.stub, "ArchiveConversation", archive)
+    failed(nodes.a.stub, "ArchiveConversation", archive)
+    nodes.a.harness.conversations.will(author.record)
+    call(nodes.a.stub, "ArchiveConversation", archive)
+    nodes.begin()
+    nodes.owned_by_b(ID)
+    held(nodes, HELLO, lambda: nodes.a.cluster.on_node_dead(nodes.b.cluster.me))
+    assert told == ["answered", "refused", "moved", "lost"]
+
+
+def test_the_nodes_are_listed_in_the_order_of_their_starts_and_in_pages(nodes: TwoNodes) -> None:
+    listed = [
+        call(harness.catalog, "ListNodes", v1.ListNodesRequest()).nodes
+        for harness in (nodes.a.harness, nodes.b.harness)
+    ]
+    assert [[(each.incarnation, each.name, each.answering) for each in seen] for seen in listed] == [
+        [(1, "node-1", True), (2, "node-2", False)], [(1, "node-1", False), (2, "node-2", True)],
+    ]  # fmt: skip
+    assert [each.address for each in listed[0]] == [nodes.a.harness.address, nodes.b.harness.address]
+    first = call(nodes.b.harness.catalog, "ListNodes", v1.ListNodesRequest(page_size=1))
+    rest = v1.ListNodesRequest(page_size=1, page_token=first.next_page_token)
+    second = call(nodes.b.harness.catalog, "ListNodes", rest)
+    assert [*first.nodes, *second.nodes] == list(listed[1])
+    assert second.next_page_token == ""
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------

@@ -53,6 +53,15 @@ def test_an_earlier_heartbeat_does_not_shorten_it(clock: LeaseClock) -> None:
     assert written(clock) == sent + int(HOUR * NANOSECONDS)
 
 
+def test_it_is_as_old_as_the_last_heartbeat(clock: LeaseClock) -> None:
+    assert 0 <= clock.age() < HOUR / 10
+    sent = time.monotonic_ns() - int(HOUR / 2 * NANOSECONDS)
+    clock.renew(sent)
+    clock.renew(sent - int(HOUR * NANOSECONDS))
+    assert HOUR / 2 <= clock.age() < HOUR
+    assert FOREVER.age() == 0
+
+
 def test_nobody_else_can_write_or_resize_its_file_however_it_was_opened(clock: LeaseClock) -> None:
     opened = os.open(f"/proc/self/fd/{clock.fd}", os.O_RDWR)
     try:

@@ -323,6 +323,7 @@ class FakeBedrock:
         self.before_questions = False
         """Whether it is of a version that does not list what tools ask."""
         self.quotas: list[v1.Quota] = []
+        self.nodes = [v1.Node(version="0.2.0", answering=True)]
         self.info = v1.GetServerInfoResponse(
             version="0.1.0", default_model="models/demo", default_mode=v1.MODE_RESTRICTED
         )
@@ -854,6 +855,12 @@ class FakeBedrock:
         entry = v1.BrowseDirectoryResponse.Entry(name=f"file{request.page_token}")
         token = "" if request.page_token else "2"
         return v1.BrowseDirectoryResponse(path=request.path or "/root", entries=[entry], next_page_token=token)
+
+    def ListNodes(self, request: v1.ListNodesRequest) -> v1.ListNodesResponse:
+        """One node a page."""
+        at = int(request.page_token or 0)
+        more = "" if at + 1 >= len(self.nodes) else str(at + 1)
+        return v1.ListNodesResponse(nodes=self.nodes[at : at + 1], next_page_token=more)
 
     def GetQuotas(self, request: v1.GetQuotasRequest) -> v1.GetQuotasResponse:
         return v1.GetQuotasResponse(quotas=self.quotas)

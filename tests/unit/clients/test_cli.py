@@ -511,6 +511,22 @@ def test_quotas_are_listed_with_what_is_used(program: Program, fake: FakeBedrock
     assert (shown[0]["principal"], shown[2]["limit"]) == ("", "0")
 
 
+def test_nodes_are_listed_and_a_server_of_its_own_says_so(program: Program, fake: FakeBedrock) -> None:
+    assert program("nodes").stdout == "This server shares its conversations with no other.\n"
+    (alone,) = json.loads(program("nodes", "--output", "json").stdout)
+    assert (alone["incarnation"], alone["address"], alone["draining"], alone["answering"]) == ("0", "", False, True)
+    fake.nodes = [
+        v1.Node(incarnation=3, name="one", address="one:7421", version="0.2.0", answering=True),
+        v1.Node(
+            incarnation=7, name="two", address="two:7421", version="0.3.0", draining=True, active_conversations=2345
+        ),
+    ]
+    one, two = (line.split("\t") for line in program("nodes").stdout.splitlines())
+    assert one == ["one", "one:7421", "3", "0.2.0", "0", "running", "answers"]
+    assert two == ["two", "two:7421", "7", "0.3.0", "2,345", "stopping", ""]
+    assert [each["incarnation"] for each in json.loads(program("nodes", "--output", "json").stdout)] == ["3", "7"]
+
+
 def test_what_to_do_about_too_many_runs_is_to_end_one() -> None:
     error = QuotaExceeded("2 of 2", reason="QUOTA_EXCEEDED", metadata={"quota": "concurrent_runs"})
     assert "`bedrock cancel NAME`" in what_to_do(error)
@@ -940,7 +956,7 @@ def test_commands_of_the_server_are_plugged_in(monkeypatch: pytest.MonkeyPatch) 
     [
         ("shwo", "No such command 'shwo'. Did you mean show?"),
         ("archived", "Did you mean archive?"),
-        ("nonsense", "No such command 'nonsense'.\n"),
+        ("xyzzy", "No such command 'xyzzy'.\n"),
     ],
 )
 def test_a_command_that_is_misspelled_is_guessed(typed: str, told: str) -> None:

@@ -73,6 +73,7 @@ COMMANDS = [
     ("archive", NAME),
     ("rm", NAME, "--force"),
     ("quota",),
+    ("nodes",),
     ("audit",),
     ("verify", "--all"),
     ("verify", NAME),

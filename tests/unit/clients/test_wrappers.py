@@ -74,6 +74,7 @@ ENVELOPES = {
     "SubmitToolResultResponse",
     *"TriggerContinuationResponse SubscribeResponse ExportConversationResponse DownloadAttachmentResponse".split(),
     "ListAuditEntriesResponse",
+    "ListNodesResponse",
 }
 """Answers of which the methods return the content."""
 

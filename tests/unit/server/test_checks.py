@@ -80,6 +80,7 @@ GOOD: dict[type[Message], dict[str, Any]] = {
     v1.GetToolRequest: {"name": "tools/bash"},
     v1.GetServerInfoRequest: {},
     v1.GetQuotasRequest: {},
+    v1.ListNodesRequest: {},
 }
 
 TOO_MANY = {f"k{n}": "" for n in range(limits.MAX_LABELS + 1)}
@@ -253,6 +254,7 @@ WRONG: dict[type[Message], dict[str, tuple[Any, ...]]] = {
     v1.ListToolsRequest: {"page_size": (-1,), "page_token": BAD_TOKENS},
     v1.GetModelRequest: {"name": ("", "demo", "models/", "models/a b")},
     v1.GetToolRequest: {"name": ("", "bash", "tools/", "tools/a\n")},
+    v1.ListNodesRequest: {"page_size": (-1,), "page_token": BAD_TOKENS},
     v1.GetQuotasRequest: {},
     v1.GetServerInfoRequest: {},
 }

@@ -10,6 +10,7 @@ from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 
 from actors.ports.cluster import Node, OneNode
 from actors.ports.store.audit import CommandOrigin
+from actors.ports.telemetry import Telemetry
 from server.auth.authorization import NEEDED
 from server.cluster.node_marks import TOKEN, NodeMarks
 from server.cluster.places import PLACES, URGENT, Place
@@ -53,7 +54,7 @@ def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> No
 def test_a_death_that_is_told_after_the_end_is_of_no_interest() -> None:
     async def begin() -> Router:
         made: Any = None
-        return Router(OneNode(), NodeAccess(token="t" * 40), made, made, made)
+        return Router(OneNode(), NodeAccess(token="t" * 40), made, made, made, telemetry=Telemetry())
 
     router = asyncio.run(begin())
     router.peer_died(Node(2))

@@ -1,0 +1,51 @@
+"""The command for the servers that share a database: nodes."""
+
+from __future__ import annotations
+
+import click
+
+from bedrock.cli.connect import connect
+from bedrock.cli.text.output import print_json, print_text
+from bedrock.cli.text.tables import JSON_OPTION, print_table
+
+#: What JSON leaves out of a message, and what programs reckon with: numbers of 64 bits are strings there.
+_ZEROS = {
+    "incarnation": "0",
+    "name": "",
+    "address": "",
+    "draining": False,
+    "activeConversations": "0",
+    "answering": False,
+}
+
+
+@click.command()
+@JSON_OPTION
+@click.pass_context
+def nodes(ctx: click.Context, output: str) -> None:
+    """List the servers that share a database, as the one that is asked sees them.
+
+    Those that have ended are not listed. Needs the role of an operator.
+    """
+    found = connect(ctx).nodes()
+    if output == "json":
+        print_json([_ZEROS | each.to_dict() for each in found], indent=2)
+        return
+    if not any(each.address for each in found):
+        print_text("This server shares its conversations with no other.")
+        return
+    print_table(
+        ("node", "address", "number", "version", "active", "state", ""),
+        (
+            (
+                each.name,
+                each.address,
+                str(each.incarnation),
+                each.version,
+                f"{each.active_conversations:,}",
+                "stopping" if each.draining else "running",
+                "answers" if each.answering else "",
+            )
+            for each in found
+        ),
+    )
