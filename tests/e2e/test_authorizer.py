@@ -14,6 +14,8 @@ from tests.unit.test_contract import all_methods
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.one_server("its class and its log lie in the folder of one server")
+
 RULES = """
 import threading
 import time

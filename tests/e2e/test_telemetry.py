@@ -65,6 +65,7 @@ def count(page: str, metric: str) -> float:
     return sum(map(float, found))
 
 
+@pytest.mark.one_server("it reads the log of the server that takes the call")
 def test_a_turn_is_told_and_not_what_was_said_in_it(
     server: ServerProcess, collector: Collector, open_chat: Callable[..., Chat]
 ) -> None:
