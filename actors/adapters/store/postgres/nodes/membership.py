@@ -207,7 +207,7 @@ class PostgresCluster:
             self.on_lost()
 
     def _taken(self, conversations: tuple[str, ...]) -> None:
-        _log.warning("%d interrupted conversations are taken over from a node that has ended", len(conversations))
+        _log.warning("conversations taken over from a node that has ended, with their runs cut: %d", len(conversations))
         self._tell(self.on_taken, conversations)
 
     def _dead(self, node: Node) -> None:
