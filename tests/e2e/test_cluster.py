@@ -170,6 +170,7 @@ def test_a_node_that_is_stopped_in_order_gives_its_conversations_up(  # noqa: PL
     with back.client() as client:
         assert within(client.conversation(chat.name).send("Third.").answer) == "Three."
         audit(back)
+    assert back.stop() == 0
 
 
 def test_the_living_nodes_are_listed_at_each_of_them(

@@ -20,7 +20,7 @@ from actors.runtime.admission import Admission, FileRoom
 from actors.runtime.spare_thread import SpareThread
 from server.contract.errors import status_of
 from server.process.process_settings import raise_open_files
-from tests.unit.llm.model_requests import failure, model, request
+from tests.unit.llm.model_requests import Sink, failure, model, request
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -122,7 +122,7 @@ def test_memory_that_runs_out_is_not_a_bug(monkeypatch: pytest.MonkeyPatch) -> N
     asked = model("anthropic", "http://127.0.0.1:1")
     monkeypatch.setattr("actors.adapters.llm.transport.http.Transport.post", exhausted)
     with pytest.raises(Exception, match="This server has no memory left") as raised:
-        asked.respond(request(), None, CancelToken())  # type: ignore[arg-type]
+        asked.respond(request(), Sink(), CancelToken())
     assert raised.value.failure.kind is ErrorKind.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
 
 

@@ -120,8 +120,12 @@ def bounded(tree: ProcessTree, refused: threading.Event) -> bool:
 
 
 def host_of_this_process() -> int:
-    """The one tool host of this process; the fork server has no children."""
-    (host,) = (pid for pid in process_walk.children(os.getpid()) if process_walk.children(pid))
+    """The one tool host of this process; the fork server has no children, and a database may run for other tests."""
+    (host,) = (
+        pid
+        for pid in process_walk.children(os.getpid())
+        if process_walk.children(pid) and b"tests.postgres" not in processes.read(pid, "cmdline")
+    )
     return host
 
 
