@@ -20,7 +20,7 @@ from actors.runtime.thread_pool import ThreadPool
 from tests.e2e import processes
 from tests.e2e.patience import eventually
 from tests.footprint import assert_nothing_left, footprint
-from tests.integration.sandbox.trees import launch
+from tests.integration.sandbox.trees import host_of_this_process, hosts_of_this_process, launch
 
 if TYPE_CHECKING:
     from actors.adapters.sandbox.process_tree import ProcessTree
@@ -242,7 +242,7 @@ def memory(pid: int) -> bytes:
 def test_a_host_has_no_file_of_another_call_or_of_the_fork_server(sandbox: ToolHostSandbox) -> None:
     trees = [waiting(sandbox) for _ in range(3)]
     assert all(runs.wait(60) for _, runs in trees)
-    everyone = [pid for pid in process_walk.children(os.getpid()) if process_walk.children(pid)]
+    everyone = hosts_of_this_process()
     assert len(everyone) == 3
     held = [sockets(pid) for pid in (*everyone, server_of(sandbox))]
     assert [len(each) for each in held] == [1, 1, 1, 1]
@@ -271,7 +271,7 @@ def test_the_processes_of_a_host_that_was_forked_are_the_server_s_to_reap(sandbo
     tree, runs = waiting(sandbox)
     assert runs.wait(60)
     server = server_of(sandbox)
-    (host,) = (pid for pid in process_walk.children(os.getpid()) if process_walk.children(pid))
+    host = host_of_this_process()
     assert process_walk.children(server) == []
     assert os.getsid(host) == host != os.getsid(server)
     os.kill(host, signal.SIGKILL)

@@ -120,13 +120,15 @@ def bounded(tree: ProcessTree, refused: threading.Event) -> bool:
 
 
 def host_of_this_process() -> int:
-    """The one tool host of this process; the fork server has no children, and a database may run for other tests."""
-    (host,) = (
-        pid
-        for pid in process_walk.children(os.getpid())
-        if process_walk.children(pid) and b"tests.postgres" not in processes.read(pid, "cmdline")
-    )
+    """The one tool host of this process."""
+    (host,) = hosts_of_this_process()
     return host
+
+
+def hosts_of_this_process() -> list[int]:
+    """All tool hosts of this process; the fork server has no children, and a database may run for other tests."""
+    parents = (pid for pid in process_walk.children(os.getpid()) if process_walk.children(pid))
+    return [pid for pid in parents if b"tests.postgres" not in processes.read(pid, "cmdline")]
 
 
 WAYS = ("namespace", "walk", "A", "B")
