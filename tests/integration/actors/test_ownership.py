@@ -237,7 +237,7 @@ def test_a_family_is_taken_over_as_a_whole_whichever_of_it_is_called_for(make_wo
     assert refused_as_not_owned(pair.first.supervisor.ask(talk.id, UpdateConversationCommand(title="late"))) == SECOND
     all_gone(pair.first)
     assert [pair.shared.load(head.id) for head in heads if head] == heads
-    assert pair.first.model.at_rest()
+    eventually(pair.first.model.at_rest, "no request is open")
     assert set(pair.first.box.forgotten) >= {talk.id, f"{talk.id}-a1", f"{talk.id}-a3"}
 
 
@@ -252,7 +252,7 @@ def test_a_sub_agent_that_finds_out_first_takes_its_parent_with_it(make_world: C
     pair.first.model.gates["gate"].set()  # its answer cannot be committed
     refused_as_not_owned(pair.first.supervisor.ask(talk.id, CancelConversationCommand()))
     all_gone(pair.first)
-    assert pair.first.model.at_rest()
+    eventually(pair.first.model.at_rest, "no request is open")
 
 
 def test_a_command_that_was_committed_and_not_answered_is_not_doubled_by_the_next_owner(pair: Pair, hold: Hold) -> None:
