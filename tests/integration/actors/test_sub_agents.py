@@ -196,7 +196,7 @@ def test_a_time_limit_holds_whatever_the_sub_agent_is_doing(make_world: Any, doi
         "cancelled before result submission: its time was over",
     )
     all_left(world)
-    assert not world.model.running
+    eventually(world.model.at_rest, "no request to a model left")
 
 
 def _spawn_with_timeout(talk: Talk, wanted: list[dict[str, Any]], *, milliseconds: int) -> None:

@@ -171,7 +171,7 @@ def test_a_deletion_stops_all_then_removes_all(family: World) -> None:
     assert len(ids) == 7
     assert talk.ask(DeleteConversationCommand(force=True)) == ()
     assert family.box.ended.acquire(blocking=False), "its tools are dead before it is answered"
-    assert not family.model.running
+    eventually(family.model.at_rest, "no request to a model left")
     assert [family.truth.load(key) for key in ids] == [None] * 7
     assert set(ids) <= set(family.box.forgotten)
     eventually(lambda: not family.supervisor.live_count(), "no live conversation")
@@ -236,7 +236,7 @@ def test_a_graceful_shutdown_stops_parents_and_sub_agents(family: World) -> None
     check_family(family, talk.id)
     assert talk.texts()[2:] == ["Interrupted by server restart"]
     assert family.supervisor.live_count() == 0
-    assert not family.model.running
+    eventually(family.model.at_rest, "no request to a model left")
 
 
 def test_a_drain_lets_sub_agents_finish(family: World) -> None:
@@ -287,7 +287,7 @@ def test_a_parent_that_fails_takes_its_sub_agents_with_it(family: World) -> None
     strike(family, talk.id)
     talk.rest(Error)
     all_left(family)
-    assert not family.model.running
+    eventually(family.model.at_rest, "no request to a model left")
     check_family(family, talk.id)
 
 
