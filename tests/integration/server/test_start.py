@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 NOT_AT_START = {
     "PIL", "rich", "prompt_toolkit", "markdown_it", "jsonschema_rs", "grpc_reflection.v1alpha", "grpc_tools.protoc",
-    "unittest", "multiprocessing", "xml",
+    "unittest", "multiprocessing", "xml", "psycopg",
 }  # fmt: skip
 START = """
 import sys

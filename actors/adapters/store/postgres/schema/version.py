@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import peewee
 import psycopg
-from peewee import PostgresqlDatabase
+from peewee import PostgresqlDatabase, Psycopg3Adapter
 from playhouse.migrations import Runner  # type: ignore[import-untyped] # playhouse has no stubs
 
 from actors.adapters.store.postgres.engine import reached, words
@@ -24,6 +24,24 @@ LOCK = 0x426564726F636B
 """The advisory lock that a server holds while it migrates."""
 
 
+class _Driver(Psycopg3Adapter):
+    """psycopg, although peewee was imported without it."""
+
+    txn_idle, txn_inerror = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
+    txn_unknown = psycopg.pq.TransactionStatus.UNKNOWN
+
+    def check_driver(self) -> None:
+        """Do nothing: it is there."""
+
+    def connect(self, db: PostgresqlDatabase, **parameters: Any) -> psycopg.Connection[tuple[Any, ...]]:
+        """Open a connection."""
+        return psycopg.connect(dbname=db.database, **parameters)
+
+
+class _Database(PostgresqlDatabase):
+    psycopg2_adapter = psycopg3_adapter = _Driver  # whichever of the two peewee has found
+
+
 def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
     """Apply missing migrations, each in a transaction of its own, while no other server does.
 
@@ -33,7 +51,7 @@ def migrate(address: Address, directory: Path = MIGRATIONS) -> None:
     reached(address).close()
     parameters: dict[str, Any] = {name: value for name, value in address.parameters.items() if name != "dbname"}
     name = address.parameters.get("dbname") or address.parameters.get("user", "")
-    database = PostgresqlDatabase(name, prefer_psycopg3=True, **parameters)
+    database = _Database(name, **parameters)
     try:
         if not _missing(database, address, directory):
             return
