@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 
 from actors.adapters.store.sqlite.store import open_store
-from actors.ports import Owner, StoreError
+from actors.ports import StoreError
 from actors.ports.cluster import OneNode
 from server.app.adapter_choice import CannotStartError
 from server.auth.local_token import TokenUnusableError, read_token
@@ -86,9 +86,7 @@ def _shared(
     opened.push(partial(_left_if_refused, cluster))
     _check_neighbours(config, cluster)
     cluster.on_lost = _end_at_once
-    me = cluster.me
-    owner = Owner(me.incarnation, me.name, me.address)
-    store = open_postgres(config.database, owner, clock=clock, written=written)
+    store = open_postgres(config.database, cluster.me.incarnation, clock=clock, written=written)
     opened.callback(store.close)
     return store, cluster
 

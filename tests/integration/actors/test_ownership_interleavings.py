@@ -12,6 +12,8 @@ import psycopg
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.postgres.engine import address_of
+from actors.adapters.store.postgres.schema.version import migrate
 from actors.adapters.store.postgres.store import open_postgres
 from actors.core.content import MessageType, Text
 from actors.core.context import Limits
@@ -99,7 +101,7 @@ class SharedPostgres:
 
     def node(self, owner: Owner) -> Store:
         """Open the database as this server, which has joined."""
-        store = self._opened.enter_context(closing(open_postgres(self._url, owner)))
+        store = self._opened.enter_context(closing(open_postgres(self._url, owner.incarnation)))
         with psycopg.connect(self._url) as connection:
             connection.execute(
                 "INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)"
@@ -297,7 +299,7 @@ def test_whoever_pauses_or_dies_wherever_nothing_is_lost_or_doubled(
         shared: SharedMemory | SharedPostgres = SharedMemory()
     else:
         postgres: PostgresServer = request.getfixturevalue("postgres")
-        shared = SharedPostgres(postgres.url(postgres.create(lambda url: open_postgres(url, Owner(0)).close())))
+        shared = SharedPostgres(postgres.url(postgres.create(lambda url: migrate(address_of(url)))))
     story = Story(seed, shared)
     try:
         story.run()

@@ -9,9 +9,10 @@ import psycopg
 import pytest
 
 from actors.adapters.store.memory import MemoryStore
+from actors.adapters.store.postgres.engine import address_of
+from actors.adapters.store.postgres.schema.version import migrate
 from actors.adapters.store.postgres.store import open_postgres
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from actors.ports import Owner
 from tests.e2e.patience import eventually
 
 if TYPE_CHECKING:
@@ -62,12 +63,13 @@ def gate() -> Gate:
 TABLES = (
     "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ('nodes', 'schema_migration')"
 )
-ME = Owner(1, "first", "127.0.0.1:1")
+ME = 1
+"""The incarnation of the first server of `with_nodes`."""
 
 
 def with_nodes(url: str) -> None:
     """Make the tables, and let three servers be there."""
-    open_postgres(url, ME).close()
+    migrate(address_of(url))
     with psycopg.connect(url) as connection:
         for number in (1, 2, 3):
             connection.execute(

@@ -46,7 +46,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
     with ExitStack() as opened:
 
         def server(owner: Owner) -> Store:
-            return opened.enter_context(closing(open_postgres(url, owner)))
+            return opened.enter_context(closing(open_postgres(url, owner.incarnation)))
 
         def kill(incarnation: int) -> None:
             with psycopg.connect(url) as connection:

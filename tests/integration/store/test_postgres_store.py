@@ -168,7 +168,7 @@ def test_what_another_server_did_is_seen_though_the_head_is_remembered(store: Po
     store.commit(draft.create())
     store.commit(draft.next())
     query(database, "UPDATE conversations SET owner = NULL")
-    with closing(open_postgres(database, SECOND)) as other:
+    with closing(open_postgres(database, SECOND.incarnation)) as other:
         theirs = CommitBuilder("c1")
         theirs.record = other.claim("c1") or theirs.record
         other.commit(theirs.next())
@@ -186,7 +186,7 @@ def test_of_two_servers_that_claim_at_once_one_wins_each_family(store: PostgresS
         store.commit(CommitBuilder(f"c{number}").create())
         store.commit(CommitBuilder(f"c{number}-a1", parent_conversation_id=f"c{number}", user_initiated=False).create())
     query(database, "UPDATE conversations SET owner = NULL")
-    with closing(open_postgres(database, SECOND)) as other:
+    with closing(open_postgres(database, SECOND.incarnation)) as other:
         for number in range(8):
             claims = together(lambda: store.claim(f"c{number}"), lambda: other.claim(f"c{number}-a1"))  # noqa: B023
             assert sorted(isinstance(each, NotOwnerError) for each in claims) == [False, True], claims
@@ -221,7 +221,7 @@ def test_what_a_server_left_half_removed_is_removed_by_another(store: PostgresSt
     store.put_attachment("c1", Attachment("sha", "image/png", b"x", 1, 1))
     store.close()
     query(database, "INSERT INTO deletions (conversation_id, depth) VALUES ('c1', 0)")
-    with closing(open_postgres(database, SECOND)) as other:
+    with closing(open_postgres(database, SECOND.incarnation)) as other:
         assert other.load("c1") is None
         eventually(lambda: not query(database, "SELECT FROM deletions"), "it is removed")
     for table in ("conversations", "messages", "log", "attachments", "prompts", "profiles"):
@@ -444,7 +444,7 @@ def test_a_database_that_cannot_serve_is_told(
     with pytest.raises(StoreUnusableError, match="password authentication failed"):
         open_postgres(postgres.url(name, PASSWORD_USER, "wrong"), ME)
     with pytest.raises(StoreUnusableError, match=f"{PASSWORD_USER}@.*cannot be brought up to date: .*"):
-        open_postgres(postgres.url(name, PASSWORD_USER, "right"), ME)
+        version.migrate(engine.address_of(postgres.url(name, PASSWORD_USER, "right")))
     postgres.drop(name)
     query(database, f"DROP USER {PASSWORD_USER}")
     postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
@@ -466,13 +466,11 @@ def test_a_database_that_cannot_serve_is_told(
 
 def test_servers_that_start_at_once_bring_an_empty_database_up_to_date_once(postgres: PostgresServer) -> None:
     name = postgres.create()
-    opened = together(*(lambda: open_postgres(postgres.url(name), ME) for _ in range(3)))
-    for each in opened:
-        assert isinstance(each, PostgresStore), each
-        each.close()
+    address = engine.address_of(postgres.url(name))
+    assert together(*(lambda: version.migrate(address) for _ in range(3))) == [None] * 3
     applied = [found for (found,) in query(postgres.url(name), "SELECT name FROM schema_migration ORDER BY name")]
     assert applied == sorted(path.stem for path in version.MIGRATIONS.glob("0*.py"))
     query(postgres.url(name), "INSERT INTO schema_migration (name, applied) VALUES ('9999_later', now())")
     with pytest.raises(StoreUnusableError, match="written by a newer version: it has 9999_later"):
-        open_postgres(postgres.url(name), ME)
+        version.migrate(address)
     postgres.drop(name)

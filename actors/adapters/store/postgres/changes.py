@@ -14,7 +14,7 @@ import psycopg
 from actors.adapters.store import rows
 from actors.adapters.store.audit_rows import audit_values
 from actors.adapters.store.postgres import removal, statements
-from actors.adapters.store.postgres.owner_sql import ALIVE, not_owner
+from actors.adapters.store.postgres.owner_sql import ALIVE, is_mine, not_owner
 from actors.adapters.store.rows import ATTACHMENT, COMMAND, MESSAGE
 from actors.adapters.store.run_outcomes import FATE, RUN
 from actors.adapters.store.sql.commit_rows import CopiedAttachment, EncodedCommit, Head, attachment_row
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 PRUNED_ENTRIES = 500
 """Maximum entries of the audit trail that are deleted in one transaction."""
 
-_OWNED = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :id AND {NOT_DELETED}"  # noqa: S608
 _PARENT = f"SELECT family FROM conversations WHERE id = ? AND {NOT_DELETED}"  # noqa: S608
 _TOP = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :family FOR SHARE OF conversations"  # noqa: S608
 
@@ -152,10 +151,10 @@ class Part(EncodedCommit):
 
 def check_owned(connection: Connection, conversation_id: str, me: int) -> None:
     """Raise FencedError unless a conversation exists, NotOwnerError unless it is owned by this server."""
-    found = connection.execute(_OWNED, {"id": conversation_id, "me": me}).fetchone()
-    if found is None:
+    mine = is_mine(connection, conversation_id, me)
+    if mine is None:
         raise FencedError(f"{conversation_id} does not exist")
-    if not found[0]:
+    if not mine:
         raise not_owner(connection, conversation_id, me)
 
 

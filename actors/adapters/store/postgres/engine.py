@@ -49,10 +49,11 @@ SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false),
 """
 """Whoever was answered must find what was written, so commits that are not on disk are none. Every statement has an
 index; but as long as a young database has no statistics, the planner would rather read whole tables."""
-_ABOUT = """
-SELECT current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
-       pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
+FITNESS = """
+current_setting('server_version_num')::integer / 10000, current_setting('server_encoding'),
+pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
 """
+"""What `refuse_unfit` takes, in SQL."""
 _PLACEHOLDER = re.compile(r"%|\?|(?<![:\w]):([a-z_]+)")
 _ESCAPES = {0: "\x01\x01", 1: "\x01\x02"}
 _ESCAPED = re.compile("\x01[\x01\x02]")
@@ -179,8 +180,8 @@ def connect(address: Address) -> Session:
     parameters: dict[str, Any] = dict(address.parameters)
     connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
     try:
-        for version, encoding, read_only in connection.execute(_ABOUT):
-            _refuse_unfit(version, encoding, read_only=read_only)
+        for fitness in connection.execute(f"SELECT {FITNESS}".encode()):
+            refuse_unfit(*fitness)
         connection.execute(_SETTINGS.encode())
     except BaseException:
         connection.close()
@@ -198,7 +199,8 @@ def reached(address: Address) -> Session:
         raise StoreUnusableError(f"{address.shown}: {error}") from None
 
 
-def _refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
+def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
+    """Raise StoreUnusableError, or StoreUnavailableError for a standby, if a database cannot serve; see FITNESS."""
     if version < OLDEST:
         raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
     if encoding != "UTF8":

@@ -44,21 +44,27 @@ WHERE id = :id AND incarnation <> :me
 MINE_UNSETTLED = f"SELECT id FROM conversations WHERE owner = ? AND ({UNSETTLED}) AND {NOT_DELETED}"  # noqa: S608
 
 
+def is_mine(connection: Connection, conversation_id: str, me: int) -> bool | None:
+    """Return whether this server owns a conversation and may write it; None if there is no such conversation."""
+    found = connection.execute(_MINE, {"id": conversation_id, "me": me}).fetchone()
+    return None if found is None else bool(found[0])
+
+
 def claimed(connection: Connection, conversation_id: str, me: int) -> tuple[str, ...] | None:
     """Make this server the owner of a family; None if there is no such conversation.
 
     Return those of the family that are unsettled, if that has changed their owner. Raises NotOwnerError.
     """
     values = {"id": conversation_id, "me": me}
-    if (found := connection.execute(_MINE, values).fetchone()) is None:
+    if (mine := is_mine(connection, conversation_id, me)) is None:
         return None
-    if found[0]:
+    if mine:
         return ()
     taken = connection.execute(_CLAIM, values).fetchall()
     if not taken:  # another thread of this server may have claimed it meanwhile
-        if (found := connection.execute(_MINE, values).fetchone()) is None:
+        if (mine := is_mine(connection, conversation_id, me)) is None:
             return None
-        if not found[0]:
+        if not mine:
             raise not_owner(connection, conversation_id, me)
     return tuple(id_ for id_, unsettled in taken if unsettled)
 

@@ -11,7 +11,6 @@ from actors.adapters.store.postgres import changes
 from actors.adapters.store.postgres.engine import address_of, reached
 from actors.adapters.store.postgres.readers import Readers
 from actors.adapters.store.postgres.reads import PostgresReads
-from actors.adapters.store.postgres.schema.version import migrate
 from actors.adapters.store.postgres.writer import Writer
 from actors.adapters.store.pruning import place_after
 from actors.adapters.store.sql.commit_rows import CopiedAttachment, copied_attachment
@@ -23,7 +22,6 @@ from actors.ports import (
     FaultPoints,
     ForkedHistory,
     NoFaultPoints,
-    Owner,
 )
 
 if TYPE_CHECKING:
@@ -118,26 +116,26 @@ class PostgresStore(PostgresReads):
 
 def open_postgres(
     url: str,
-    owner: Owner,
+    me: int,
     faults: FaultPoints | None = None,
     clock: Clock | None = None,
     *,
     written: Callable[[int, float], None] | None = None,
 ) -> PostgresStore:
-    """Open the store in a database, and bring its tables up to date.
+    """Open the store in a database whose tables `migrate` has brought up to date.
 
-    Everything is claimed and written in the name of `owner`, which can do neither before it has joined: before its row
-    is in the table `nodes`. `faults` is hit at store.before_begin, store.before_savepoint (once per change),
-    store.before_commit and store.after_commit (once per transaction), all on the writer's thread. `written` is called
-    there after each batch, with the number of its changes and the seconds it took. Raises StoreUnusableError.
+    Everything is claimed and written in the name of the server with the incarnation `me`, which can do neither before
+    it has joined: before its row is in the table `nodes`. `faults` is hit at store.before_begin, store.before_savepoint
+    (once per change), store.before_commit and store.after_commit (once per transaction), all on the writer's thread.
+    `written` is called there after each batch, with the number of its changes and the seconds it took. Raises
+    StoreUnusableError.
     """
     address = address_of(url)
     session = reached(address)
     try:
-        migrate(address)
         version = str(session.execute("SELECT current_setting('server_version')").fetchone()[0])
     except BaseException:
         session.close()
         raise
     writer = Writer(address, session, faults or NoFaultPoints(), written=written)
-    return PostgresStore(writer, Readers(address), me=owner.incarnation, version=version, clock=clock)
+    return PostgresStore(writer, Readers(address), me=me, version=version, clock=clock)

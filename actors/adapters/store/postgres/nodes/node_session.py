@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import OLDEST, address_of, words
-from actors.ports import StoreError, StoreUnavailableError, StoreUnusableError
+from actors.adapters.store.postgres.engine import FITNESS, address_of, refuse_unfit, words
+from actors.ports import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 _log = logging.getLogger(__name__)
 
-_ABOUT = """
-SELECT pg_backend_pid(), current_setting('server_version_num')::integer / 10000,
-       pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean
-"""
 _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"
 
 
@@ -122,11 +118,8 @@ class NodeSession:
         return connection
 
     def _greet(self, connection: psycopg.Connection[tuple[Any, ...]], milliseconds: str) -> None:
-        ((process, version, read_only),) = connection.execute(_ABOUT).fetchall()
-        if version < OLDEST:
-            raise StoreUnusableError(f"the database is PostgreSQL {version}; Bedrock needs {OLDEST} or newer")
-        if read_only:
-            raise StoreUnavailableError("the database only reads: it is a standby; name the primary's address")
+        ((process, *fitness),) = connection.execute(f"SELECT pg_backend_pid(), {FITNESS}".encode()).fetchall()
+        refuse_unfit(*fitness)
         # A pooler tells another number than that of the process that serves a statement.
         self.direct = connection.info.backend_pid == process
         if self.direct:
