@@ -10,7 +10,8 @@ import peewee
 import pytest
 
 from actors.adapters.store.rows import MESSAGE
-from actors.adapters.store.sqlite import statements, writer
+from actors.adapters.store.sql import change_queue
+from actors.adapters.store.sqlite import statements
 from actors.adapters.store.sqlite.engine import sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.adapters.store.sqlite.writer import Writer
@@ -89,7 +90,7 @@ def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
 def test_an_urgent_change_does_not_wait_for_all_others(
     notes: Writer, gate: Gate, database: peewee.SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "MAX_BATCH", 2)
+    monkeypatch.setattr(change_queue, "MAX_BATCH", 2)
     gate.close()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(notes.write, Note("first"))

@@ -10,14 +10,13 @@ commit.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import peewee
 
+from actors.adapters.store.sql.change_queue import ChangeQueue, Ticket, fail_unwritten
 from actors.adapters.store.sqlite.batch_write import write_batch
 from actors.adapters.store.sqlite.changes import Change, Deletion
 from actors.adapters.store.sqlite.engine import raw, sqlite3
@@ -32,29 +31,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MAX_BATCH = 128
-"""Maximum changes in one transaction: limits how long a change waits for the current transaction."""
-TIDY_SECONDS = 0.25
-"""Seconds between two slices of background work under constant load."""
 TIDY_AGAIN_SECONDS = 5.0
 """Seconds before background work is retried after a failure."""
 WATCH_SECONDS = 1.0
 """Seconds between two checks of the open files while nothing is written."""
 
 
-class _Ticket:
-    """A queued change and its waiting caller."""
-
-    __slots__ = ("change", "done", "error")
-
-    def __init__(self, change: Change) -> None:
-        self.change = change
-        self.error: Exception | None = None
-        self.done = threading.Lock()  # held until the change is written; cheaper than an Event per change
-        self.done.acquire()
-
-
-class Writer:
+class Writer(ChangeQueue[Change]):
     """Own the writing connection from start to `close`."""
 
     def __init__(
@@ -71,94 +54,28 @@ class Writer:
         """Start the thread. `files` is None for a database without files.
 
         `every_second` is called on the writer's thread, and `tidy` in separate transactions while no change waits, as
-        long as it returns that there is more to do. `written` is told of each transaction: how many changes it had,
-        and the seconds it took; it must not raise.
+        long as it returns that there is more to do. `written` is told of each transaction, see ChangeQueue.
         """
+        super().__init__(faults, written, longest_wait=WATCH_SECONDS)
         self._database = database
         self._files = files
         self._space = space
         self._every_second = every_second
         self._tidy_slice = tidy
-        self._written = written
-        self._tidying = False
-        self._tidied_at = 0.0
         self._tidy_again_at = 0.0
-        self._faults = faults
-        self._arrived = threading.Condition()  # guards the queues and _closing; the writer waits on it
-        self._urgent: deque[_Ticket] = deque()
-        self._normal: deque[_Ticket] = deque()
-        self._closing = False
         self._log = WriteAheadLog(database)
         self._watched_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def write(self, change: Change, *, urgent: bool = False) -> None:
-        """Return once `change` is durable (any thread but the writer's).
+    def _between(self, batch: int) -> None:
+        """Do background work and the periodic check if they are due, and checkpoint if the log is long."""
+        tidied = self._tidy_if_due(batch)
+        self._log.move_if_due(batch + tidied, self._space)
+        self._watch_if_due()
 
-        Raises the errors of the change, or StoreUnavailableError.
-        """
-        ticket = _Ticket(change)
-        with self._arrived:
-            if self._closing:
-                raise StoreUnavailableError("the store is closed")
-            (self._urgent if urgent else self._normal).append(ticket)
-            self._arrived.notify()
-        ticket.done.acquire()
-        if ticket.error is not None:
-            raise ticket.error
-
-    @property
-    def waiting(self) -> int:
-        """How many changes wait for the next transaction (any thread)."""
-        return len(self._urgent) + len(self._normal)
-
-    def tidy(self) -> None:
-        """Request background work (any thread)."""
-        with self._arrived:
-            self._tidying = True
-            self._arrived.notify()
-
-    def close(self) -> None:
-        """Write the queued changes and end the thread; the connection stays open. Idempotent."""
-        with self._arrived:
-            self._closing = True
-            self._arrived.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while (batch := self._take()) is not None:
-                if batch:
-                    self._serve_measured(batch) if self._written is not None else self._serve(batch)
-                tidied = self._tidy_if_due(idle=not batch)
-                self._log.move_if_due(len(batch) + tidied, self._space)
-                self._watch_if_due()
-        except BaseException:  # noqa: BLE001 -- after any error the callers of this thread must be released
-            _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
-        finally:
-            self._abandon()
-
-    def _take(self) -> list[_Ticket] | None:
-        """Wait for changes and return the next batch, urgent ones first.
-
-        Returns [] if there are none but background work or the periodic check may be due, None if the writer should
-        end.
-        """
-        with self._arrived:
-            if not (self._urgent or self._normal or self._closing or self._tidying):
-                self._arrived.wait(WATCH_SECONDS)
-            if self._closing and not (self._urgent or self._normal):
-                return None
-            batch: list[_Ticket] = []
-            for queue in (self._urgent, self._normal):
-                while queue and len(batch) < MAX_BATCH:
-                    batch.append(queue.popleft())
-            return batch
-
-    def _tidy_if_due(self, *, idle: bool) -> bool:
-        """Do a slice of background work if no change waits or the last slice was long ago; return whether it did."""
-        if not self._tidying or not (idle or time.monotonic() - self._tidied_at >= TIDY_SECONDS):
+    def _tidy_if_due(self, batch: int) -> bool:
+        """Do a slice of background work if it is due; return whether it did."""
+        if not self._may_tidy(batch):
             return False
         try:
             self._check_files()
@@ -201,48 +118,35 @@ class Writer:
                 self._log.move()
             raise
 
-    def _abandon(self) -> None:
-        with self._arrived:
-            self._closing = True
-            left = [*self._urgent, *self._normal]
-        for ticket in left:
-            ticket.error = StoreUnavailableError("the store's writer ended")
-            ticket.done.release()
-
-    def _serve_measured(self, batch: list[_Ticket]) -> None:
-        began = time.monotonic()
-        self._serve(batch)
-        if self._written is not None:
-            self._written(len(batch), time.monotonic() - began)
-
-    def _serve(self, batch: list[_Ticket]) -> None:
+    def _serve(self, batch: list[Ticket[Change]]) -> None:
+        """Write the changes in one transaction, and release their callers."""
         try:
             self._transact(batch)
         except BaseException as error:
             self._roll_back()
-            served = self._serve_from_reserve(batch) if isinstance(error, sqlite3.OperationalError) else []
-            lost = [ticket for ticket in batch if ticket.error is None and ticket not in served]
-            for ticket in lost:
-                ticket.error = StoreUnavailableError(f"nothing was written: {error}")
+            if isinstance(error, sqlite3.OperationalError):
+                self._serve_from_reserve(batch)
+            lost = fail_unwritten(batch, f"nothing was written: {error}")
             if not isinstance(error, Exception):
                 raise
             if lost:
-                _log.error("%d changes were not written: %s", len(lost), error)
+                _log.error("%d changes were not written: %s", lost, error)
         finally:
             for ticket in batch:
                 ticket.done.release()
 
-    def _serve_from_reserve(self, batch: list[_Ticket]) -> list[_Ticket]:
-        """Retry the deletions in `batch` with the disk space of the reserve; return those that were written."""
+    def _serve_from_reserve(self, batch: list[Ticket[Change]]) -> None:
+        """Retry the deletions in `batch` with the disk space of the reserve."""
         freeing = [ticket for ticket in batch if ticket.error is None and isinstance(ticket.change, Deletion)]
         if not freeing or not self._make_room():
-            return []
+            return
         try:
             self._transact(freeing)
         except Exception:  # noqa: BLE001 -- the callers get the error of the first attempt
             self._roll_back()
-            return []
-        return freeing
+            return
+        for ticket in freeing:
+            ticket.written = ticket.error is None
 
     def _make_room(self) -> bool:
         """Release the disk reserve and shorten the write-ahead log; return whether there is a reserve at all."""
@@ -252,7 +156,7 @@ class Writer:
         self._log.cut(self._space)
         return True
 
-    def _transact(self, batch: list[_Ticket]) -> None:
+    def _transact(self, batch: list[Ticket[Change]]) -> None:
         self._faults.hit("store.before_begin")
         self._check_files()
         connection = raw(self._database)
@@ -265,14 +169,7 @@ class Writer:
         self._check_files()
         self._faults.hit("store.after_commit")
 
-    def _admit(self, ticket: _Ticket) -> bool:
-        try:
-            self._faults.hit("store.before_savepoint")
-        except Exception as error:  # noqa: BLE001 -- an error of a fault point fails this caller only
-            ticket.error = StoreUnavailableError(f"nothing was written: {error}")
-        return ticket.error is None
-
-    def _write(self, ticket: _Ticket, connection: sqlite3.Connection) -> None:
+    def _write(self, ticket: Ticket[Change], connection: sqlite3.Connection) -> None:
         connection.execute("SAVEPOINT change")
         try:
             ticket.change.apply(connection)
