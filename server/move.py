@@ -10,6 +10,9 @@ from bedrock._interrupts import INTERRUPTED, ending_at_once
 from bedrock.cli.text.output import print_text
 
 from actors.ports import DataDirectoryBusyError, StoreError
+from server.auth.local_token import TokenUnusableError
+from server.auth.private_file import PrivateFile
+from server.auth.tokens.principal_tokens import FILE
 from server.backup import FAILED, data_directory
 from server.cli import USAGE, fail
 from server.config import ConfigError, load
@@ -20,10 +23,10 @@ from server.config import ConfigError, load
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 @click.option("--database", type=str, help="The URL of an empty PostgreSQL database. [the setting database]")
 def move(config: Path | None, data_dir: str | None, database: str | None) -> None:
-    """Copy all conversations from the data directory to PostgreSQL.
+    """Copy all conversations, and the tokens of principals, from the data directory to PostgreSQL.
 
     The server has to be stopped. Every row is compared after it was copied; if one differs, the database stays empty.
-    The data directory stays as it is: its tokens go on to count, its conversations are no longer looked at.
+    The data directory stays as it is: its own token goes on to count, its conversations are no longer looked at.
     """
     try:
         found = load({} if database is None else {"database": database}, file=config)
@@ -35,11 +38,13 @@ def move(config: Path | None, data_dir: str | None, database: str | None) -> Non
         fail(str(found.refusal("database: needs the extra `postgres`: phoenix-bedrock[postgres]")), USAGE)
     with ending_at_once():
         from actors.adapters.store.postgres.moving import move_to  # noqa: PLC0415 -- not for --help
+    source = data_directory(data_dir, config)
     try:
-        moved = move_to(found.database, data_directory(data_dir, config))
+        tokens = PrivateFile(source / FILE).read()
+        moved = move_to(found.database, source, {} if tokens is None else {FILE: tokens})
     except DataDirectoryBusyError as error:
         fail(f"nothing was moved: {error}: stop the server first", FAILED)
-    except StoreError as error:
+    except (StoreError, TokenUnusableError) as error:
         fail(f"nothing was moved: {error}", FAILED)
     except KeyboardInterrupt:
         fail("interrupted: nothing was moved", INTERRUPTED)

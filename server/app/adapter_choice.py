@@ -26,15 +26,16 @@ from actors.ports import (
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
 from actors.runtime.thread_pool import ThreadPool
-from server.auth.authentication import Authentication, Issued
+from server.auth.authentication import Authentication, Issued, TokenSource
 from server.auth.authorizer.authorizer_calls import AuthorizerCalls
 from server.auth.authorizer.authorizer_tables import made_authorizer
 from server.auth.issuers.client_certificates import ClientCertificates
 from server.auth.local_token import read_or_create_token
 from server.auth.mcp_login_file import FILE as MCP_LOGINS
 from server.auth.mcp_login_file import McpLoginFile
-from server.auth.token_file import FILE as PRINCIPALS_TOKENS
-from server.auth.token_file import TokenFile
+from server.auth.tokens.principal_tokens import FILE as PRINCIPALS_TOKENS
+from server.auth.tokens.principal_tokens import PrincipalTokens, TokenFile
+from server.auth.tokens.shared_tokens import SharedTokens
 from server.config import Config, Listen, Listener
 from server.process.certificates import CertificateFiles, CertificateUnusableError
 from server.process.process_settings import running_on
@@ -198,11 +199,9 @@ def probed(config: Config) -> SandboxReport:
 def authentication_of(config: Config, opened: ExitStack) -> Authentication:
     """Return how callers are known: by the token of the data directory, and those of principals.
 
-    Raises TokenUnusableError or ConfigError.
+    Raises TokenUnusableError, StoreUnavailableError or ConfigError.
     """
-    file = TokenFile(config.data_dir / PRINCIPALS_TOKENS) if config.principals else None
-    if file is not None:
-        file.read()
+    tokens = _tokens_of_principals(config, opened) if config.principals else None
     issuers = config.issuers
     own = read_or_create_token(config.data_dir / TOKEN_FILE)
     asked = any(each.client_ca for each in config.listeners)
@@ -210,13 +209,32 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
     issued = issued_tokens(config) if issuers else None
     return Authentication(
         own,
-        file,
+        tokens,
         config.principals,
         issuers=issuers,
         issued=issued,
         certificates=certificates,
         authorizer=_authorizer(config, opened),
     )
+
+
+def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
+    """Return the tokens: in the database that this server shares, or in the data directory.
+
+    Raises TokenUnusableError or StoreUnavailableError.
+    """
+    if not config.database:
+        file = TokenFile(config.data_dir / PRINCIPALS_TOKENS)
+        file.read()
+        return file
+    # Only where it is wanted.
+    from actors.adapters.store.postgres.nodes.documents import Document  # noqa: PLC0415
+
+    document = Document(config.database, PRINCIPALS_TOKENS)
+    opened.callback(document.close)
+    shared = SharedTokens(PrincipalTokens(document))
+    opened.callback(shared.close)
+    return shared
 
 
 def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:

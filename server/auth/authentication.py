@@ -14,7 +14,7 @@ from actors.ports.permissions import NOTHING
 from server.auth.authorizer.authorizer_port import Peer
 from server.auth.local_token import TokenUnusableError
 from server.auth.principals import LOCAL, OWNER, Caller, Role
-from server.auth.token_file import matching
+from server.auth.tokens.principal_tokens import PREFIX, matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from server.auth.issuers.client_certificates import ClientCertificates
     from server.auth.issuers.issuer_tables import Issuer
     from server.auth.principals import Principal
-    from server.auth.token_file import Token, TokenFile
+    from server.auth.tokens.principal_tokens import Token
 
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""How often the token file is looked at, at most: a revoked token is refused after this time."""
+"""How often it is asked whether the tokens have changed, at most: a revoked token is refused after this time."""
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
@@ -61,17 +61,33 @@ class Issued(Protocol):
         ...
 
 
+class TokenSource(Protocol):
+    """The tokens of principals. Event loop only; nothing blocks for long."""
+
+    def version(self) -> object:
+        """Return what is another value once the tokens have changed."""
+        ...
+
+    def read(self) -> tuple[Token, ...]:
+        """Return the tokens. Raises TokenUnusableError."""
+        ...
+
+    async def read_again(self) -> None:
+        """Wait until `version` and `read` tell what is true now."""
+        ...
+
+
 class Authentication:
     """Knows callers by their tokens. Event loop only, but for `permissions`, which any thread may call.
 
-    `file`: the tokens of `principals`, read again when it has changed; None if there are no principals. `issued`: the
+    `tokens`: those of `principals`, read again when they have changed; None if there are no principals. `issued`: the
     tokens of `issuers`.
     """
 
     def __init__(
         self,
         own_token: str,
-        file: TokenFile | None = None,
+        tokens: TokenSource | None = None,
         principals: Mapping[str, Principal] | None = None,
         *,
         issuers: Mapping[str, Issuer] | None = None,
@@ -82,7 +98,7 @@ class Authentication:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own_token = own_token.encode()
-        self._file = file
+        self._source = tokens
         self._principals = {LOCAL: OWNER, **(principals or {})}
         self._issuers, self._issued = issuers or {}, issued
         self._certificates = certificates
@@ -94,7 +110,7 @@ class Authentication:
         self._tokens: dict[str, Token] = {}
         self._version: object = None
         self._failure = ""
-        """Why the file could not be used when it was tried last."""
+        """Why the tokens could not be used when it was tried last."""
         self._due = 0.0
 
     def caller_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
@@ -111,17 +127,28 @@ class Authentication:
         if self._issued is not None and (issued := self._issued.caller_of(text)) is not None:
             return issued
         self._refresh()
+        return self._holder(text) or self._new_holder(text)
+
+    def _holder(self, text: bytes) -> Caller | None:
         token = matching(self._tokens, text)
-        if token is None:  # it may have been created a moment ago
-            self._due = 0.0
-            self._refresh()
-            token = matching(self._tokens, text)
         return None if token is None else self._caller(token)
 
+    def _new_holder(self, text: bytes) -> Caller | None:
+        """Return who has a token that may have been created a moment ago."""
+        self._due = 0.0
+        self._refresh()
+        return self._holder(text)
+
     async def caller_after_refresh(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """Return who makes a call whose token `caller_of` does not know: the key of its issuer may be a new one."""
-        text = bearer(metadata) if self._issued is not None else None
-        return None if text is None or self._issued is None else await self._issued.caller_after_refresh(text)
+        """Return who makes a call whose token `caller_of` does not know: it, or the key of its issuer, may be new."""
+        text = bearer(metadata)
+        if text is None:
+            return None
+        if self._source is not None and text.startswith(PREFIX.encode()):
+            await self._source.read_again()
+            if (who := self._new_holder(text)) is not None:
+                return who
+        return None if self._issued is None else await self._issued.caller_after_refresh(text)
 
     async def caller_on(
         self,
@@ -202,15 +229,15 @@ class Authentication:
         return Caller(principal.name, role, token.id, secret=token.digest[:SECRET_CHARS])
 
     def _refresh(self) -> None:
-        """Read the token file if it has changed. While it cannot be used, no token of it is valid."""
-        if self._file is None or self._monotonic() < self._due:
+        """Read the tokens if they have changed. While they cannot be used, none is valid."""
+        if self._source is None or self._monotonic() < self._due:
             return
         self._due = self._monotonic() + REFRESH_SECONDS
-        version = self._file.version()
+        version = self._source.version()
         if version == self._version:
             return
         try:
-            self._tokens = {token.id: token for token in self._file.read()}
+            self._tokens = {token.id: token for token in self._source.read()}
         except TokenUnusableError as error:
             if self._failure != str(error):
                 log.error("no token of a principal is accepted: %s", error)

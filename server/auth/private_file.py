@@ -14,7 +14,7 @@ from bedrock.local_server import open_regular
 from server.auth.local_token import TokenUnusableError, write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
 MAX_FILE_BYTES = 16 << 20
@@ -25,6 +25,11 @@ class PrivateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for people."""
+        return str(self.path)
 
     def read(self) -> bytes | None:
         """Return the content; None if there is no file. One that others can read is refused."""
@@ -59,6 +64,13 @@ class PrivateFile:
             yield
         finally:
             os.close(held)
+
+    def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
+        """Replace the content by what `change` makes of it, unless that is None. No other program changes it then."""
+        with self.changing():
+            content = change(self.read())
+            if content is not None:
+                self.write(content)
 
     def write(self, json: bytes) -> None:
         """Replace the content, whole or not at all; call within `changing`."""

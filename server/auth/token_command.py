@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import time
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from bedrock.cli.text.output import print_text
 
+from actors.ports import StoreError
 from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Role
-from server.auth.token_file import FILE, Token, TokenFile
+from server.auth.tokens.principal_tokens import FILE, PrincipalTokens, Token, TokenFile
 from server.cli import CANNOT_START, USAGE, fail
 from server.config import Config, ConfigError, load
 
@@ -36,7 +38,8 @@ def token() -> None:
     """Manage the tokens of principals.
 
     Principals are the people and services that the server's file names in tables [principals.NAME]. Only hashes of
-    tokens are kept; a running server notices a change within a second.
+    tokens are kept: in the data directory, or in the database that servers share. A running server notices a change
+    within a second.
     """
 
 
@@ -63,7 +66,7 @@ def create(  # noqa: PLR0917 -- one for each option
         fail(f"the principal {principal} has the role {known.role}, so its tokens cannot be given {chosen}", USAGE)
     now = time.time_ns() // 1_000_000
     ends = _expiry(expires, now)
-    made, text = _done(lambda: _file(config).create(principal, chosen, now, expires_at=ends, note=note))
+    made, text = _done(config, lambda tokens: tokens.create(principal, chosen, now, expires_at=ends, note=note))
     print_text(f"token {made.id} of {principal}, {_described(made)}:", err=True)
     print_text(text)
 
@@ -75,7 +78,7 @@ def create(  # noqa: PLR0917 -- one for each option
 def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
     """List the tokens, without their secrets."""
     config = _config(file, data_dir)
-    tokens = _done(_file(config).read)
+    tokens = _done(config, PrincipalTokens.read)
     if as_json:
         shown = [
             {
@@ -103,8 +106,7 @@ def list_(as_json: bool, file: Path | None, data_dir: str | None) -> None:
 @DATA_DIR
 def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
     """Give a token another secret, and print it. Calls with the one before are refused, and its streams end."""
-    tokens = _file(_config(file, data_dir))
-    text = _done(lambda: tokens.rotate(token_id))
+    text = _done(_config(file, data_dir), lambda tokens: tokens.rotate(token_id))
     if text is None:
         fail(f"there is no token {token_id}; `bedrock token list` shows them", USAGE)
     print_text(text)
@@ -116,8 +118,7 @@ def rotate(token_id: str, file: Path | None, data_dir: str | None) -> None:
 @DATA_DIR
 def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
     """Remove a token: calls with it are refused, and its streams end within seconds."""
-    tokens = _file(_config(file, data_dir))
-    if not _done(lambda: tokens.revoke(token_id)):
+    if not _done(_config(file, data_dir), lambda tokens: tokens.revoke(token_id)):
         fail(f"there is no token {token_id}; `bedrock token list` shows them", USAGE)
     print_text(f"revoked {token_id}")
 
@@ -130,18 +131,28 @@ def _config(file: Path | None, data_dir: str | None) -> Config:
         fail(str(error), USAGE)
 
 
-def _file(config: Config) -> TokenFile:
-    if not config.data_dir.is_dir():
-        fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
-    return TokenFile(config.data_dir / FILE)
-
-
-def _done(work: Callable[[], T]) -> T:
+def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
     """Return what `work` returns, or exit with the reason."""
     try:
-        return work()
-    except TokenUnusableError as error:
+        if config.database:
+            return _in_database(config, work)
+        if not config.data_dir.is_dir():
+            fail(f"{config.data_dir} does not exist: start the server once, or name it with --data-dir", CANNOT_START)
+        return work(TokenFile(config.data_dir / FILE))
+    except (TokenUnusableError, StoreError) as error:
         fail(str(error), CANNOT_START)
+
+
+def _in_database(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
+    if importlib.util.find_spec("psycopg") is None:
+        fail(str(config.refusal("database: needs the extra `postgres`: phoenix-bedrock[postgres]")), USAGE)
+    from actors.adapters.store.postgres.nodes.documents import Document  # noqa: PLC0415 -- not for --help
+
+    document = Document(config.database, FILE)
+    try:
+        return work(PrincipalTokens(document))
+    finally:
+        document.close()
 
 
 def _expiry(text: str | None, now: int) -> int:

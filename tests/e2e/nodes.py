@@ -40,8 +40,8 @@ class Nodes:
         self._token.write_text(secrets.token_hex(32))
         self._token.chmod(0o600)
 
-    def start(self, name: str, **env: str) -> ServerProcess:
-        """Start a node, in the folder and at the address that it had before."""
+    def start(self, name: str, settings: str = "", **env: str) -> ServerProcess:
+        """Start a node, in the folder and at the address that it had before. `settings`: more of its file."""
         address = self.address(name)
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
@@ -49,13 +49,13 @@ class Nodes:
         token = folder / "data" / "token"
         token.touch(mode=0o600)
         token.write_text(self.clients_token)
-        settings = folder / "bedrock.toml"
-        settings.write_text(
-            f'[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{self._token}"\n'
+        file = folder / "bedrock.toml"
+        file.write_text(
+            f'{settings}[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{self._token}"\n'
             f"lease_seconds = {LEASE_SECONDS}\n"
         )
-        settings.chmod(0o600)
-        return self._servers(folder, "--config", str(settings), listen=address, **(self.env | env))
+        file.chmod(0o600)
+        return self._servers(folder, "--config", str(file), listen=address, **(self.env | env))
 
     def address(self, name: str) -> str:
         """Return where a node listens, or will."""

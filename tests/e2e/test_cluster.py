@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from bedrock import Unavailable
+from bedrock import Client, Unauthenticated, Unavailable
 
 from tests.e2e import processes
 from tests.e2e.auditing import audit
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, calls, says, streams
 from tests.e2e.nodes import Nodes
-from tests.e2e.patience import eventually, within
-from tests.e2e.server_process import ServerProcess, provider
+from tests.e2e.patience import PATIENCE, eventually, within
+from tests.e2e.server_process import ServerProcess, clean_environment, provider
 from tests.e2e.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from bedrock import Client
 
 pytestmark = pytest.mark.one_server("it starts its own nodes")
 
@@ -193,6 +194,52 @@ def test_the_living_nodes_are_listed_at_each_of_them(
     assert min(each.incarnation for each in shown.values()) > 0
     assert owner.stop() == 0
     eventually(lambda: seen(at_other) == {"other": True}, "one that was stopped is gone")
+
+
+def test_a_token_that_is_made_or_revoked_once_counts_at_every_node(
+    nodes: Nodes,
+) -> None:
+    principal = '[principals.ada]\nroots = ["/tmp"]\n'
+    places = [nodes.start(name, settings=principal) for name in ("first", "second")]
+    made = _token(nodes, places[0], "create", "ada")
+    clients = [Client(each.address, token=made, timeout=PATIENCE) for each in places]
+    try:
+        assert [bool(client.models()) for client in clients] == [True, True], "at once"
+        listed = json.loads(_token(nodes, places[1], "list", "--json"))
+        assert [each["principal"] for each in listed] == ["ada"]
+        assert not (places[0].data / "tokens.json").exists()
+        _token(nodes, places[1], "revoke", listed[0]["id"])
+        for client in clients:
+            eventually(partial(_refused, client), "it counts nowhere any more")
+    finally:
+        for client in clients:
+            client.close()
+        for each in places:
+            assert each.stop() == 0
+            each.dispose()
+
+
+def _token(nodes: Nodes, at: ServerProcess, *arguments: str) -> str:
+    """What `bedrock token` prints, with the settings of a node."""
+    place = ["--config", str(at.data.parent / "bedrock.toml"), "--data-dir", str(at.data)]
+    done = subprocess.run(
+        [sys.executable, "-m", "bedrock.cli", "token", *arguments, *place],
+        env=clean_environment(at.data.parent) | nodes.env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def _refused(client: Client) -> bool:
+    try:
+        client.models()
+    except Unauthenticated:
+        return True
+    return False
 
 
 def test_a_server_without_the_table_has_the_database_to_itself(nodes: Nodes, other: ServerProcess) -> None:

@@ -26,7 +26,7 @@ from server.auth.authorization import NEEDED
 from server.auth.principals import Role
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess, Servers, clean_environment
-from tests.e2e.two_nodes import share_tokens
+from tests.e2e.two_nodes import database_of
 from tests.unit.test_contract import all_methods
 
 if TYPE_CHECKING:
@@ -90,14 +90,13 @@ def token(folder: Path, *arguments: str) -> str:
     place = ["--config", str(folder / "config.toml"), "--data-dir", str(folder / "data")]
     done = subprocess.run(
         [sys.executable, "-m", "bedrock.cli", "token", *arguments, *place],
-        env=clean_environment(folder),
+        env=clean_environment(folder) | database_of(folder),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    share_tokens(folder)
     return done.stdout.strip()
 
 
@@ -401,6 +400,7 @@ def test_a_rotated_token_goes_on_with_another_secret(both: Both) -> None:
         client.models()
 
 
+@pytest.mark.one_server("it looks into the data directory")
 def test_no_secret_is_stored_or_logged(both: Both) -> None:
     secrets = [text.split("_", 2)[2] for text in both.tokens.values()]
     stored = (both.folder / "data" / "tokens.json").read_text()

@@ -39,6 +39,7 @@ class OwnerBehindAnother(ServerProcess):
             options["BEDROCK_DATABASE"] = postgres.url(database)
             nodes = folder / "nodes"
             nodes.mkdir()
+            _write_private(nodes / "database", options["BEDROCK_DATABASE"])
             _write_private(nodes / "token", secrets.token_hex(32))
             at = free_address()
             super().__init__(folder, *_joined(nodes, "owner", at, arguments), listen=at, **options)
@@ -94,12 +95,10 @@ class _Proxy:
         self._process.wait(PATIENCE)
 
 
-def share_tokens(folder: Path) -> None:
-    """Give the tokens of principals that the server of a folder has to the other node, if there is one."""
-    data = _other_home(folder) / "data"
-    if data.exists():
-        _write_private(data / "tokens.new", (folder / "data" / "tokens.json").read_text())
-        (data / "tokens.new").replace(data / "tokens.json")
+def database_of(folder: Path) -> dict[str, str]:
+    """Return the variable that names the database of the server of a folder; {} if it is one server with SQLite."""
+    named = folder / "nodes" / "database"
+    return {"BEDROCK_DATABASE": named.read_text()} if named.exists() else {}
 
 
 def _other_home(folder: Path) -> Path:

@@ -84,7 +84,7 @@ def test_what_was_moved_is_all_there_and_goes_on(tmp_path: Path, empty: str) -> 
     with closing(open_store(tmp_path)) as store:
         drafts = fill(store)
         before = everything(store, list(drafts))
-    moved = move_to(empty, tmp_path)
+    moved = move_to(empty, tmp_path, {"tokens.json": b"[]"})
     assert (moved.conversations, moved.rows > 60) == (4, True)
     assert moved.to.startswith("postgresql://postgres@/")
     with closing(open_postgres(empty, ME)) as store:
@@ -95,6 +95,7 @@ def test_what_was_moved_is_all_there_and_goes_on(tmp_path: Path, empty: str) -> 
                 "INSERT INTO nodes (incarnation, name, address, version, labels, session, lease_seconds, expires)"
                 " VALUES (1, '', '', '', '{}', true, 10, 'infinity')"
             )
+            assert connection.execute("SELECT * FROM documents").fetchall() == [("tokens.json", 1, b"[]")]
         assert families == [("c1", "c1", None), ("c1-a1", "c1", None), ("c1-a1-a1", "c1", None), ("c2", "c2", None)]
         for id_, draft in drafts.items():
             store.claim(id_)
@@ -108,14 +109,14 @@ def test_what_was_moved_is_all_there_and_goes_on(tmp_path: Path, empty: str) -> 
 
 def test_a_database_that_is_used_is_refused(tmp_path: Path, empty: str) -> None:
     with pytest.raises(MoveError, match="there is no database in"):
-        move_to(empty, tmp_path)
+        move_to(empty, tmp_path, {})
     with closing(open_store(tmp_path)) as store:
         store.commit(CommitBuilder("c1").create())
         with pytest.raises(DataDirectoryBusyError):
-            move_to(empty, tmp_path)
-    move_to(empty, tmp_path)
+            move_to(empty, tmp_path, {})
+    move_to(empty, tmp_path, {})
     with pytest.raises(MoveError, match="is not empty: name a new database"):
-        move_to(empty, tmp_path)
+        move_to(empty, tmp_path, {})
     with psycopg.connect(empty) as connection:
         connection.execute("DELETE FROM conversations")
         connection.execute(
@@ -123,9 +124,9 @@ def test_a_database_that_is_used_is_refused(tmp_path: Path, empty: str) -> None:
             " VALUES (1, '', '', '', '{}', true, 10, 'infinity')"
         )
     with pytest.raises(MoveError, match="is in use by a server: stop it first"):
-        move_to(empty, tmp_path)
+        move_to(empty, tmp_path, {})
     with pytest.raises(StoreError, match="cannot be opened"):
-        move_to("postgresql://127.0.0.1:1/none", tmp_path)
+        move_to("postgresql://127.0.0.1:1/none", tmp_path, {})
 
 
 @pytest.mark.parametrize("table", ["conversations", "log", "attachments"])
@@ -146,7 +147,7 @@ def test_a_row_that_is_not_what_was_copied_stops_the_move_and_leaves_nothing(
 
     monkeypatch.setattr(Session, "copy_in", copy_wrong)
     with pytest.raises(MoveError, match=f"row \\d+ of {table} is not what was copied"):
-        move_to(empty, tmp_path)
+        move_to(empty, tmp_path, {})
     with psycopg.connect(empty) as connection:
         assert connection.execute("SELECT count(*) FROM conversations").fetchone() == (0,)
 

@@ -18,7 +18,7 @@ from server.auth.authentication import OWN_USER, Authentication
 from server.auth.authorization import check_role
 from server.auth.local_token import TokenUnusableError
 from server.auth.principals import Caller, Principal, Role, principals_from_tables
-from server.auth.token_file import FILE, TokenFile
+from server.auth.tokens.principal_tokens import FILE, TokenFile
 
 if TYPE_CHECKING:
     from pathlib import Path

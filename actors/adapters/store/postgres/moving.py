@@ -20,7 +20,7 @@ from actors.ports import StoreDamagedError, StoreError
 from actors.ports.store.audit import LogAudit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from actors.adapters.store.postgres.engine import Session
@@ -82,10 +82,11 @@ SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM audit),
 """
 
 
-def move_to(url: str, directory: Path) -> Moved:
+def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
     """Copy everything from the data directory into an empty database, in one transaction; the directory stays as it is.
 
-    Raises MoveError, StoreUnusableError or DataDirectoryBusyError.
+    `documents`: what servers that share a database keep there, too, by name. Raises MoveError, StoreUnusableError or
+    DataDirectoryBusyError.
     """
     if not (directory / FILE).is_file():
         raise MoveError(f"there is no database in {directory}")
@@ -99,7 +100,7 @@ def move_to(url: str, directory: Path) -> Moved:
             migrate(address)
             _refuse_used(session, address.shown)
             with store._reading(at_one_moment=True) as source:
-                counts = _copied(source, session)
+                counts = _copied(source, session, documents)
         except psycopg.OperationalError as error:
             raise MoveError(f"{address.shown} cannot be opened or does not answer: {words(error)}") from None
         except psycopg.Error as error:
@@ -117,7 +118,7 @@ def _refuse_used(session: Session, shown: str) -> None:
         raise MoveError(f"{shown} is not empty: name a new database")
 
 
-def _copied(source: sqlite3.Connection, session: Session) -> dict[str, int]:
+def _copied(source: sqlite3.Connection, session: Session, documents: Mapping[str, bytes]) -> dict[str, int]:
     """Copy all tables and compare them, in one transaction; return how many rows each has."""
     more = _more(source)
     session.execute(_NO_LIMITS)
@@ -129,6 +130,9 @@ def _copied(source: sqlite3.Connection, session: Session) -> dict[str, int]:
         counts[table.name] = session.copy_in(table.name, (*table.columns, *table.more), read)
     for table in TABLES:
         _compare(source, session, table)
+    session.execute("DELETE FROM documents")
+    for name, content in documents.items():
+        session.execute("INSERT INTO documents VALUES (?, 1, ?)", (name, content))
     session.execute("SELECT setval(pg_get_serial_sequence('audit', 'id'), max(id)) FROM audit HAVING max(id) > 0")
     session.execute("COMMIT")
     session.execute("ANALYZE")

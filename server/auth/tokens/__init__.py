@@ -1,0 +1,1 @@
+"""The tokens of principals, and where they are kept."""

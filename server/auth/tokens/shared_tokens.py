@@ -1,0 +1,104 @@
+"""The tokens of principals that several servers share, in their database, as an event loop may ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from actors.ports import StoreUnavailableError
+from server.auth.local_token import TokenUnusableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.auth.tokens.principal_tokens import PrincipalTokens, Token
+
+log = logging.getLogger(__name__)
+
+FOLLOW_SECONDS = 0.5
+"""How often the tokens are read: a revoked one is refused after this time and that of `Authentication`."""
+PAUSE_SECONDS = 0.05
+"""Between two reads at least, however many calls with unknown tokens come."""
+PATIENCE_SECONDS = 2.0
+"""How long a call with an unknown token waits for a read."""
+
+
+class SharedTokens:
+    """Follows the tokens in the database, on a thread of its own. The other methods: in the event loop.
+
+    While the database does not answer, the tokens stay as they were; what needs the database is refused then anyway.
+    """
+
+    def __init__(self, tokens: PrincipalTokens) -> None:
+        """Read the tokens, and begin to follow them. Raises TokenUnusableError or StoreUnavailableError."""
+        self._stored = tokens
+        self._guard = threading.Lock()  # guards the fields below
+        self._tokens, self._failure = tokens.read(), ""
+        self._version = 0
+        self._waiting: list[Callable[[], object]] = []
+        self._wanted, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="shared-tokens", daemon=True)
+        self._thread.start()
+
+    def version(self) -> object:
+        """Return how often the tokens were found changed."""
+        with self._guard:
+            return self._version
+
+    def read(self) -> tuple[Token, ...]:
+        """Return the tokens as they were found last. Raises TokenUnusableError if what was found is no list of them."""
+        with self._guard:
+            if self._failure:
+                raise TokenUnusableError(self._failure)
+            return self._tokens
+
+    async def read_again(self) -> None:
+        """Wait until the tokens were read once more, for PATIENCE_SECONDS at most."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def end() -> None:
+            if not done.done():  # it was waited for long enough
+                done.set_result(None)
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end)
+
+        with self._guard:
+            self._waiting.append(tell)
+            self._wanted.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(done, PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        """End the thread; idempotent. Waits for a read that is under way."""
+        self._closed.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._closed.wait(PAUSE_SECONDS):
+            self._wanted.wait(FOLLOW_SECONDS)
+            with self._guard:
+                self._wanted.clear()
+                waiting, self._waiting = self._waiting, []
+            self._look()
+            for tell in waiting:
+                tell()
+
+    def _look(self) -> None:
+        """Read the tokens, and keep what was found."""
+        try:
+            found, failure = self._stored.read(), ""
+        except StoreUnavailableError:
+            return
+        except TokenUnusableError as error:
+            found, failure = (), str(error)
+        with self._guard:
+            if (found, failure) != (self._tokens, self._failure):
+                self._tokens, self._failure = found, failure
+                self._version += 1
