@@ -10,6 +10,7 @@ from tests.e2e.server_process import ServerProcess, Servers
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LEASE_SECONDS = 5.0
@@ -26,10 +27,13 @@ def free_address() -> str:
 class Nodes:
     """Starts nodes by name, and looks at each of them at the end as `Servers` does. Close it."""
 
-    def __init__(self, folder: Path, *, env: dict[str, str]) -> None:
-        """Start the database. `env`: further variables of the environment of each node."""
+    def __init__(self, folder: Path, *, env: dict[str, str], made_by: Callable[[str], object] | None = None) -> None:
+        """Start the database, with the content that `made_by` gives to an empty one (its URL).
+
+        `env`: further variables of the environment of each node.
+        """
         self.database = PostgresServer(durable=True)
-        self.database_name = self.database.create()
+        self.database_name = self.database.create(made_by)
         self.clients_token = secrets.token_hex(32)
         """The same at each node, so that a client may call any."""
         self._folder = folder

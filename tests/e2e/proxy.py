@@ -1,4 +1,4 @@
-"""A TCP proxy in front of one server or several: it can cut every connection, or let nothing through for a while."""
+"""A TCP proxy in front of one server or several: it can cut every connection, slow it down, or let nothing through."""
 
 from __future__ import annotations
 
@@ -6,15 +6,53 @@ import random
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tests.e2e.patience import PATIENCE
 from tests.unit.llm.scripted_server import Connection, ScriptedServer
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 CONNECT_SECONDS = 2.0
 """What reaching the server may take. Where one was killed, and another has not begun to listen, it may take for ever;
 a client whose connection is refused then connects again."""
+
+
+class Held:
+    """The first connection on which a word is sent to the server: it stands still just before that word."""
+
+    def __init__(self, word: bytes) -> None:
+        self._word = word
+        self._taken = threading.Lock()
+        self.arrived = threading.Event()
+        """Set once the word is on its way, and held."""
+        self._released = threading.Event()
+        self.answered = threading.Event()
+        """Set once the server has answered what was held."""
+
+    def release(self) -> None:
+        """Let it reach the server."""
+        self._released.set()
+
+    def stop(self, sent: bytes) -> bool:
+        """Wait for the release if this is the first that has the word in it; returns whether it is."""
+        if self.arrived.is_set() or self._word not in sent or not self._taken.acquire(blocking=False):
+            return False
+        self.arrived.set()
+        self._released.wait()
+        return True
+
+    def note_answer(self) -> None:
+        """Take what the server says for an answer, if it was released."""
+        if self._released.is_set():
+            self.answered.set()
+
+    def rest(self, sent: bytes) -> bytes:
+        """Return what of `sent` may be the beginning of the word."""
+        return sent[-len(self._word) :]
 
 
 class Proxy:
@@ -28,10 +66,13 @@ class Proxy:
         self.address = f"127.0.0.1:{self._server.port}"
         self.accepted = 0
         """Connections so far."""
+        self.seconds = 0.0
+        """What anything takes in each direction, in addition."""
         self._flowing = threading.Event()
         self._flowing.set()
         self._answering = threading.Event()
         self._answering.set()
+        self._held: Held | None = None
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
 
@@ -60,9 +101,17 @@ class Proxy:
         """Let everything reach the server, and nothing come back, so that nobody knows what it did."""
         self._answering.clear()
 
+    def hold(self, word: str) -> Held:
+        """Hold the first thing said to the server that has this word in it, and what follows it on its connection."""
+        self._held = Held(word.encode())
+        return self._held
+
     def thaw(self) -> None:
+        """Let everything through again."""
         self._flowing.set()
         self._answering.set()
+        if self._held is not None:
+            self._held.release()
 
     def _relay(self, connection: Connection) -> None:
         near = connection.sock
@@ -73,9 +122,10 @@ class Proxy:
             far.settimeout(None)
             with self._lock:
                 self._sockets |= {near, far}
-            back = threading.Thread(target=self._pump, args=(far, near, self._answering), daemon=True)
+            line = _Line(lambda: self._held)
+            back = threading.Thread(target=self._pump, args=(far, near, self._answering, line.answers), daemon=True)
             back.start()
-            self._pump(near, far, self._flowing)
+            self._pump(near, far, self._flowing, line.says)
             back.join(PATIENCE)
             with self._lock:
                 self._sockets -= {near, far}
@@ -88,16 +138,44 @@ class Proxy:
                 return _connected(target)
         return _connected(targets[-1])
 
-    def _pump(self, source: socket.socket, sink: socket.socket, open_way: threading.Event) -> None:
+    def _pump(
+        self, source: socket.socket, sink: socket.socket, open_way: threading.Event, look: Callable[[bytes], None]
+    ) -> None:
         """Copy until one side ends, then end both."""
         with suppress(OSError):
             while data := source.recv(65536):
                 self._flowing.wait()
                 open_way.wait()
+                time.sleep(self.seconds)
+                look(data)
                 sink.sendall(data)
         for sock in (source, sink):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Line:
+    """One connection, as far as something may be held on it."""
+
+    def __init__(self, held: Callable[[], Held | None]) -> None:
+        self._held = held
+        self._stopped: Held | None = None
+        self._rest = b""
+
+    def says(self, data: bytes) -> None:
+        """Look at what is about to be sent to the server; may block."""
+        held = self._held()
+        if held is None:
+            return
+        self._rest += data
+        if held.stop(self._rest):
+            self._stopped = held
+        self._rest = held.rest(self._rest)
+
+    def answers(self, _data: bytes) -> None:
+        """Look at what the server has sent."""
+        if self._stopped is not None:
+            self._stopped.note_answer()
 
 
 def _connected(target: str) -> socket.socket:

@@ -174,6 +174,7 @@ def _check_events(conversation: Conversation, told: Journaled, revision: int, fo
     assert list(log) == list(range(1, len(log) + 1)), "revisions are missing"
     assert len(log) >= revision, "revisions are missing at the end"
     found.events += len(told.events)
+    assert sorted(told.events) == list(range(1, len(told.events) + 1)), "a watcher missed revisions"
     other = [number for number, what in told.events.items() if log.get(number) != what]
     assert not other, f"watchers were told otherwise at {other[:5]}"
 

@@ -11,7 +11,7 @@ from tests.soak.raw_client import RawClient
 if TYPE_CHECKING:
     from pathlib import Path
 
-DISTURBANCES = ("freeze", "crash of the database and kill", "partition")
+DISTURBANCES = ("late commit", "crash of the database and kill", "partition")
 
 
 def test_a_cluster_loses_nothing_whatever_dies(tmp_path: Path) -> None:

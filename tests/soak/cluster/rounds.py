@@ -15,7 +15,8 @@ from tests.e2e.server_process import provider
 from tests.soak.checks import check
 from tests.soak.clients import Site, SoakClient
 from tests.soak.cluster.clients import Pause, Probe, StayingClient
-from tests.soak.cluster.disturbances import NAMES, Cluster, Happened
+from tests.soak.cluster.disturbances import KINDS
+from tests.soak.cluster.three_nodes import NAMES, Cluster, Happened
 from tests.soak.provider import Provider
 from tests.soak.rounds import END_SECONDS, ORPHAN_SECONDS
 
@@ -94,7 +95,7 @@ class Round:
         try:
             for kind in disturbances:
                 time.sleep(chance.uniform(*CALM_SECONDS))
-                cluster.disturb(kind)
+                cluster.disturb(kind, KINDS[kind])
             time.sleep(CALM_SECONDS[1])
         finally:
             for client in clients:
