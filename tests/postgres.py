@@ -83,12 +83,22 @@ class PostgresServer:
     @property
     def log(self) -> str:
         """What the server has logged."""
-        return Path(self._directory, "log").read_text(errors="replace")
+        return self.log_file.read_text(errors="replace")
+
+    @property
+    def log_file(self) -> Path:
+        """What it writes that to."""
+        return Path(self._directory, "log")
 
     @property
     def socket(self) -> str:
         """The path of the socket that it listens on."""
         return str(Path(self._directory, ".s.PGSQL.5432"))
+
+    @property
+    def pid(self) -> int:
+        """Its first process, the parent of all others, as long as it runs."""
+        return int(Path(self._directory, "data", "postmaster.pid").read_text().split()[0])
 
     def url(self, database: str = "postgres", user: str = "postgres", password: str = "") -> str:
         """Return the address of a database."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import threading
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from bedrock import v1
 
 from tests.bench.provider import Provider
 from tests.e2e.counting_server import SOCKET
+from tests.e2e.nodes import Nodes
 from tests.e2e.patience import PATIENCE
 from tests.e2e.published_counts import read_counts
 from tests.e2e.server_process import ServerProcess, Servers, provider
@@ -48,6 +50,13 @@ MOST = {
 }
 """A turn costs no more than this, in the best round. The last three depend on which thread runs first: the ceiling is
 1.5 times what a quiet machine counts."""
+
+ON_POSTGRES = {"execute": 5, "bind": 5, "parse": 0, "statement": 0}
+"""What PostgreSQL does for a turn, by its log, in the best round: each execution of a prepared statement is a commit
+and a round trip. It parses nothing anew, and is not asked for anything."""
+
+LOGGED = re.compile(rf"^bedrock\|LOG:  duration: [\d.]+ ms  ({'|'.join(ON_POSTGRES)})\b", re.MULTILINE)
+"""A step of the store's connections; the lease has its own, which another name tells apart."""
 
 TABLES = ("conversations", "messages", "log", "runs", "fates", "commands")
 
@@ -152,6 +161,32 @@ def turns(start_server: Servers, tmp_path: Path) -> Iterator[Turns]:
 def test_a_turn_stays_within_its_budget(turns: Turns) -> None:
     turns.take(WARM_UP)
     assert over_budget([turns.cost(TURNS) for _ in range(ROUNDS)]) == []
+
+
+@pytest.fixture
+def logging_nodes(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path, env={"BEDROCK_TITLES": "false"})
+    try:
+        nodes.database.execute("ALTER SYSTEM SET log_min_duration_statement = 0")
+        nodes.database.execute("ALTER SYSTEM SET log_line_prefix = '%a|'")
+        nodes.database.execute("SELECT pg_reload_conf()")
+        yield nodes
+    finally:
+        nodes.close()
+
+
+def test_a_turn_on_postgresql_is_five_prepared_statements(logging_nodes: Nodes, tmp_path: Path) -> None:
+    log, rounds = logging_nodes.database.log_file, []
+    with served() as (asked, url):
+        turns = Turns(logging_nodes.start_alone("alone", **provider(url)), asked, tmp_path / "no counts")
+        turns.take(WARM_UP)
+        for _ in range(ROUNDS):
+            before = log.stat().st_size
+            turns.take(TURNS)
+            steps = LOGGED.findall(log.read_bytes()[before:].decode(errors="replace"))
+            rounds.append({step: steps.count(step) / TURNS for step in ON_POSTGRES})
+        turns.close()
+    assert {step: min(each[step] for each in rounds) for step in ON_POSTGRES} == ON_POSTGRES
 
 
 def test_the_count_that_rose_is_named() -> None:
