@@ -196,7 +196,7 @@ fault-mcp: $(STAMP)
 fault-client-tools: $(STAMP)
 	BEDROCK_CLIENT_CANCELS=$(CLIENT_CANCELS) $(BIN)/python -m pytest --timeout 0 \
 	  tests/integration/actors/test_client_tools.py
-	$(RECORD) client-tools CLIENT_CANCELS=$(CLIENT_CANCELS)
+	$(RECORD) client-tools CANCELS=$(CLIENT_CANCELS)
 
 # LEASE_STATES of two nodes that share conversations, in the model of that: only the owner acts. Needs 1 GB a million, so
 # that it is no part of `make fault`.
