@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +18,13 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.e2e.patience import eventually
 from tests.integration.store.commit_builder import CommitBuilder
+from tests.integration.store.large_fork import SIZE as SIZE_OF_IMAGE
+from tests.integration.store.large_fork import assert_whole, grown_origin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from actors.ports import Commit
 
 DISK = "48m"
 
@@ -46,6 +55,29 @@ def deletion(disk: Path, data: Path) -> None:
     store.commit(builder.create())
     store.commit(builder.next())
     assert store.verify("after") == () == store.verify("c2")
+    store.close()
+
+
+def fork(disk: Path, data: Path) -> None:
+    """A fork whose images do not fit is refused, and what was copied of it is removed."""
+    store = open_store(data)
+    commit = grown_origin(store)
+    _fill(disk, leave=4 * SIZE_OF_IMAGE)
+    abandon = store._abandon
+
+    def without_room(forks: Sequence[Commit]) -> None:
+        _fill(disk)
+        abandon(forks)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "_abandon", without_room)
+        with pytest.raises(StoreUnavailableError):
+            store.commit(commit)
+    assert store.load("f") is None
+    eventually(lambda: not store._removal.pending, "what was copied is removed")
+    os.unlink(disk / "filler")
+    store.commit(commit)
+    assert_whole(store)
     store.close()
 
 
@@ -136,14 +168,15 @@ def _opens_and_deletes(data: Path) -> None:
     store.close()
 
 
-def _fill(disk: Path) -> None:
-    """Fill the disk with another program's file."""
+def _fill(disk: Path, leave: int = 0) -> None:
+    """Fill the disk with another program's file, but for some bytes."""
     filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        while os.write(filler, b"x" * 4_096):
-            pass
-    except OSError:
-        os.close(filler)
+    if leave:
+        os.posix_fallocate(filler, 0, _free(disk) - leave)
+    with suppress(OSError):
+        while not leave:
+            os.write(filler, b"x" * 4_096)
+    os.close(filler)
 
 
 def _commit_many(store: PeeweeStore, builder: CommitBuilder) -> None:
@@ -156,7 +189,9 @@ def _free(disk: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-CASES = {function.__name__.replace("_", "-"): function for function in (deletion, killed, stopped, long_log, no_room)}
+CASES = {
+    function.__name__.replace("_", "-"): function for function in (deletion, fork, killed, stopped, long_log, no_room)
+}
 
 if __name__ == "__main__":
     main()

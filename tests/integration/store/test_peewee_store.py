@@ -686,7 +686,7 @@ IN_ORDER = {
 """Lists that are read from an index in its order."""
 
 
-def test_a_fork_of_many_images_is_one_commit_and_holds_one_of_them_in_memory(store: PeeweeStore) -> None:
+def test_a_fork_of_many_images_holds_one_of_them_in_memory(store: PeeweeStore) -> None:
     draft, size, ids = CommitBuilder("c1"), 2**20, [f"sha256-{number}" for number in range(8)]
     store.commit(draft.create(), draft.next(messages=2))
     for attachment in ids:

@@ -202,6 +202,10 @@ def test_on_a_full_disk_a_deletion_is_taken_and_makes_room(tmp_path: Path) -> No
     on_a_small_disk("deletion", tmp_path)
 
 
+def test_on_a_full_disk_a_fork_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    on_a_small_disk("fork", tmp_path)
+
+
 @pytest.mark.parametrize("case", ["killed", "stopped", "long-log", "no-room"])
 def test_a_store_opens_on_a_full_disk_or_says_what_to_do(tmp_path: Path, case: str) -> None:
     on_a_small_disk(case, tmp_path)

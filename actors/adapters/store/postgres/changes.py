@@ -22,7 +22,7 @@ from actors.adapters.store.sql.queries import NOT_DELETED
 from actors.ports import CommandExistsError, Commit, FencedError, SlugTakenError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from actors.adapters.store.postgres.engine import Session
     from actors.adapters.store.pruning import Place
@@ -58,11 +58,10 @@ def filled(columns: Sequence[str], row: Iterable[object], nullable: frozenset[st
 class Part(EncodedCommit):
     """An encoded Commit, and how it is written alone."""
 
-    def __init__(self, commit: Commit, me: int, attachments: Sequence[CopiedAttachment] = ()) -> None:
-        """Encode the commit; `attachments` are those that a fork copies. Raises ValueError if it contradicts itself."""
+    def __init__(self, commit: Commit, me: int) -> None:
+        """Encode the commit. Raises ValueError if it contradicts itself."""
         super().__init__(commit)
         self.me = me
-        self._attachments = attachments
         self.step, self.last_revision = commit.record.step, commit.record.last_seq
         self._forked_from = commit.record.profile.forked_from
         audits = (entry.audit for entry in commit.log)
@@ -103,13 +102,16 @@ class Part(EncodedCommit):
             session.execute(statements.ADD_SPENDING, self.spending)
 
     def _create(self, session: Session, fixed: rows.Row) -> list[rows.Row]:
-        removal.remove_all(session, self.id)
+        if not self.prepared:
+            removal.remove_all(session, self.id)
         family = self._family(session)
         log, log_hash = self.logged("")
         created = filled(statements.CREATED, (*fixed, *self.changing, self.slug, log_hash), statements.NULLABLE)
         values = {**created, "family": family, "me": self.me}
         if session.execute(statements.INSERT_CONVERSATION, values).rowcount != 1:
             raise not_owner(session, self.id, self.me)
+        if self.prepared and not removal.show_unfinished(session, self.id, self.me):
+            raise FencedError(f"{self.id} has been abandoned")
         if self.prompt:
             session.execute(statements.INSERT_PROMPT, rows.prompt_values(self.id, self.prompt))
         if self.fork is not None:
@@ -129,12 +131,9 @@ class Part(EncodedCommit):
         return str(found[0])
 
     def _begin_fork(self, session: Session, fork: ForkedHistory) -> None:
-        """Place the beginning of the log and copy the attachments. Raises FencedError without the origin."""
-        if session.execute(_PARENT, (fork.origin,)).fetchone() is None:
-            raise FencedError(f"{fork.origin} does not exist")
+        """Place the beginning of the log. Raises FencedError without the origin."""
+        _check_exists(session, fork.origin)
         session.execute(statements.BEGIN_AFTER, (self.id, fork.revision))
-        for attachment in self._attachments:
-            session.execute(statements.COPY_ATTACHMENT, attachment._asdict())
 
     def _update(self, session: Session) -> list[rows.Row]:
         check_owned(session, self.id, self.me)
@@ -158,12 +157,18 @@ def check_owned(connection: Connection, conversation_id: str, me: int) -> None:
         raise not_owner(connection, conversation_id, me)
 
 
+def _check_exists(session: Session, conversation_id: str) -> None:
+    """Raise FencedError if there is no such conversation."""
+    if session.execute(_PARENT, (conversation_id,)).fetchone() is None:
+        raise FencedError(f"{conversation_id} does not exist")
+
+
 class Transition:
     """All parts of one commit."""
 
-    def __init__(self, commits: Iterable[Commit], me: int, copied: Mapping[str, Sequence[CopiedAttachment]]) -> None:
-        """Encode the commits; `copied` are the attachments of new forks by id. Raises ValueError as `Part` does."""
-        self.parts = [Part(commit, me, copied.get(commit.record.id, ())) for commit in commits]
+    def __init__(self, commits: Iterable[Commit], me: int) -> None:
+        """Encode the commits. Raises ValueError as `Part` does."""
+        self.parts = [Part(commit, me) for commit in commits]
 
     @property
     def only(self) -> Part | None:
@@ -177,6 +182,53 @@ class Transition:
                 part.write(session)
         except psycopg.errors.IntegrityError as error:
             raise _refusal(error) from error
+
+
+class UnfinishedFork:
+    """Begin a fork that copies attachments, which are hidden until all of them are there.
+
+    What a crash leaves of it is removed by any server, once this one is known to be dead.
+    """
+
+    def __init__(self, commit: Commit, me: int) -> None:
+        self._id, self._origin = commit.record.id, "" if commit.fork is None else commit.fork.origin
+        self._me = me
+
+    def apply(self, session: Session) -> None:
+        """Note the fork, in place of an attempt before. Raises FencedError without the origin."""
+        _check_exists(session, self._origin)
+        removal.remove_all(session, self._id)
+        removal.hide_unfinished(session, self._id, self._me)
+
+
+class AttachmentCopies:
+    """Copy some attachments into a fork that is not finished."""
+
+    def __init__(self, piece: Sequence[CopiedAttachment], me: int) -> None:
+        self._piece = piece
+        self._me = me
+
+    def apply(self, session: Session) -> None:
+        """Copy them, within the database; those that the origin no longer has are omitted.
+
+        Raises FencedError if another server has abandoned the fork, since it took this one for dead.
+        """
+        if not removal.hold_unfinished(session, self._piece[0].to, self._me):
+            raise FencedError(f"{self._piece[0].to} has been abandoned")
+        for copied in self._piece:
+            session.execute(statements.COPY_ATTACHMENT, copied._asdict())
+
+
+class AbandonedFork:
+    """Give up a fork that is not finished: what is there of it is removed like a deleted conversation."""
+
+    def __init__(self, conversation_id: str, me: int) -> None:
+        self._id = conversation_id
+        self._me = me
+
+    def apply(self, session: Session) -> None:
+        """Leave the rows to be removed; do nothing if the fork is finished."""
+        removal.abandon_unfinished(session, self._id, self._me)
 
 
 class Deletion:

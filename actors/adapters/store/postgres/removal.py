@@ -2,6 +2,9 @@
 
 A deletion only hides conversations: they are recorded in `deletions`, lose their slug, and get an epoch that fences off
 every late change. Their rows are removed afterwards, so that no caller waits for the removal of a large family.
+
+A fork that is not finished is hidden in the same way, with the number of its server as a depth below 0, and removed
+only if it is abandoned, or if that server is dead.
 """
 
 from __future__ import annotations
@@ -33,7 +36,15 @@ INSERT INTO deletions (conversation_id, depth) SELECT id, depth FROM family_of O
 RETURNING conversation_id
 """
 _HIDE = "UPDATE conversations SET slug = NULL, epoch = ? WHERE id = ANY(?)"
-_NEXT = "SELECT conversation_id FROM deletions LIMIT 1"
+_NEXT = "SELECT conversation_id FROM deletions WHERE depth >= 0 LIMIT 1"
+_HIDE_UNFINISHED = "INSERT INTO deletions (conversation_id, depth) VALUES (?, ?)"
+_HOLD_UNFINISHED = "SELECT FROM deletions WHERE conversation_id = ? AND depth = ? FOR SHARE"
+_SHOW_UNFINISHED = "DELETE FROM deletions WHERE conversation_id = ? AND depth = ?"
+_ABANDON_UNFINISHED = "UPDATE deletions SET depth = 0 WHERE conversation_id = ? AND depth = ?"
+_ABANDON_OF_THE_DEAD = """
+UPDATE deletions SET depth = 0
+WHERE depth < 0 AND NOT EXISTS (SELECT FROM nodes WHERE incarnation = -depth AND NOT dead)
+"""
 
 
 def hide(connection: Connection, conversation_id: str, me: int) -> bool:
@@ -52,6 +63,7 @@ def hide(connection: Connection, conversation_id: str, me: int) -> bool:
 
 def remove_slice(connection: Connection) -> bool:
     """Remove some rows of a deleted conversation; return whether there was one (writer's thread)."""
+    connection.execute(_ABANDON_OF_THE_DEAD)
     found = connection.execute(_NEXT).fetchone()
     if found is None:
         return False
@@ -60,6 +72,26 @@ def remove_slice(connection: Connection) -> bool:
             return True
     _forget(connection, found[0])
     return True
+
+
+def hide_unfinished(connection: Connection, conversation_id: str, me: int) -> None:
+    """Hide what will belong to a fork that this server has begun."""
+    connection.execute(_HIDE_UNFINISHED, (conversation_id, -me))
+
+
+def hold_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
+    """Return whether a fork of this server is not finished; nobody abandons it until the end of the transaction."""
+    return connection.execute(_HOLD_UNFINISHED, (conversation_id, -me)).fetchone() is not None
+
+
+def show_unfinished(connection: Connection, conversation_id: str, me: int) -> bool:
+    """Show a fork of this server that is now finished; return whether it was hidden as one that is not."""
+    return connection.execute(_SHOW_UNFINISHED, (conversation_id, -me)).rowcount == 1
+
+
+def abandon_unfinished(connection: Connection, conversation_id: str, me: int) -> None:
+    """Let a fork of this server be removed if it is not finished."""
+    connection.execute(_ABANDON_UNFINISHED, (conversation_id, -me))
 
 
 def remove_all(connection: Connection, conversation_id: str) -> None:

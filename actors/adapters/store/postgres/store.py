@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from actors.adapters.store.postgres import changes
@@ -13,15 +13,14 @@ from actors.adapters.store.postgres.readers import Readers
 from actors.adapters.store.postgres.reads import PostgresReads
 from actors.adapters.store.postgres.writer import Writer
 from actors.adapters.store.pruning import place_after
-from actors.adapters.store.sql.commit_rows import CopiedAttachment, copied_attachment
+from actors.adapters.store.sql.commit_rows import copied_pieces, is_prepared
 from actors.ports import (
     Attachment,
     Clock,
     Commit,
-    ConversationRecord,
     FaultPoints,
-    ForkedHistory,
     NoFaultPoints,
+    StoreError,
 )
 
 if TYPE_CHECKING:
@@ -51,15 +50,30 @@ class PostgresStore(PostgresReads):
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         """Write the commits atomically and durably; see ports.Store."""
-        copied = {part.record.id: self._copied(part.record, part.fork) for part in parts if part.fork is not None}
-        self._writer.write(changes.Transition(parts, self._me, copied), urgent=urgent)
+        transition, prepared = changes.Transition(parts, self._me), [part for part in parts if is_prepared(part)]
+        try:
+            for part in prepared:
+                self._prepare(part)
+            self._writer.write(transition, urgent=urgent)
+        except BaseException:
+            self._abandon(prepared)
+            raise
 
-    def _copied(self, record: ConversationRecord, fork: ForkedHistory) -> list[CopiedAttachment]:
-        """Return the attachments that a fork copies, those that exist. Raises StoreError."""
-        found = (self.attachment(fork.origin, attachment_id) for attachment_id in fork.attachments)
-        return [
-            copied_attachment(record.id, fork.origin, each, record.created_at) for each in found if each is not None
-        ]
+    def _prepare(self, fork: Commit) -> None:
+        """Copy the attachments of a fork, which is hidden meanwhile; others write between two pieces.
+
+        Raises FencedError without the origin, StoreError.
+        """
+        self._writer.write(changes.UnfinishedFork(fork, self._me))
+        for piece in copied_pieces(fork, self.attachment):
+            self._writer.write(changes.AttachmentCopies(piece, self._me))
+
+    def _abandon(self, forks: Sequence[Commit]) -> None:
+        """Remove what is there of forks that could not be finished, now or once this server is known to be dead."""
+        with suppress(StoreError):
+            for fork in forks:
+                self._writer.write(changes.AbandonedFork(fork.record.id, self._me))
+                self._writer.tidy()
 
     def put_spending(self, spending: Spending) -> None:
         """Add to what a principal spent on a day; see ports.Store."""

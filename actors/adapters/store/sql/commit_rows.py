@@ -13,7 +13,12 @@ from actors.core.profile import Profile
 from actors.ports import FencedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from actors.ports import Attachment, CommandRecord, Commit
+
+PIECE_BYTES = 1 << 20
+"""Bytes of attachments that a fork copies in one transaction; more only if a single one has more."""
 
 
 class Head(NamedTuple):
@@ -39,9 +44,31 @@ class CopiedAttachment(NamedTuple):
     """The digest of the new row."""
 
 
-def copied_attachment(to: str, origin: str, attachment: Attachment, at: int) -> CopiedAttachment:
-    """Return the copy of an attachment, whose digest takes long to compute: not on the writer's thread."""
-    return CopiedAttachment(to, origin, attachment.id, at, attachment_row(to, attachment, at)[-1])
+def is_prepared(commit: Commit) -> bool:
+    """Return whether the commit creates a fork with attachments, which are copied before it, in pieces."""
+    return commit.fork is not None and bool(commit.fork.attachments)
+
+
+def copied_pieces(
+    commit: Commit, attachment: Callable[[str, str], Attachment | None]
+) -> Iterator[list[CopiedAttachment]]:
+    """Yield what a fork copies, those that exist, a transaction's worth at a time; one is in memory at once.
+
+    Digests are computed here, which takes long: not on the writer's thread. Raises what `attachment` raises.
+    """
+    piece, size, fork, record = list[CopiedAttachment](), 0, commit.fork, commit.record
+    for attachment_id in () if fork is None else fork.attachments:
+        found = None if fork is None else attachment(fork.origin, attachment_id)
+        if fork is None or found is None:
+            continue
+        if piece and size + len(found.data) > PIECE_BYTES:
+            yield piece
+            piece, size = [], 0
+        digest = attachment_row(record.id, found, record.created_at)[-1]
+        piece.append(CopiedAttachment(record.id, fork.origin, attachment_id, record.created_at, digest))
+        size += len(found.data)
+    if piece:
+        yield piece
 
 
 class EncodedCommit:
@@ -55,6 +82,7 @@ class EncodedCommit:
         self.changing = rows.changing_values(record)
         self.messages = [rows.message_values(record.id, message) for message in commit.messages]
         self.fork = commit.fork
+        self.prepared = is_prepared(commit)
         runs = (*commit.fork.runs, *stopped_runs(commit)) if commit.fork else stopped_runs(commit)
         self.runs = [run_values(record.id, ended) for ended in runs]
         self.fates = [fate_values(record.id, settled) for settled in settled_inputs(commit)]

@@ -26,7 +26,7 @@ from actors.ports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from actors.adapters.store.pruning import Place
     from actors.ports.records import Spending
@@ -52,11 +52,6 @@ def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]
 class Part(EncodedCommit):
     """An encoded Commit, and how it is written alone."""
 
-    def __init__(self, commit: Commit, attachments: Sequence[CopiedAttachment] = ()) -> None:
-        """Encode the commit; `attachments` are those that a fork copies. Raises ValueError if it contradicts itself."""
-        super().__init__(commit)
-        self._attachments = attachments
-
     def write(self, connection: sqlite3.Connection) -> None:
         """Execute the statements of this commit alone. Raises FencedError, or what SQLite raises."""
         log = self._create(connection, self.fixed) if self.fixed is not None else self._update(connection)
@@ -76,9 +71,14 @@ class Part(EncodedCommit):
             connection.execute(statements.ADD_SPENDING, self.spending)
 
     def _create(self, connection: sqlite3.Connection, fixed: rows.Row) -> list[rows.Row]:
-        self._make_room(connection)
         log, log_hash = self.links("")
-        connection.execute(statements.INSERT_CONVERSATION, (*fixed, *self.changing, self.slug, log_hash))
+        if self.prepared:
+            if not removal.show_unfinished(connection, self.id):
+                raise FencedError(f"{self.id} has been abandoned")
+            connection.execute(statements.FINISH_CONVERSATION, (self.slug, log_hash, self.id))
+        else:
+            self._make_room(connection)
+            connection.execute(statements.INSERT_CONVERSATION, (*fixed, *self.changing, self.slug, log_hash))
         if self.prompt:
             connection.execute(statements.INSERT_PROMPT, rows.prompt_values(self.id, self.prompt))
         if self.fork is not None:
@@ -86,12 +86,9 @@ class Part(EncodedCommit):
         return log
 
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
-        """Place the beginning of the log and copy the attachments. Raises FencedError without the origin."""
-        if removal.is_hidden(connection, fork.origin) or not heads(connection, (fork.origin,)):
-            raise FencedError(f"{fork.origin} does not exist")
+        """Place the beginning of the log. Raises FencedError without the origin."""
+        _check_exists(connection, fork.origin)
         connection.execute(statements.BEGIN_AFTER, (self.id, fork.revision))
-        for attachment in self._attachments:
-            connection.execute(statements.COPY_ATTACHMENT, attachment._asdict())
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
         """Remove remaining rows of a deleted conversation with this id. Raises FencedError if its parent is deleted."""
@@ -117,9 +114,9 @@ class Part(EncodedCommit):
 class Transition:
     """All parts of one commit."""
 
-    def __init__(self, commits: Iterable[Commit], copied: Mapping[str, Sequence[CopiedAttachment]]) -> None:
-        """Encode the commits; `copied` are the attachments of new forks by id. Raises ValueError as `Part` does."""
-        self._parts = [Part(commit, copied.get(commit.record.id, ())) for commit in commits]
+    def __init__(self, commits: Iterable[Commit]) -> None:
+        """Encode the commits. Raises ValueError as `Part` does."""
+        self._parts = [Part(commit) for commit in commits]
 
     @property
     def only(self) -> Part | None:
@@ -133,6 +130,55 @@ class Transition:
                 part.write(connection)
         except sqlite3.IntegrityError as error:
             raise _refusal(error) from error
+
+
+class UnfinishedFork:
+    """Begin a fork that copies attachments: its row, hidden until all of them are there.
+
+    What a crash leaves of it is removed after the next start.
+    """
+
+    def __init__(self, commit: Commit) -> None:
+        record, fork = commit.record, commit.fork
+        self._id, self._origin = record.id, "" if fork is None else fork.origin
+        self._row = (*rows.fixed_values(record), *rows.changing_values(record), "", "")
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Insert the hidden row, in place of one of an attempt before. Raises FencedError without the origin."""
+        _check_exists(connection, self._origin)
+        if removal.is_hidden(connection, self._id):
+            removal.remove_all(connection, self._id)
+        try:
+            connection.execute(statements.INSERT_CONVERSATION, self._row)
+        except sqlite3.IntegrityError as error:
+            raise _refusal(error) from error
+        removal.hide_unfinished(connection, self._id)
+
+
+class AttachmentCopies:
+    """Copy some attachments into a fork that was begun and is not finished."""
+
+    def __init__(self, piece: Sequence[CopiedAttachment]) -> None:
+        self._piece = piece
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Copy them, within the database; those that the origin no longer has are omitted."""
+        for copied in self._piece:
+            connection.execute(statements.COPY_ATTACHMENT, copied._asdict())
+
+
+class AbandonedFork:
+    """Give up a fork that is not finished: what is there of it is removed like a deleted conversation."""
+
+    def __init__(self, conversation_id: str) -> None:
+        self._id = conversation_id
+        self.hidden: tuple[str, ...] = ()
+        """The id, once applied, if the fork was not finished."""
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Leave the rows to be removed; do nothing if the fork is finished."""
+        if removal.abandon_unfinished(connection, self._id):
+            self.hidden = (self._id,)
 
 
 class Deletion:
@@ -237,3 +283,9 @@ def _refusal(error: sqlite3.IntegrityError) -> StoreError:
     if "commands." in text or "messages.id" in text:
         return CommandExistsError(text)
     return FencedError(text)
+
+
+def _check_exists(connection: sqlite3.Connection, conversation_id: str) -> None:
+    """Raise FencedError if there is no such conversation."""
+    if removal.is_hidden(connection, conversation_id) or not heads(connection, (conversation_id,)):
+        raise FencedError(f"{conversation_id} does not exist")

@@ -3,6 +3,8 @@
 A deletion only hides conversations: they are recorded in `deletions`, lose their slug, and get an epoch that fences off
 every late change. Their rows are removed afterwards in slices, so that no caller waits for the removal of a large
 family. After a crash, removal resumes from the record at the next start.
+
+A fork that is not finished is hidden in the same way, and removed only if it is abandoned, or after a crash.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ INSERT INTO deletions (conversation_id, depth) SELECT id, depth FROM family WHER
 RETURNING conversation_id
 """
 _HIDE = "UPDATE conversations SET slug = NULL, epoch = ? WHERE id IN (SELECT value FROM json_each(?))"
-_NEXT = "SELECT conversation_id FROM deletions ORDER BY depth DESC LIMIT 1"
+_NEXT = "SELECT conversation_id FROM deletions WHERE depth >= 0 ORDER BY depth DESC LIMIT 1"
+_HIDE_UNFINISHED = "INSERT INTO deletions (conversation_id, depth) VALUES (?, -1)"
+_SHOW_UNFINISHED = "DELETE FROM deletions WHERE conversation_id = ? AND depth < 0"
+_ABANDON_UNFINISHED = "UPDATE deletions SET depth = 0 WHERE depth < 0"
 
 
 class _Budget(Struct):
@@ -61,7 +66,8 @@ class Removal:
     """Track conversations that are deleted and not yet removed. Any thread, except for `remove_slice`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Load the deletions that earlier processes did not finish."""
+        """Load the deletions that earlier processes did not finish, and abandon the forks that they did not."""
+        connection.execute(_ABANDON_UNFINISHED)
         self._hidden = {id_ for (id_,) in connection.execute("SELECT conversation_id FROM deletions")}
 
     @property
@@ -100,8 +106,23 @@ def hide(connection: sqlite3.Connection, conversation_id: str) -> tuple[str, ...
     return ids
 
 
+def hide_unfinished(connection: sqlite3.Connection, conversation_id: str) -> None:
+    """Hide a fork that is not finished, whose row was just inserted."""
+    connection.execute(_HIDE_UNFINISHED, (conversation_id,))
+
+
+def show_unfinished(connection: sqlite3.Connection, conversation_id: str) -> bool:
+    """Show a fork that is now finished; return whether it was hidden as one that is not."""
+    return connection.execute(_SHOW_UNFINISHED, (conversation_id,)).rowcount == 1
+
+
+def abandon_unfinished(connection: sqlite3.Connection, conversation_id: str) -> bool:
+    """Let a fork be removed if it is not finished; return whether it was not."""
+    return connection.execute(f"{_ABANDON_UNFINISHED} AND conversation_id = ?", (conversation_id,)).rowcount == 1
+
+
 def is_hidden(connection: sqlite3.Connection, conversation_id: str) -> bool:
-    """Return whether the conversation is deleted but not yet removed."""
+    """Return whether the conversation is deleted but not yet removed, or a fork that is not finished."""
     found = connection.execute("SELECT 1 FROM deletions WHERE conversation_id = ?", (conversation_id,))
     return found.fetchone() is not None
 

@@ -27,6 +27,7 @@ def _insert(table: str, columns: Sequence[str], nullable: Set[str] = NULLABLE) -
 
 
 INSERT_CONVERSATION = _insert("conversations", (*FIXED, *CHANGING, "slug", "log_hash"))
+FINISH_CONVERSATION = "UPDATE conversations SET slug = nullif(?, ''), log_hash = ? WHERE id = ?"
 INSERT_PROMPT = _insert("prompts", PROMPT)
 PUT_PROFILE = (
     _insert("profiles", PROFILE) + " ON CONFLICT (conversation_id)"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from actors.adapters.store.pruning import place_after
-from actors.adapters.store.sql.commit_rows import CopiedAttachment, copied_attachment
+from actors.adapters.store.sql.commit_rows import copied_pieces, is_prepared
 from actors.adapters.store.sqlite import changes
 from actors.adapters.store.sqlite.engine import FILE, INCREMENTAL, open_writer, raw, sqlite3
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
@@ -24,10 +24,9 @@ from actors.ports import (
     Attachment,
     Clock,
     Commit,
-    ConversationRecord,
     FaultPoints,
-    ForkedHistory,
     NoFaultPoints,
+    StoreError,
 )
 
 if TYPE_CHECKING:
@@ -70,16 +69,33 @@ class PeeweeStore(SqliteReads):
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
         """Write the commits atomically and durably; see ports.Store."""
-        copied = {part.record.id: self._copied(part.record, part.fork) for part in parts if part.fork is not None}
-        self._writer.write(changes.Transition(parts, copied), urgent=urgent)
+        transition, prepared = changes.Transition(parts), [part for part in parts if is_prepared(part)]
+        try:
+            for part in prepared:
+                self._prepare(part)
+            self._writer.write(transition, urgent=urgent)
+        except BaseException:
+            self._abandon(prepared)
+            raise
         self._removal.forget(part.record.id for part in parts if part.create)
 
-    def _copied(self, record: ConversationRecord, fork: ForkedHistory) -> list[CopiedAttachment]:
-        """Return the attachments that a fork copies, those that exist. Raises StoreError."""
-        found = (self.attachment(fork.origin, attachment_id) for attachment_id in fork.attachments)
-        return [
-            copied_attachment(record.id, fork.origin, each, record.created_at) for each in found if each is not None
-        ]
+    def _prepare(self, fork: Commit) -> None:
+        """Copy the attachments of a fork, which is hidden meanwhile; others write between two pieces.
+
+        Raises FencedError without the origin, StoreError.
+        """
+        self._writer.write(changes.UnfinishedFork(fork))
+        for piece in copied_pieces(fork, self.attachment):
+            self._writer.write(changes.AttachmentCopies(piece))
+
+    def _abandon(self, forks: Sequence[Commit]) -> None:
+        """Remove what is there of forks that could not be finished, now or after the next start."""
+        with suppress(StoreError):
+            for fork in forks:
+                abandoned = changes.AbandonedFork(fork.record.id)
+                self._writer.write(abandoned)
+                self._removal.add(abandoned.hidden)
+                self._writer.tidy()
 
     def put_spending(self, spending: Spending) -> None:
         """Add to what a principal spent on a day; see ports.Store."""

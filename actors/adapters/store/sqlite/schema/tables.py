@@ -322,7 +322,10 @@ class Spent(Model):
 
 
 class Deletion(Model):
-    """A conversation that is deleted and not yet removed; deeper sub-agents are removed first."""
+    """A conversation that is deleted and not yet removed; deeper sub-agents are removed first.
+
+    With a depth below 0: a fork that is not finished, which becomes visible or is abandoned.
+    """
 
     conversation = ForeignKeyField(
         Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
