@@ -59,6 +59,7 @@ from actors.messages.refusals import (
 )
 from actors.ports import (
     ConversationDirectory,
+    DatabaseAwayError,
     FencedError,
     NotOwnerError,
     SlugTakenError,
@@ -208,11 +209,11 @@ class ConversationActor(Actor):
             asked.fail(refused)
         except SlugTakenError:
             asked.fail(Rejected(Reason.SLUG_TAKEN))
-        except StoreUnavailableError:
+        except StoreUnavailableError as error:
             asked.fail(Rejected(Reason.STORE_UNAVAILABLE))
             # If the failed creation has been stored nevertheless, the sub-agent must not remain without a run.
             self._retry_queue.requeue(
-                ReloadFromStore(1) if isinstance(asked.request, CreateSubAgent) else VerifyUncertainCommit()
+                ReloadFromStore(1) if isinstance(asked.request, CreateSubAgent) else VerifyUncertainCommit(), why=error
             )
 
     def _run_under_way(self) -> tuple[str, str] | None:
@@ -290,7 +291,8 @@ class ConversationActor(Actor):
             log.error("the conversation is damaged in the store", extra={"conversation": self.conversation_id})
         elif isinstance(message, AskEnvelope) and isinstance(error, StoreError):
             message.fail(Rejected(Reason.STORE_UNAVAILABLE))
-        super().on_fault(message, error)
+        if not isinstance(error, DatabaseAwayError):
+            super().on_fault(message, error)
         try:
             if isinstance(error, FencedError):
                 self._recovery.reload()

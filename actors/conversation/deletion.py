@@ -111,9 +111,9 @@ class Deletion:
         except NotOwnerError as lost:
             _fail(pending, lost)
             raise
-        except StoreError:
+        except StoreError as error:
             _fail(pending, Rejected(Reason.STORE_UNAVAILABLE))
-            self._retry_queue.requeue(VerifyUncertainCommit())
+            self._retry_queue.requeue(VerifyUncertainCommit(), why=error)
         except BaseException as error:
             _fail(pending, error)
             raise

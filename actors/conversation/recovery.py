@@ -46,8 +46,8 @@ class Recovery:
         fault = InternalFault(self._pipeline.now(), "Bedrock itself failed; its log tells more.")
         try:
             self._pipeline.advance(fault)
-        except StoreUnavailableError:
-            self.retry_queue.requeue(EffectOutcome(fault), first=True)
+        except StoreUnavailableError as error:
+            self.retry_queue.requeue(EffectOutcome(fault), first=True, why=error)
         except NotOwnerError:
             raise
         except BaseException:

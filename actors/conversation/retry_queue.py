@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
 from actors.core.events import InternalFault, UserCancel
 from actors.core.tool_run import KillReceipt
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
-from actors.ports import StoreUnavailableError
+from actors.ports import DatabaseAwayError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -92,12 +92,15 @@ class RetryQueue(Generic[Entry]):
         self._waiting.extend(entries)
         return self.flush()
 
-    def requeue(self, entry: Entry, *, first: bool = False) -> None:
-        """Put back an entry that the store has just refused, at the end or as the `first`; no entry is queued twice."""
+    def requeue(self, entry: Entry, *, first: bool = False, why: Exception | None = None) -> None:
+        """Put back an entry that the store has just refused, at the end or as the `first`; no entry is queued twice.
+
+        `why` is its error, if that is known.
+        """
         if entry not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(entry)
             self._refused = 0 if first else self._refused
-        self._retry_later()
+        self._retry_later(why)
 
     def clear(self) -> None:
         self._waiting.clear()
@@ -111,8 +114,8 @@ class RetryQueue(Generic[Entry]):
         while self._waiting:
             try:
                 self._commit_next()
-            except StoreUnavailableError:
-                self._retry_later()
+            except StoreUnavailableError as error:
+                self._retry_later(error)
                 return False
             except BaseException:
                 self._retry_later()
@@ -142,11 +145,12 @@ class RetryQueue(Generic[Entry]):
         self._retry_due = False
         self.flush()
 
-    def _retry_later(self) -> None:
+    def _retry_later(self, why: Exception | None = None) -> None:
         if self._retry_due or not self._waiting:
             return
         pause = PAUSES_MS[min(self._failures, len(PAUSES_MS) - 1)]
-        level = logging.CRITICAL if self._failures == len(PAUSES_MS) else logging.WARNING
+        loud = logging.CRITICAL if self._failures == len(PAUSES_MS) else logging.WARNING
+        level = logging.DEBUG if isinstance(why, DatabaseAwayError) else loud
         log.log(level, "not stored yet; trying again in %d ms", pause, extra={"conversation": self._name})
         self._failures += 1
         self._retry_due = True

@@ -111,7 +111,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.REVISION_TOO_OLD: "the events after this revision are no longer kept: take a fresh snapshot",
     Reason.TOO_MANY_STREAMS: "too many streams are open",
     Reason.BUDGET_REACHED: "the budget is spent",
-    Reason.STORE_UNAVAILABLE: "the store cannot take the change now: nothing was changed, try again",
+    Reason.STORE_UNAVAILABLE: "the store cannot confirm the change now: try again, with the same request_id",
     Reason.SHUTTING_DOWN: "the server is shutting down",
     Reason.PERMISSION_DENIED: "this token may not do that",
     Reason.SERVER_EXHAUSTED: "this server has no room for that now: nothing was changed, try again",

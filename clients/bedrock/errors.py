@@ -414,7 +414,7 @@ class ShuttingDown(Unavailable):
 
 
 class StoreUnavailable(Unavailable):
-    """The server could not write to its database; the call had no effect."""
+    """The server cannot read its database, or cannot confirm a change: try again, with the same request id."""
 
 
 class RunEnded(BedrockError):

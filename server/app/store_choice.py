@@ -67,7 +67,7 @@ def _shared(
     """Join the nodes that share the database, and open the store in it."""
     check_postgres(config)
     # Only where they are wanted.
-    from actors.adapters.store.postgres.engine import address_of  # noqa: PLC0415
+    from actors.adapters.store.postgres.engine import address_of, database_outages  # noqa: PLC0415
     from actors.adapters.store.postgres.nodes.heartbeat import NewNode  # noqa: PLC0415
     from actors.adapters.store.postgres.nodes.membership import PostgresCluster  # noqa: PLC0415
     from actors.adapters.store.postgres.nodes.timing import Timing  # noqa: PLC0415
@@ -81,12 +81,13 @@ def _shared(
         new, timing = NewNode(address=f"unix:{socket.gethostname()}:{config.data_dir}", version=version()), Timing()
     else:
         new, timing = NewNode(settings.name, settings.address, version()), Timing(settings.lease_seconds)
-    cluster = PostgresCluster(config.database, new, timing, active=active)
+    outages = database_outages()
+    cluster = PostgresCluster(config.database, new, timing, active=active, outages=outages)
     opened.callback(cluster.close)
     opened.push(partial(_left_if_refused, cluster))
     _check_neighbours(config, cluster)
     cluster.on_lost = _end_at_once
-    store = open_postgres(config.database, cluster.me.incarnation, clock=clock, written=written)
+    store = open_postgres(config.database, cluster.me.incarnation, clock=clock, written=written, outages=outages)
     opened.callback(store.close)
     return store, cluster
 

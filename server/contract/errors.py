@@ -23,6 +23,7 @@ from actors.messages.refusals import (
     UnknownConversationError,
 )
 from actors.ports import (
+    DatabaseAwayError,
     ImagesUnavailableError,
     NotOwnerError,
     RevisionTooOldError,
@@ -58,6 +59,8 @@ RETRY_SECONDS: dict[str, int] = {
 
 Never for a busy agent: a run takes as long as it takes, and its end is told by a stream.
 """
+UNREAD = "the store cannot be read now: try again"
+"""What calls are told that change nothing, while the store does not answer."""
 OWNERLESS_SECONDS = 1
 """When to try again while a conversation has no owner."""
 
@@ -206,11 +209,14 @@ class ConnectionLostError(Exception):
         super().__init__("the connection was lost; resume after the last revision seen")
 
 
-def status_of(error: BaseException) -> Status:
-    """Return the status that a client gets for `error`, and log the details that it does not get."""
+def status_of(error: BaseException, *, reading: bool = False) -> Status:
+    """Return the status that a client gets for `error`, and log the details that it does not get.
+
+    `reading`: the call would have changed nothing.
+    """
     match error:
         case Rejected():
-            return _rejected(error)
+            return _rejected(error, reading=reading)
         case NestedFieldError(field=field, refusal=Rejected(reason=reason) as refusal):
             return _refusal(reason, str(error), f"{field}.", refusal.run)
         case NestedFieldError(field=field, refusal=InvalidFieldError(field=inner)):
@@ -239,7 +245,7 @@ def status_of(error: BaseException) -> Status:
             text = "the stored conversation is damaged; restore it from a backup; the server's log tells more"
             return make(_Code.DATA_LOSS, text, "DATA_LOSS")
         case StoreError():
-            return _store_failed(error)
+            return _store_failed(error, reading=reading)
         case _:
             return _plain(error)
 
@@ -285,13 +291,14 @@ def _ownerless() -> Status:
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
 
 
-def _store_failed(error: StoreError) -> Status:
+def _store_failed(error: StoreError, *, reading: bool) -> Status:
     if isinstance(error, NotOwnerError):
         return _ownerless()
-    if text := exhausted_resource(error):
-        return _exhausted(text)
-    log.error("the store failed: %s", type(error).__name__, exc_info=error)
-    return _refusal(Reason.STORE_UNAVAILABLE, "")
+    if lacked := exhausted_resource(error):
+        return _exhausted(lacked)
+    if not isinstance(error, DatabaseAwayError):
+        log.error("the store failed: %s", type(error).__name__, exc_info=error)
+    return _refusal(Reason.STORE_UNAVAILABLE, UNREAD if reading else "")
 
 
 def _exhausted(text: str) -> Status:
@@ -324,10 +331,12 @@ def _refusal(
     return make(CODES[reason], text, reason.value, metadata, *more)
 
 
-def _rejected(error: Rejected) -> Status:
+def _rejected(error: Rejected, *, reading: bool) -> Status:
     if isinstance(error, QuotaExceededError):
         return _quota_exceeded(error)
-    return _refusal(error.reason, str(error), run=error.run, cause=error.cause)
+    away = error.reason is Reason.STORE_UNAVAILABLE and str(error) == REFUSAL_TEXTS[error.reason]
+    text = UNREAD if reading and away else str(error)
+    return _refusal(error.reason, text, run=error.run, cause=error.cause)
 
 
 def _quota_exceeded(error: QuotaExceededError) -> Status:

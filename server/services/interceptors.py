@@ -270,7 +270,7 @@ def _guard(
             call.outcome = passed.code.name
             return await _within_time(context.abort(passed.code, passed.details, passed.trailers))
         except Exception as error:  # noqa: BLE001 -- the client gets a status for every error
-            status = _status_of(error)
+            status = _status_of(error, reading=not call.command)
             call.outcome = _CODES.get(status.code, "UNKNOWN")
             if call.outcome not in FAILURES:
                 note(call.origin(), subject.get(), _reason_in(status))
@@ -285,12 +285,12 @@ def _behaviour_of(handler: Handler) -> Any:
     return handler.unary_stream if handler.response_streaming else handler.unary_unary
 
 
-def _status_of(error: Exception) -> Status:
+def _status_of(error: Exception, *, reading: bool) -> Status:
     if isinstance(error, CallRevokedError):
         return status_of(UnauthenticatedError())
     if isinstance(error, grpc.aio.InternalError):  # a watcher that disconnects during a write is not a server error
         return status_of(ConnectionLostError())
-    return status_of(error)
+    return status_of(error, reading=reading)
 
 
 async def _within_time(aborting: Awaitable[NoReturn]) -> None:

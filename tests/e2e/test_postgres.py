@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from bedrock import v1
 
 from tests.e2e import processes
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, calls, says
 from tests.e2e.nodes import Nodes
 from tests.e2e.patience import eventually, within
-from tests.e2e.server_process import Servers, provider
+from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.test_backup import bedrock
+from tests.integration.server.grpc_harness import refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,12 +49,29 @@ def test_a_killed_server_recovers_everything_at_its_next_start(nodes: Nodes, fak
         assert within(conversation.send(f"And now? {part.key}").answer) == "Here."
 
 
+def worrying(server: ServerProcess) -> list[str]:
+    """What the log has of warnings and errors."""
+    lines = map(json.loads, server.log_text().splitlines())
+    return [str(line["message"]) for line in lines if line["level"] not in {"debug", "info"}]
+
+
 def test_a_database_that_is_away_for_a_while_ends_nothing(nodes: Nodes, fake_provider: FakeProvider) -> None:
     server = nodes.start_alone("alone")
-    with server.client() as client:
+    with server.client() as client, server.channel() as channel:
         chat = Chat(client, fake_provider.part(says("Before."), says("After.")), server.folder)
         assert chat.ask("First.") == "Before."
+        before = worrying(server)
         nodes.database.crash()
+        stub = v1.ConversationServiceStub(channel)
+        for _ in range(5):
+            unread = refused(partial(stub.ListConversations, v1.ListConversationsRequest(), metadata=server.metadata))
+            assert (unread.reason, unread.text) == ("STORE_UNAVAILABLE", "the store cannot be read now: try again")
+            made = v1.CreateConversationRequest(conversation=v1.Conversation(working_directory=str(server.folder)))
+            unwritten = refused(partial(stub.CreateConversation, made, metadata=server.metadata))
+            assert unwritten.reason == "STORE_UNAVAILABLE"
+            assert "cannot confirm the change" in unwritten.text or "has not heard from its database" in unwritten.text
+        (away,) = worrying(server)[len(before) :]
+        assert away.startswith("the database does not answer"), "one line for its heartbeats, reads and writes"
         nodes.database.start()
         assert within(lambda: chat.ask("Second.")) == "After."
         chat.assert_valid()

@@ -12,6 +12,7 @@ from actors.ports.store.ownership import ConversationOwnership, NotOwnerError, O
 from actors.ports.store.reader import ConversationReader
 from actors.ports.store.store_errors import (
     CommandExistsError,
+    DatabaseAwayError,
     DataDirectoryBusyError,
     FencedError,
     RevisionTooOldError,
@@ -51,6 +52,7 @@ __all__ = [
     "ConversationReader",
     "ConversationWriter",
     "DataDirectoryBusyError",
+    "DatabaseAwayError",
     "FencedError",
     "LogReader",
     "NotOwnerError",

@@ -16,6 +16,10 @@ class StoreUnavailableError(StoreError):
     """The disk is full, an I/O error occurred, or the store is closed; a later attempt may succeed."""
 
 
+class DatabaseAwayError(StoreUnavailableError):
+    """The database does not answer. The store itself logs when that begins and ends: whoever meets it need not."""
+
+
 class FencedError(StoreError):
     """The conversation has been written to since, or is gone: the state in memory is out of date."""
 

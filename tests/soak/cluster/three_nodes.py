@@ -30,7 +30,7 @@ WORK_SECONDS = 10.0
 END_SECONDS = 30.0
 """Until a node that was declared dead has ended, or tools have whose node is gone."""
 DECLARED_DEAD = "declared dead by another one"
-STORE_AWAY = ("StoreUnavailableError", "the database may not have written", "not stored yet; trying again")
+STORE_AWAY = ("StoreUnavailableError", "the database", "not stored yet; trying again")
 """What nodes log as faults while the database is away."""
 _OF_NAME = "SELECT max(incarnation) FROM nodes WHERE name = %s"
 _ALIVE = "SELECT count(*) FROM nodes WHERE incarnation = %s AND NOT dead"

@@ -20,6 +20,7 @@ from actors.messages.refusals import (
     UnknownConversationError,
 )
 from actors.ports import (
+    DatabaseAwayError,
     FencedError,
     RevisionTooOldError,
     SlugTakenError,
@@ -146,6 +147,17 @@ def test_a_store_that_cannot_take_a_change_says_when_to_try_again() -> None:
         assert isinstance(retry, details.RetryInfo)
         assert retry.retry_delay.seconds == 1
         assert "disk" not in str(status_of(error))
+
+
+def test_a_read_without_the_store_is_told_that_and_nothing_of_changes(caplog: pytest.LogCaptureFixture) -> None:
+    for error in (DatabaseAwayError("host db.example"), Rejected(Reason.STORE_UNAVAILABLE)):
+        assert (
+            status_of(error).message == "the store cannot confirm the change now: try again, with the same request_id"
+        )
+        assert status_of(error, reading=True).message == "the store cannot be read now: try again"
+    own = status_of(Rejected(Reason.STORE_UNAVAILABLE, "out of touch"), reading=True)
+    assert own.message == "out of touch"
+    assert not caplog.records, "the store has logged it, once"
 
 
 @pytest.mark.parametrize(

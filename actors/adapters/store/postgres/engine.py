@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import select
 from contextlib import suppress
@@ -12,10 +13,13 @@ import psycopg
 from msgspec import DecodeError
 from psycopg.conninfo import conninfo_to_dict
 
-from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
+from actors.ports import DatabaseAwayError, StoreDamagedError, StoreError, StoreUnavailableError, StoreUnusableError
+from actors.ports.store.outage_log import OutageLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_log = logging.getLogger(__name__)
 
 OLDEST = 13
 """The oldest version of PostgreSQL that serves."""
@@ -199,6 +203,11 @@ def reached(address: Address) -> Session:
         raise StoreUnusableError(f"{address.shown}: {error}") from None
 
 
+def database_outages() -> OutageLog:
+    """Return what logs when the database stops to answer, and when it answers again: one for all its connections."""
+    return OutageLog(_log, "the database answers again")
+
+
 def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
     """Raise StoreUnusableError, or StoreUnavailableError for a standby, if a database cannot serve; see FITNESS."""
     if version < OLDEST:
@@ -208,7 +217,7 @@ def refuse_unfit(version: int, encoding: str, read_only: bool) -> None:
             f"the database has the encoding {encoding}; create one with CREATE DATABASE … ENCODING 'UTF8'"
         )
     if read_only:
-        raise StoreUnavailableError("the database only reads: it is a standby; name the primary's address")
+        raise DatabaseAwayError("the database only reads: it is a standby; name the primary's address")
 
 
 def explained(error: BaseException) -> StoreError | None:
@@ -217,9 +226,9 @@ def explained(error: BaseException) -> StoreError | None:
         case StoreError():
             return error
         case psycopg.OperationalError() | psycopg.InterfaceError() | psycopg.InternalError():
-            return StoreUnavailableError(f"the database does not answer: {words(error)}")
+            return DatabaseAwayError(f"the database does not answer: {words(error)}")
         case psycopg.errors.InsufficientPrivilege():
-            return StoreUnavailableError(f"the database refuses it: {words(error)}")
+            return DatabaseAwayError(f"the database refuses it: {words(error)}")
         case psycopg.Error() | DecodeError() | ValueError() | KeyError():
             text = words(error) if isinstance(error, psycopg.Error) else error
             return StoreDamagedError(f"what is stored cannot be read: {text}")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from actors.adapters.store.postgres.engine import Address, connect, explained
-from actors.ports import StoreError, StoreUnavailableError
+from actors.ports import DatabaseAwayError, StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from actors.adapters.store.postgres.engine import Session
+    from actors.ports.store.outage_log import OutageLog
 
 READERS = 16
 """Maximum number of connections; further reads wait for one."""
@@ -23,8 +24,9 @@ READERS = 16
 class Readers:
     """Lends connections to any thread; none belongs to a thread, so none leaks when a thread ends."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, outages: OutageLog) -> None:
         self._address = address
+        self._outages = outages
         # limits connections; `close` acquires all permits to wait for reads
         self._places = threading.BoundedSemaphore(READERS)
         self._idle: list[Session] = []
@@ -43,9 +45,12 @@ class Readers:
                 if session is not None:
                     self._after_error(session, error)
                 cause = explained(error)
+                if isinstance(cause, DatabaseAwayError):
+                    self._outages.failed(str(cause))
                 if cause is None or cause is error:
                     raise
                 raise cause from error
+            self._outages.worked()
             self._give_back(session)
 
     def _take(self) -> Session:

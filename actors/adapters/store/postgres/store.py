@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from actors.adapters.store.postgres import changes
-from actors.adapters.store.postgres.engine import address_of, reached
+from actors.adapters.store.postgres.engine import address_of, database_outages, reached
 from actors.adapters.store.postgres.readers import Readers
 from actors.adapters.store.postgres.reads import PostgresReads
 from actors.adapters.store.postgres.writer import Writer
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from actors.ports import Spending
     from actors.ports.store.audit import AuditEntry
+    from actors.ports.store.outage_log import OutageLog
 
 
 class PostgresStore(PostgresReads):
@@ -135,14 +136,15 @@ def open_postgres(
     clock: Clock | None = None,
     *,
     written: Callable[[int, float], None] | None = None,
+    outages: OutageLog | None = None,
 ) -> PostgresStore:
     """Open the store in a database whose tables `migrate` has brought up to date.
 
     Everything is claimed and written in the name of the server with the incarnation `me`, which can do neither before
     it has joined: before its row is in the table `nodes`. `faults` is hit at store.before_begin, store.before_savepoint
     (once per change), store.before_commit and store.after_commit (once per transaction), all on the writer's thread.
-    `written` is called there after each batch, with the number of its changes and the seconds it took. Raises
-    StoreUnusableError.
+    `written` is called there after each batch, with the number of its changes and the seconds it took.
+    `outages` gets the outages of the database. Raises StoreUnusableError.
     """
     address = address_of(url)
     session = reached(address)
@@ -151,5 +153,6 @@ def open_postgres(
     except BaseException:
         session.close()
         raise
-    writer = Writer(address, session, faults or NoFaultPoints(), written=written)
-    return PostgresStore(writer, Readers(address), me=me, version=version, clock=clock)
+    outages = outages or database_outages()
+    writer = Writer(address, session, faults or NoFaultPoints(), outages, written=written)
+    return PostgresStore(writer, Readers(address, outages), me=me, version=version, clock=clock)

@@ -20,10 +20,12 @@ from actors.adapters.store.postgres.changes import Change, Transition
 from actors.adapters.store.postgres.engine import Address, Session, connect, words
 from actors.adapters.store.postgres.removal import remove_slice
 from actors.adapters.store.sql.change_queue import ChangeQueue, Ticket, fail_unwritten
-from actors.ports import FaultPoints, StoreUnavailableError
+from actors.ports import DatabaseAwayError, FaultPoints, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from actors.ports.store.outage_log import OutageLog
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class Writer(ChangeQueue[Change]):
         address: Address,
         session: Session,
         faults: FaultPoints,
+        outages: OutageLog,
         *,
         written: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -46,6 +49,7 @@ class Writer(ChangeQueue[Change]):
         super().__init__(faults, written, longest_wait=LOOK_SECONDS)
         self._address = address
         self._session: Session | None = session
+        self._outages = outages
         self._known = KnownHeads()
         self._tidying = True
         self._looked_at = time.monotonic()
@@ -61,7 +65,7 @@ class Writer(ChangeQueue[Change]):
         try:
             self._tidying = remove_slice(self._connected())
         except Exception as error:  # noqa: BLE001 -- background work is repeated, and no caller waits for it
-            _log.warning("what was deleted could not be removed yet: %s", _said(error))
+            self._outages.failed(f"what was deleted could not be removed yet: {_said(error)}")
             self._disconnect()
             self._tidying = False
         self._tidied_at = time.monotonic()
@@ -72,11 +76,13 @@ class Writer(ChangeQueue[Change]):
             self._transact(batch)
         except BaseException as error:
             self._disconnect()
-            lost = fail_unwritten(batch, f"the database may not have written it: {_said(error)}")
+            lost = fail_unwritten(batch, f"the database may not have written it: {_said(error)}", DatabaseAwayError)
             if not isinstance(error, Exception):
                 raise
             if lost:
-                _log.error("the database may not have written %d changes: %s", lost, _said(error))
+                self._outages.failed(f"the database may not have written what was sent: {_said(error)}")
+        else:
+            self._outages.worked()
         finally:
             for ticket in batch:
                 ticket.done.release()

@@ -163,9 +163,11 @@ class ChangeQueue(ABC, Generic[ChangeT]):
             ticket.done.release()
 
 
-def fail_unwritten(batch: list[Ticket[ChangeT]], why: str) -> int:
-    """Give `why` to the callers whose change is neither written nor refused; return how many."""
+def fail_unwritten(
+    batch: list[Ticket[ChangeT]], why: str, error: type[StoreUnavailableError] = StoreUnavailableError
+) -> int:
+    """Give an error with this text to the callers whose change is neither written nor refused; return how many."""
     lost = [ticket for ticket in batch if ticket.error is None and not ticket.written]
     for ticket in lost:
-        ticket.error = StoreUnavailableError(why)
+        ticket.error = error(why)
     return len(lost)

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar
 
+from actors.adapters.store.postgres.engine import database_outages
 from actors.adapters.store.postgres.nodes import node_statements as said
 from actors.adapters.store.postgres.nodes.heartbeat import Heartbeat, NewNode
 from actors.adapters.store.postgres.nodes.judge import Judge, NodeRow, node_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.ports.cluster import Lease, Node
+    from actors.ports.store.outage_log import OutageLog
 
 T = TypeVar("T")
 
@@ -43,10 +45,12 @@ class PostgresCluster:
         timing: Timing = Timing(),  # noqa: B008 -- immutable
         *,
         active: Callable[[], int] = lambda: 0,
+        outages: OutageLog | None = None,
     ) -> None:
         """Join, and keep the lease from then on. The tables are there already.
 
-        `active` returns how many conversations have an actor here; any thread. Raises StoreUnavailableError,
+        `active` returns how many conversations have an actor here; any thread. `outages` gets the outages of the
+        database, of both sessions. Raises StoreUnavailableError,
         StoreUnusableError.
         """
         self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
@@ -59,8 +63,9 @@ class PostgresCluster:
         self._lost = self._told = False
         self._threads: list[threading.Thread] = []
         self._lease = LeaseClock(timing.young)
-        self._beats = NodeSession(url, "bedrock heartbeat", seconds=timing.statement)
-        self._looks = NodeSession(url, "bedrock nodes", seconds=timing.statement)
+        outages = outages or database_outages()
+        self._beats = NodeSession(url, "bedrock heartbeat", seconds=timing.statement, outages=outages)
+        self._looks = NodeSession(url, "bedrock nodes", seconds=timing.statement, outages=outages)
         self._heartbeat = Heartbeat(self._beats, self._lease, timing, active=active)
         try:
             self._me = self._heartbeat.join(new)
@@ -169,14 +174,11 @@ class PostgresCluster:
 
     def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
         """Do a step after each pause that the last one returned, until one returns None: this node is dead."""
-        silent = False
         while not self._ended.wait(pause):
             try:
-                pause, silent = step(), False
-            except StoreError as error:
-                if not silent:
-                    _log.warning("%s; it is tried again until it does", error)
-                pause, silent = self._timing.again, True
+                pause = step()
+            except StoreError:  # which the session has logged
+                pause = self._timing.again
             if pause is None:
                 self._is_lost()
                 return

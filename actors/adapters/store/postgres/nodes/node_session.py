@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from contextlib import contextmanager, suppress
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import FITNESS, address_of, refuse_unfit, words
-from actors.ports import StoreError, StoreUnavailableError
+from actors.adapters.store.postgres.engine import FITNESS, address_of, database_outages, refuse_unfit, words
+from actors.ports import DatabaseAwayError, StoreError, StoreUnavailableError, StoreUnusableError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-_log = logging.getLogger(__name__)
+    from actors.ports.store.outage_log import OutageLog
 
 _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)"
 
@@ -24,7 +23,7 @@ _LIMITS = "SELECT set_config('statement_timeout', %s, false), set_config('lock_t
 class NodeSession:
     """Runs statements, each a transaction of its own. Any thread; one statement at a time, the others wait."""
 
-    def __init__(self, url: str, name: str, *, seconds: float) -> None:
+    def __init__(self, url: str, name: str, *, seconds: float, outages: OutageLog | None = None) -> None:
         """`name` is what the database shows as the application's; a statement may take `seconds`.
 
         Raises StoreUnusableError if the address cannot be read.
@@ -32,6 +31,7 @@ class NodeSession:
         self._parameters: dict[str, Any] = dict(address_of(url).parameters)
         self._name = name
         self._seconds = seconds
+        self._outages = outages or database_outages()
         self._guard = threading.Lock()  # held for a statement, and to open and close
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._closed = False
@@ -49,11 +49,13 @@ class NodeSession:
             connection = self._ready()
             try:
                 cursor = connection.execute(sql.encode(), values)
-                return cursor.fetchall() if cursor.description else []
+                rows = cursor.fetchall() if cursor.description else []
             except psycopg.Error as error:
                 if connection.closed or connection.broken:
                     self._drop()
-                raise StoreUnavailableError(f"the database does not answer: {words(error)}") from None
+                raise DatabaseAwayError(f"the database does not answer: {words(error)}") from None
+            self._outages.worked()
+            return rows
 
     def open(self) -> int:
         """Open a connection if there is none, and return how many there were: another number is another session.
@@ -77,9 +79,13 @@ class NodeSession:
     @contextmanager
     def _turn(self) -> Generator[None]:
         if not self._guard.acquire(timeout=self._seconds):
-            raise StoreUnavailableError("the database does not answer")
+            self._outages.failed("the database does not answer")
+            raise DatabaseAwayError("the database does not answer")
         try:
             yield
+        except (DatabaseAwayError, StoreUnusableError) as error:
+            self._outages.failed(str(error))
+            raise
         finally:
             if self._closed:
                 self._drop()
@@ -106,12 +112,12 @@ class NodeSession:
         try:
             connection = psycopg.connect(autocommit=True, prepare_threshold=None, **self._parameters | limits)
         except psycopg.Error as error:
-            raise StoreUnavailableError(f"the database can't be reached: {words(error)}") from None
+            raise DatabaseAwayError(f"the database can't be reached: {words(error)}") from None
         try:
             self._greet(connection, str(milliseconds))
         except psycopg.Error as error:
             connection.close()
-            raise StoreUnavailableError(f"the database does not answer: {words(error)}") from None
+            raise DatabaseAwayError(f"the database does not answer: {words(error)}") from None
         except StoreError:
             connection.close()
             raise
