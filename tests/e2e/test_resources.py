@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.adapters.store.sqlite.readers import READERS
+from actors.adapters.store.sql.reader_pool import READERS
 from tests.e2e import processes
 from tests.e2e.fake_provider import calls, refuses, says, stalls
 from tests.e2e.patience import PATIENCE, eventually

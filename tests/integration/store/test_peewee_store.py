@@ -23,9 +23,10 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.store.sql import listing
+from actors.adapters.store.sql.reader_pool import READERS
 from actors.adapters.store.sqlite.engine import CACHE_BYTES, WAL_PAGES, raw, sqlite3, wal_reset_race
 from actors.adapters.store.sqlite.files import write_ahead_log
-from actors.adapters.store.sqlite.readers import READERS, Readers
+from actors.adapters.store.sqlite.readers import Readers
 from actors.adapters.store.sqlite.sqlite_dialect import SQLITE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage

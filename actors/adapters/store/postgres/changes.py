@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 import psycopg
 
 from actors.adapters.store import rows
@@ -17,6 +16,7 @@ from actors.adapters.store.postgres import removal, statements
 from actors.adapters.store.postgres.owner_sql import ALIVE, is_mine, not_owner
 from actors.adapters.store.rows import ATTACHMENT, COMMAND, MESSAGE
 from actors.adapters.store.run_outcomes import FATE, RUN
+from actors.adapters.store.sql import write_statements
 from actors.adapters.store.sql.commit_rows import CopiedAttachment, EncodedCommit, Head, attachment_row
 from actors.adapters.store.sql.queries import NOT_DELETED
 from actors.ports import CommandExistsError, Commit, FencedError, SlugTakenError, StoreError
@@ -27,11 +27,8 @@ if TYPE_CHECKING:
     from actors.adapters.store.postgres.engine import Session
     from actors.adapters.store.pruning import Place
     from actors.adapters.store.sql.dialect import Connection
-    from actors.ports import Attachment, ForkedHistory, Spending
+    from actors.ports import Attachment, ForkedHistory
     from actors.ports.store.audit import AuditEntry
-
-PRUNED_ENTRIES = 500
-"""Maximum entries of the audit trail that are deleted in one transaction."""
 
 _PARENT = f"SELECT family FROM conversations WHERE id = ? AND {NOT_DELETED}"  # noqa: S608
 _TOP = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :family FOR SHARE OF conversations"  # noqa: S608
@@ -40,7 +37,7 @@ _TOP = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :family FO
 class Change(Protocol):
     """A unit of work for the writer."""
 
-    def apply(self, session: Session) -> None:
+    def apply(self, session: Session, /) -> None:
         """Write the change (writer's thread). Raises StoreError, or what psycopg raises."""
         ...
 
@@ -99,7 +96,7 @@ class Part(EncodedCommit):
             command = filled(COMMAND, self.command, statements.NULLABLE_OF_COMMAND)
             session.execute(statements.INSERT_COMMAND, tuple(command.values()))
         if self.spending is not None:
-            session.execute(statements.ADD_SPENDING, self.spending)
+            session.execute(write_statements.ADD_SPENDING, self.spending)
 
     def _create(self, session: Session, fixed: rows.Row) -> list[rows.Row]:
         if not self.prepared:
@@ -133,7 +130,7 @@ class Part(EncodedCommit):
     def _begin_fork(self, session: Session, fork: ForkedHistory) -> None:
         """Place the beginning of the log. Raises FencedError without the origin."""
         _check_exists(session, fork.origin)
-        session.execute(statements.BEGIN_AFTER, (self.id, fork.revision))
+        session.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
     def _update(self, session: Session) -> list[rows.Row]:
         check_owned(session, self.id, self.me)
@@ -144,7 +141,7 @@ class Part(EncodedCommit):
             check_owned(session, self.id, self.me)
             raise self.misfit(heads(session, (self.id,)).get(self.id, head))
         if self.slug != head.slug:
-            session.execute(statements.UPDATE_SLUG, (self.slug, self.id))
+            session.execute(write_statements.UPDATE_SLUG, (self.slug, self.id))
         return log
 
 
@@ -216,7 +213,7 @@ class AttachmentCopies:
         if not removal.hold_unfinished(session, self._piece[0].to, self._me):
             raise FencedError(f"{self._piece[0].to} has been abandoned")
         for copied in self._piece:
-            session.execute(statements.COPY_ATTACHMENT, copied._asdict())
+            session.execute(write_statements.COPY_ATTACHMENT, copied._asdict())
 
 
 class AbandonedFork:
@@ -245,7 +242,7 @@ class Deletion:
     def apply(self, session: Session) -> None:
         """Hide the conversations; do nothing if they do not exist. Raises NotOwnerError."""
         if removal.hide(session, self._id, self._me) and self._audit is not None:
-            session.execute(statements.INSERT_AUDIT, self._audit)
+            session.execute(write_statements.INSERT_AUDIT, self._audit)
 
 
 class Pruning:
@@ -262,46 +259,11 @@ class Pruning:
         Raises NotOwnerError if another server owns it.
         """
         if session.execute(statements.MOVE_BEGINNING, self._values).rowcount:
-            session.execute(statements.PRUNE_LOG, self._values)
+            session.execute(write_statements.PRUNE_LOG, self._values)
             return
         error = not_owner(session, self._id, self._me)
         if error.owner is not None:
             raise error
-
-
-class NewSpending:
-    """Add to what a principal spent on a day."""
-
-    def __init__(self, spending: Spending) -> None:
-        self._values = msgspec.structs.astuple(spending)
-
-    def apply(self, session: Session) -> None:
-        """Add to the row of the day."""
-        session.execute(statements.ADD_SPENDING, self._values)
-
-
-class AuditEntries:
-    """Add entries to the audit trail that are in no log."""
-
-    def __init__(self, entries: Iterable[AuditEntry]) -> None:
-        self._rows = list(map(audit_values, entries))
-
-    def apply(self, session: Session) -> None:
-        """Insert the rows."""
-        session.executemany(statements.INSERT_AUDIT, self._rows)
-
-
-class AuditPruning:
-    """Delete the oldest entries of the audit trail that are in no log."""
-
-    def __init__(self, before: int, keep: int) -> None:
-        self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
-        self.deleted = 0
-        """How many were deleted, once applied."""
-
-    def apply(self, session: Session) -> None:
-        """Delete at most PRUNED_ENTRIES of them."""
-        self.deleted = session.execute(statements.PRUNE_AUDIT, self._values).rowcount
 
 
 class NewAttachment:

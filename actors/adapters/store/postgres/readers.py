@@ -1,37 +1,29 @@
-"""A pool of connections for reads and claims, each used for one at a time."""
+"""The connections for reads and claims."""
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import Address, connect, explained
-from actors.ports import DatabaseAwayError, StoreError, StoreUnavailableError
+from actors.adapters.store.postgres.engine import Address, Session, connect, explained
+from actors.adapters.store.sql.reader_pool import ReaderPool
+from actors.ports import DatabaseAwayError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from actors.adapters.store.postgres.engine import Session
     from actors.ports.store.outage_log import OutageLog
 
-READERS = 16
-"""Maximum number of connections; further reads wait for one."""
 
-
-class Readers:
-    """Lends connections to any thread; none belongs to a thread, so none leaks when a thread ends."""
+class Readers(ReaderPool[Session]):
+    """Lends connections to any thread."""
 
     def __init__(self, address: Address, outages: OutageLog) -> None:
+        super().__init__(Session.close)
         self._address = address
         self._outages = outages
-        # limits connections; `close` acquires all permits to wait for reads
-        self._places = threading.BoundedSemaphore(READERS)
-        self._idle: list[Session] = []
-        self._lock = threading.Lock()  # guards _idle and _closed; not held while a connection is opened or used
-        self._closed = False
 
     @contextmanager
     def lend(self) -> Generator[Session]:
@@ -54,16 +46,11 @@ class Readers:
             self._give_back(session)
 
     def _take(self) -> Session:
-        while True:
-            with self._lock:
-                if self._closed:
-                    raise StoreUnavailableError("the store is closed")
-                session = self._idle.pop() if self._idle else None
-            if session is None:
-                return connect(self._address)
+        while (session := self._take_idle()) is not None:
             if not session.ended:
                 return session
             session.close()  # the database was away meanwhile
+        return connect(self._address)
 
     def _after_error(self, session: Session, error: BaseException) -> None:
         """Keep a connection that has nothing to do with the error: what was found was refused, not the statement."""
@@ -77,21 +64,3 @@ class Readers:
             self._give_back(session)
         else:
             session.close()
-
-    def _give_back(self, session: Session) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(session)
-                return
-        session.close()
-
-    def close(self) -> None:
-        """Refuse new reads, wait for current ones, close every connection. Idempotent."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for session in idle:
-            session.close()
-        for _ in range(READERS):
-            self._places.acquire()
-        self._places.release(READERS)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from actors.adapters.store.audit_rows import AUDIT
 from actors.adapters.store.log_rows import LOG
 from actors.adapters.store.postgres.owner_sql import ALIVE, FREE
 from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROFILE, PROMPT, SPENDING
 from actors.adapters.store.run_outcomes import FATE, RUN
+from actors.adapters.store.sql.write_statements import ADD_TO_DAY, insert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +37,6 @@ _NUMBERS = frozenset({
 })  # fmt: skip
 
 
-def _insert(table: str, columns: Sequence[str]) -> str:
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
-
-
 def _rows_of(name: str, columns: Sequence[str]) -> str:
     """Return the table of the rows in the parameter `name`."""
     typed = ", ".join(f"{column} {'bigint' if column in _NUMBERS else 'text'}" for column in columns)
@@ -51,49 +47,32 @@ INSERT_CONVERSATION = f"""
 INSERT INTO conversations (family, owner, {", ".join(CREATED)})
 SELECT :family, :me, {", ".join(f":{name}" for name in CREATED)} WHERE {ALIVE}
 """
-INSERT_PROMPT = _insert("prompts", PROMPT)
+INSERT_PROMPT = insert("prompts", PROMPT)
 PUT_PROFILE = (
-    _insert("profiles", CHOSEN) + " ON CONFLICT (conversation_id) DO UPDATE"
+    insert("profiles", CHOSEN) + " ON CONFLICT (conversation_id) DO UPDATE"
     " SET profile = excluded.profile, profile_digest = excluded.profile_digest, forked_from = excluded.forked_from"
 )
-INSERT_MESSAGE = _insert("messages", MESSAGE)
-INSERT_LOG = _insert("log", LOGGED)
-INSERT_RUN = _insert("runs", RUN)
-INSERT_FATE = _insert("fates", FATE)
-INSERT_COMMAND = _insert("commands", COMMAND)
-_ADD = """ ON CONFLICT (day, principal) DO UPDATE
-SET tokens = spendings.tokens + excluded.tokens, cost_micros = spendings.cost_micros + excluded.cost_micros
-"""
-ADD_SPENDING = _insert("spendings", SPENDING) + _ADD
+INSERT_MESSAGE = insert("messages", MESSAGE)
+INSERT_LOG = insert("log", LOGGED)
+INSERT_RUN = insert("runs", RUN)
+INSERT_FATE = insert("fates", FATE)
+INSERT_COMMAND = insert("commands", COMMAND)
 INSERT_ATTACHMENT = f"""
 INSERT INTO attachments ({", ".join(ATTACHMENT)})
 SELECT {", ".join(f":{name}" for name in ATTACHMENT)} FROM conversations
 WHERE conversations.id = :conversation_id AND owner = :me AND {ALIVE} ON CONFLICT DO NOTHING
 """  # noqa: S608
-BEGIN_AFTER = "INSERT INTO prunings (conversation_id, step, revision, hash) VALUES (?, 0, ?, '')"
-COPY_ATTACHMENT = """
-INSERT INTO attachments (conversation_id, id, media_type, data, width, height, created_at, digest)
-SELECT :to, id, media_type, data, width, height, :at, :digest FROM attachments
-WHERE conversation_id = :origin AND id = :id
-"""
 UPDATE_CONVERSATION = f"""
 UPDATE conversations SET {", ".join(f"{name} = :{name}" for name in (*CHANGING, "log_hash"))}
 WHERE id = :id AND step = :expected_step AND last_seq = :expected_revision AND log_hash = :expected_hash
       AND epoch <= :epoch AND owner = :me AND {ALIVE}
 """  # noqa: S608
-UPDATE_SLUG = "UPDATE conversations SET slug = nullif(?, '') WHERE id = ?"
 MOVE_BEGINNING = f"""
 INSERT INTO prunings (conversation_id, step, revision, hash)
 SELECT id, :step, :revision, :hash FROM conversations WHERE id = :id AND (owner = :me OR {FREE}) AND {ALIVE}
 ON CONFLICT (conversation_id) DO UPDATE SET step = :step, revision = :revision, hash = :hash
 WHERE prunings.step = :from_step
 """  # noqa: S608
-PRUNE_LOG = "DELETE FROM log WHERE conversation_id = :id AND first_revision <= :revision + 1 AND step <= :step"
-INSERT_AUDIT = _insert("audit", AUDIT)
-PRUNE_AUDIT = """
-DELETE FROM audit WHERE id IN (
-    SELECT id FROM audit WHERE at < :before OR id <= (SELECT max(id) FROM audit) - :keep ORDER BY id LIMIT :limit)
-"""
 HEADS = """
 SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations WHERE id = ANY(?)
 """
@@ -114,7 +93,7 @@ _SPENDINGS = f"""
 INSERT INTO spendings ({", ".join(SPENDING)})
 SELECT principal, day, CAST(sum(tokens) AS bigint), CAST(sum(cost_micros) AS bigint)
 FROM {_rows_of("spendings", (*SPENDING, "conversation_id"))} WHERE conversation_id IN (SELECT id FROM done)
-GROUP BY principal, day ORDER BY day, principal {_ADD}
+GROUP BY principal, day ORDER BY day, principal {ADD_TO_DAY}
 """  # noqa: S608
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ from actors.adapters.store.postgres.reads import PostgresReads
 from actors.adapters.store.postgres.writer import Writer
 from actors.adapters.store.pruning import place_after
 from actors.adapters.store.sql.commit_rows import copied_pieces, is_prepared
+from actors.adapters.store.sql.stored_writes import StoreWrites
 from actors.ports import (
     Attachment,
     Clock,
@@ -26,26 +25,23 @@ from actors.ports import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.ports import Spending
     from actors.ports.store.audit import AuditEntry
     from actors.ports.store.outage_log import OutageLog
 
 
-class PostgresStore(PostgresReads):
+class PostgresStore(PostgresReads, StoreWrites[Writer]):
     """Implement ports.Store on a PostgreSQL database, for one of the servers that share it. Any thread.
 
     Open it with `open_postgres`.
     """
 
     def __init__(self, writer: Writer, readers: Readers, *, me: int, version: str, clock: Clock | None) -> None:
-        super().__init__(readers, me)
-        self._writer = writer
+        PostgresReads.__init__(self, readers, me)
+        closing = ExitStack()
+        StoreWrites.__init__(self, writer, clock, closing)
         self._version = version
-        self._clock = clock
-        self._close_once = threading.Lock()  # a concurrent second close returns only when the first is done
-        self._closing = ExitStack()
         for close in (readers.close, writer.close):
-            self._closing.callback(close)
+            closing.callback(close)
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -76,10 +72,6 @@ class PostgresStore(PostgresReads):
                 self._writer.write(changes.AbandonedFork(fork.record.id, self._me))
                 self._writer.tidy()
 
-    def put_spending(self, spending: Spending) -> None:
-        """Add to what a principal spent on a day; see ports.Store."""
-        self._writer.write(changes.NewSpending(spending))
-
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""
         self._writer.write(changes.Deletion(conversation_id, self._me, audit))
@@ -92,24 +84,13 @@ class PostgresStore(PostgresReads):
             self._writer.write(changes.Pruning(conversation_id, self._me, place_after(going[-1]), was=begins))
         return len(going)
 
-    def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store entries of the audit trail that are in no log; see ports.Store."""
-        self._writer.write(changes.AuditEntries(entries))
-
-    def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest entries that are in no log, and return how many; see ports.Store."""
-        oldest = changes.AuditPruning(before, keep)
-        self._writer.write(oldest)
-        return oldest.deleted
-
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
         """Do nothing: PostgreSQL's autovacuum does it; see ports.Store."""
         return False
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
         """Store an attachment, unless it exists already; see ports.Store."""
-        now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
-        self._writer.write(changes.NewAttachment(conversation_id, self._me, attachment, now))
+        self._writer.write(changes.NewAttachment(conversation_id, self._me, attachment, self._now_ms()))
 
     # --- lifetime ---------------------------------------------------------------------------------------------
 
@@ -117,16 +98,6 @@ class PostgresStore(PostgresReads):
     def engine_version(self) -> str:
         """Version of the database engine; see ports.Store."""
         return self._version
-
-    @property
-    def waiting(self) -> int:
-        """How many changes wait for the next transaction."""
-        return self._writer.waiting
-
-    def close(self) -> None:
-        """Release everything; idempotent; see ports.Store."""
-        with self._close_once:
-            self._closing.close()
 
 
 def open_postgres(

@@ -38,6 +38,14 @@ class Connection(Protocol):
         ...
 
 
+class WritingConnection(Connection, Protocol):
+    """A connection of a writer."""
+
+    def executemany(self, sql: str, many: Any, /) -> object:
+        """Execute a statement for each row of parameters."""
+        ...
+
+
 class Clause(NamedTuple):
     """A condition in SQL with the values of its parameters."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from actors.adapters.store.sql import write_statements
 from actors.adapters.store.sqlite import statements
 from actors.adapters.store.sqlite.changes import Change, Part, Transition, heads
 from actors.adapters.store.sqlite.engine import sqlite3
@@ -77,7 +78,7 @@ def _write(connection: sqlite3.Connection, taken: list[tuple[Part, str]]) -> boo
         connection.executemany(statements.INSERT_COMMAND, commands)
     spendings = [part.spending for part, _ in taken if part.spending]
     if spendings:
-        connection.executemany(statements.ADD_SPENDING, spendings)
+        connection.executemany(write_statements.ADD_SPENDING, spendings)
     return updated == len(updates)
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from actors.adapters.store import rows
 from actors.adapters.store.audit_rows import audit_values
+from actors.adapters.store.sql import write_statements
 from actors.adapters.store.sql.commit_rows import CopiedAttachment, EncodedCommit, Head, attachment_row
 from actors.adapters.store.sqlite import removal, statements
 from actors.adapters.store.sqlite.engine import sqlite3
@@ -29,17 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from actors.adapters.store.pruning import Place
-    from actors.ports.records import Spending
     from actors.ports.store.audit import AuditEntry
-
-PRUNED_ENTRIES = 500
-"""Maximum entries of the audit trail that are deleted in one transaction."""
 
 
 class Change(Protocol):
     """A unit of work for the writer."""
 
-    def apply(self, connection: sqlite3.Connection) -> None:
+    def apply(self, connection: sqlite3.Connection, /) -> None:
         """Write the change (writer's thread). Raises StoreError, or what SQLite raises."""
         ...
 
@@ -68,7 +63,7 @@ class Part(EncodedCommit):
         if self.command is not None:
             connection.execute(statements.INSERT_COMMAND, self.command)
         if self.spending is not None:
-            connection.execute(statements.ADD_SPENDING, self.spending)
+            connection.execute(write_statements.ADD_SPENDING, self.spending)
 
     def _create(self, connection: sqlite3.Connection, fixed: rows.Row) -> list[rows.Row]:
         log, log_hash = self.links("")
@@ -88,7 +83,7 @@ class Part(EncodedCommit):
     def _begin_fork(self, connection: sqlite3.Connection, fork: ForkedHistory) -> None:
         """Place the beginning of the log. Raises FencedError without the origin."""
         _check_exists(connection, fork.origin)
-        connection.execute(statements.BEGIN_AFTER, (self.id, fork.revision))
+        connection.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
         """Remove remaining rows of a deleted conversation with this id. Raises FencedError if its parent is deleted."""
@@ -107,7 +102,7 @@ class Part(EncodedCommit):
         if updated != 1 or head.last_seq + 1 != self.next_revision:
             raise self.misfit(head)
         if self.slug != head.slug:
-            connection.execute(statements.UPDATE_SLUG, (self.slug, self.id))
+            connection.execute(write_statements.UPDATE_SLUG, (self.slug, self.id))
         return log
 
 
@@ -164,7 +159,7 @@ class AttachmentCopies:
     def apply(self, connection: sqlite3.Connection) -> None:
         """Copy them, within the database; those that the origin no longer has are omitted."""
         for copied in self._piece:
-            connection.execute(statements.COPY_ATTACHMENT, copied._asdict())
+            connection.execute(write_statements.COPY_ATTACHMENT, copied._asdict())
 
 
 class AbandonedFork:
@@ -197,7 +192,7 @@ class Deletion:
         """Hide the conversations; do nothing if they do not exist."""
         self.hidden = removal.hide(connection, self._id)
         if self.hidden and self._audit is not None:
-            connection.execute(statements.INSERT_AUDIT, self._audit)
+            connection.execute(write_statements.INSERT_AUDIT, self._audit)
 
 
 class Pruning:
@@ -209,42 +204,7 @@ class Pruning:
     def apply(self, connection: sqlite3.Connection) -> None:
         """Prune; do nothing if the conversation is deleted or its log does not begin where expected."""
         if connection.execute(statements.MOVE_BEGINNING, self._values).rowcount:
-            connection.execute(statements.PRUNE_LOG, self._values)
-
-
-class NewSpending:
-    """Add to what a principal spent on a day."""
-
-    def __init__(self, spending: Spending) -> None:
-        self._values = msgspec.structs.astuple(spending)
-
-    def apply(self, connection: sqlite3.Connection) -> None:
-        """Add to the row of the day."""
-        connection.execute(statements.ADD_SPENDING, self._values)
-
-
-class AuditEntries:
-    """Add entries to the audit trail that are in no log."""
-
-    def __init__(self, entries: Iterable[AuditEntry]) -> None:
-        self._rows = list(map(audit_values, entries))
-
-    def apply(self, connection: sqlite3.Connection) -> None:
-        """Insert the rows."""
-        connection.executemany(statements.INSERT_AUDIT, self._rows)
-
-
-class AuditPruning:
-    """Delete the oldest entries of the audit trail that are in no log."""
-
-    def __init__(self, before: int, keep: int) -> None:
-        self._values = {"before": before, "keep": keep, "limit": PRUNED_ENTRIES}
-        self.deleted = 0
-        """How many were deleted, once applied."""
-
-    def apply(self, connection: sqlite3.Connection) -> None:
-        """Delete at most PRUNED_ENTRIES of them."""
-        self.deleted = connection.execute(statements.PRUNE_AUDIT, self._values).rowcount
+            connection.execute(write_statements.PRUNE_LOG, self._values)
 
 
 class Compaction:

@@ -1,10 +1,9 @@
-"""A pool of read-only connections, each used for one read at a time."""
+"""The read-only connections."""
 
 from __future__ import annotations
 
 import errno
 import logging
-import threading
 from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import peewee
 from msgspec import DecodeError
 
+from actors.adapters.store.sql.reader_pool import ReaderPool
 from actors.adapters.store.sqlite.engine import open_reader, reader_of, sqlite3
 from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError
 from actors.ports.resources import out_of_file_descriptors
@@ -27,21 +27,14 @@ _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-READERS = 16
-"""Maximum number of connections; further reads wait for one."""
 
-
-class Readers:
-    """Lends connections to any thread; none belongs to a thread, so none leaks when a thread ends."""
+class Readers(ReaderPool[peewee.SqliteDatabase]):
+    """Lends connections to any thread."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
+        super().__init__(_close)
         self._path = path
         self._files = files
-        # limits open files; `close` acquires all permits to wait for reads
-        self._places = threading.BoundedSemaphore(READERS)
-        self._idle: list[peewee.SqliteDatabase] = []
-        self._lock = threading.Lock()  # guards _idle and _closed; not held while SQLite opens or reads
-        self._closed = False
 
     @contextmanager
     def lend(self) -> Generator[peewee.SqliteDatabase]:
@@ -62,12 +55,9 @@ class Readers:
             self._give_back(database)
 
     def _take(self) -> peewee.SqliteDatabase:
-        with self._lock:
-            if self._closed:
-                raise StoreUnavailableError("the store is closed")
-            self._files.refuse_if_missing()
-            if self._idle:
-                return self._idle.pop()
+        self._files.refuse_if_missing()
+        if (idle := self._take_idle()) is not None:
+            return idle
         try:
             database = open_reader(self._path)
         except (sqlite3.OperationalError, peewee.OperationalError):
@@ -79,24 +69,10 @@ class Readers:
             raise StoreUnavailableError("the database was removed or replaced")
         return database
 
-    def _give_back(self, database: peewee.SqliteDatabase) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(database)
-                return
-        database.close()
 
-    def close(self) -> None:
-        """Refuse new reads, wait for current ones, close every connection. Idempotent."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for database in idle:
-            with suppress(sqlite3.Error, peewee.PeeweeException):
-                database.close()
-        for _ in range(READERS):
-            self._places.acquire()
-        self._places.release(READERS)
+def _close(database: peewee.SqliteDatabase) -> None:
+    with suppress(sqlite3.Error, peewee.PeeweeException):
+        database.close()
 
 
 def read_again(read: Callable[P, T]) -> Callable[P, T]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from actors.adapters.store.audit_rows import AUDIT
 from actors.adapters.store.log_rows import LOG
-from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROFILE, PROMPT, SPENDING
+from actors.adapters.store.rows import ATTACHMENT, CHANGING, COMMAND, FIXED, MESSAGE, PROFILE, PROMPT
 from actors.adapters.store.run_outcomes import FATE, RUN
 
 if TYPE_CHECKING:
@@ -38,34 +37,16 @@ INSERT_LOG = _insert("log", LOG)
 INSERT_RUN = _insert("runs", RUN)
 INSERT_FATE = _insert("fates", FATE)
 INSERT_COMMAND = _insert("commands", COMMAND, nullable={"conversation_id", "principal"})
-ADD_SPENDING = (
-    _insert("spendings", SPENDING, nullable=frozenset()) + " ON CONFLICT (day, principal)"
-    " DO UPDATE SET tokens = tokens + excluded.tokens, cost_micros = cost_micros + excluded.cost_micros"
-)
 INSERT_ATTACHMENT = _insert("attachments", ATTACHMENT) + " ON CONFLICT DO NOTHING"
-
-BEGIN_AFTER = "INSERT INTO prunings (conversation_id, step, revision, hash) VALUES (?, 0, ?, '')"
-COPY_ATTACHMENT = """
-INSERT INTO attachments (conversation_id, id, media_type, data, width, height, created_at, digest)
-SELECT :to, id, media_type, data, width, height, :at, :digest FROM attachments
-WHERE conversation_id = :origin AND id = :id
-"""
 
 UPDATE_CONVERSATION = (
     f"UPDATE conversations SET {', '.join(f'{name} = {_value(name, chr(63))}' for name in CHANGING)}, log_hash = ? "  # noqa: S608
     "WHERE id = ? AND step = ? AND epoch <= ?"
 )
-UPDATE_SLUG = "UPDATE conversations SET slug = nullif(?, '') WHERE id = ?"
 MOVE_BEGINNING = """
 INSERT INTO prunings (conversation_id, step, revision, hash)
 SELECT id, :step, :revision, :hash FROM conversations WHERE id = :id
 ON CONFLICT DO UPDATE SET step = :step, revision = :revision, hash = :hash WHERE step = :from_step
-"""
-PRUNE_LOG = "DELETE FROM log WHERE conversation_id = :id AND first_revision <= :revision + 1 AND step <= :step"
-INSERT_AUDIT = _insert("audit", AUDIT)
-PRUNE_AUDIT = """
-DELETE FROM audit WHERE id IN (
-    SELECT id FROM audit WHERE at < :before OR id <= (SELECT max(id) FROM audit) - :keep ORDER BY id LIMIT :limit)
 """
 HEADS = """
 SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations

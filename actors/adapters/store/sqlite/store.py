@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from actors.adapters.store.pruning import place_after
 from actors.adapters.store.sql.commit_rows import copied_pieces, is_prepared
+from actors.adapters.store.sql.stored_writes import StoreWrites
 from actors.adapters.store.sqlite import changes
 from actors.adapters.store.sqlite.engine import FILE, INCREMENTAL, open_writer, raw, sqlite3
 from actors.adapters.store.sqlite.files.data_directory import DataDirectory
@@ -35,11 +34,10 @@ if TYPE_CHECKING:
 
     from peewee import SqliteDatabase
 
-    from actors.ports.records import Spending
     from actors.ports.store.audit import AuditEntry
 
 
-class PeeweeStore(SqliteReads):
+class PeeweeStore(SqliteReads, StoreWrites[Writer]):
     """Implement ports.Store on one SQLite file. Any thread. Open it with `open_store`."""
 
     def __init__(
@@ -54,16 +52,14 @@ class PeeweeStore(SqliteReads):
         space: DiskReserve,
         clock: Clock | None,
     ) -> None:
-        super().__init__(readers, removal)
+        SqliteReads.__init__(self, readers, removal)
+        closing = ExitStack()
+        StoreWrites.__init__(self, writer, clock, closing)
         self._database = database
         self._space = space
         self._files = files
-        self._writer = writer
-        self._clock = clock
-        self._close_once = threading.Lock()  # a concurrent second close returns only when the first is done
-        self._closing = ExitStack()
         for close in (directory.close, space.close, self._close_database, readers.close, writer.close):
-            self._closing.callback(close)
+            closing.callback(close)
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -97,10 +93,6 @@ class PeeweeStore(SqliteReads):
                 self._removal.add(abandoned.hidden)
                 self._writer.tidy()
 
-    def put_spending(self, spending: Spending) -> None:
-        """Add to what a principal spent on a day; see ports.Store."""
-        self._writer.write(changes.NewSpending(spending))
-
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
         """Hide the conversation and its sub-agents at once; see ports.Store."""
         deletion = changes.Deletion(conversation_id, audit)
@@ -114,16 +106,6 @@ class PeeweeStore(SqliteReads):
         if going:
             self._writer.write(changes.Pruning(conversation_id, place_after(going[-1]), was=begins))
         return len(going)
-
-    def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store entries of the audit trail that are in no log; see ports.Store."""
-        self._writer.write(changes.AuditEntries(entries))
-
-    def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest entries that are in no log, and return how many; see ports.Store."""
-        oldest = changes.AuditPruning(before, keep)
-        self._writer.write(oldest)
-        return oldest.deleted
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
         """Return free space to the file system; see ports.Store."""
@@ -139,8 +121,7 @@ class PeeweeStore(SqliteReads):
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
         """Store an attachment, unless it exists already; see ports.Store."""
-        now = self._clock.now_ms() if self._clock is not None else time.time_ns() // 1_000_000
-        self._writer.write(changes.NewAttachment(conversation_id, attachment, now))
+        self._writer.write(changes.NewAttachment(conversation_id, attachment, self._now_ms()))
 
     # --- lifetime ---------------------------------------------------------------------------------------------
 
@@ -148,16 +129,6 @@ class PeeweeStore(SqliteReads):
     def engine_version(self) -> str:
         """Version of the database engine; see ports.Store."""
         return sqlite3.sqlite_version
-
-    @property
-    def waiting(self) -> int:
-        """How many changes wait for the next transaction."""
-        return self._writer.waiting
-
-    def close(self) -> None:
-        """Release everything; idempotent; see ports.Store."""
-        with self._close_once:
-            self._closing.close()
 
     def _close_database(self) -> None:
         """Close the last connection, unless the database's path now refers to another file.
