@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from actors.core.content import Image
     from actors.ports.cancellation import CancelToken
+
+Turn: TypeAlias = "Callable[[str, CancelToken], AbstractContextManager[bool]]"
+"""Waits for a turn of a principal, which is held for the block; gives False if the token is cancelled before."""
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
 """Maximum size of an image file that is uploaded or read."""
@@ -39,8 +45,10 @@ class Images(Protocol):
     A cancelled token ends the wait at once.
     """
 
-    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
+    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
         """Decode and store an image and its view; returns the reference to it. Idempotent.
+
+        Principals take turns, and images that are `uploaded` do not wait for those that tools read.
 
         Raises InvalidImageError, then nothing is stored; ImagesUnavailableError; StoreError, FencedError if there
         is no such conversation.
@@ -70,7 +78,7 @@ class Images(Protocol):
 class NoImages:
     """The Images port of a server that accepts no images."""
 
-    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
+    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
         """Refuse the image. Raises ImagesUnavailableError."""
         raise ImagesUnavailableError("this server takes no images")
 

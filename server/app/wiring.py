@@ -33,6 +33,7 @@ from actors.ports import (
     resources,
 )
 from actors.ports.cluster import Cluster, Node
+from actors.runtime.quotas.fair_slots import FairSlots
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock
 from actors.runtime.thread_pool import ThreadPool
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+IMAGE_DECODERS = 2
+"""Processes that decode images at the same time; each may take 700 MB."""
 EXPORT_SECONDS = 3.0
 """How long a stop waits for collectors of traces and metrics."""
 
@@ -146,7 +149,7 @@ def wire(config: Config) -> Generator[Wiring]:
             workspace=LocalWorkspace(lambda: (*sandbox.protected, *sandbox.unreadable)),
             timers=timers,
             threads=threads,
-            images=SandboxedImages(store, sandbox),
+            images=SandboxedImages(store, sandbox, FairSlots(IMAGE_DECODERS).turn),
             idle_seconds=config.idle_seconds,
             approval_rules=operator_rules(config, toolbox.prepared_rule),
             titles=config.titles,

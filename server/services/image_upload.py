@@ -1,4 +1,7 @@
-"""Decode and store the images of a message before it reaches the conversation, on separate threads."""
+"""Decode and store the images of a message before it reaches the conversation, on separate threads.
+
+A message takes a thread for one image at a time, so that principals take turns at each image.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError
 from server.queries.read_pool import ReadPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from actors.core.content import Image
 
 THREADS = 2
-"""Number of messages whose images are processed concurrently; others wait, within their deadlines."""
+"""Number of images that are processed concurrently; others wait, within the deadlines of their messages."""
 
 
 class ImageUploads:
@@ -56,7 +59,7 @@ class ImageUploads:
         cancel, principal = CancelToken(), caller.get(OWN_USER).principal
         try:
             async with asyncio.timeout(seconds):
-                images = await self._threads(self._ingest, principal, conversation_id, pictures, cancel)
+                images = await self._ingested(principal, conversation_id, pictures, cancel)
         except TimeoutError:
             raise AnswerTimeoutError from None
         finally:
@@ -65,20 +68,17 @@ class ImageUploads:
             picture.CopyFrom(v1.Image(media_type=image.media_type, attachment=image.attachment))
         return images
 
-    def _ingest(
-        self, principal: str, conversation_id: str, pictures: list[v1.Image], cancel: CancelToken
+    async def _ingested(
+        self, principal: str, conversation_id: str, pictures: Sequence[v1.Image], cancel: CancelToken
     ) -> tuple[Image, ...]:
-        """Ingest the images one after the other (upload thread)."""
+        """Ingest the images one after the other."""
         taken: list[Image] = []
         checked = False
         for index, picture in enumerate(pictures):
             try:
-                image = self._images.stored(conversation_id, picture.data)
-                if image is None:
-                    if not checked:  # now, since they are kept even if their message is refused
-                        self._check_stored(principal)
-                        checked = True
-                    image = self._images.ingest(conversation_id, picture.data, cancel)
+                image, checked = await self._threads(
+                    self._ingest, principal, conversation_id, picture.data, cancel, checked=checked
+                )
             except InvalidImageError as invalid:
                 raise ImageRefusedError(index, str(invalid)) from None
             except FencedError:
@@ -87,6 +87,17 @@ class ImageUploads:
                 raise ImageRefusedError(index, f"is {image.media_type}, not {picture.media_type}")
             taken.append(image)
         return tuple(taken)
+
+    def _ingest(
+        self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken, *, checked: bool
+    ) -> tuple[Image, bool]:
+        """Return an image, and whether it is certain that its message may be stored (upload thread)."""
+        image = self._images.stored(conversation_id, data)
+        if image is not None:
+            return image, checked
+        if not checked:  # now, since images are kept even if their message is refused
+            self._check_stored(principal)
+        return self._images.ingest(conversation_id, data, cancel, uploaded=True), True
 
     def close(self) -> None:
         """Wait for running uploads and end the threads."""

@@ -1,4 +1,4 @@
-"""Images in the store, decoded by worker processes in the sandbox, two at a time."""
+"""Images in the store, decoded by worker processes in the sandbox, a few at a time, for each principal in turn."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -31,13 +30,7 @@ from actors.ports import (
     Sandbox,
     SandboxUnavailableError,
 )
-from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-MAX_WORKERS = 2
-"""Maximum number of concurrent decoders of this process."""
+from actors.ports.images import IMAGE_TYPES, MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, Turn
 
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=30, memory_bytes=1 << 30, open_files=64, processes=16)
 """Limits of one worker. The largest accepted image, in the format that needs most memory, takes about 700 MB."""
@@ -67,17 +60,26 @@ class Decoded(Struct, frozen=True):
     view: Attachment
 
 
+class ImageStore(AttachmentStore, Protocol):
+    """What is needed of the store."""
+
+    def owner(self, conversation_id: str) -> str | None:
+        """Return the principal of a conversation, if it exists."""
+        ...
+
+
 class SandboxedImages:
     """Implement ports.Images. Any thread; keeps no processes beyond the calls of `ingest` and `view`."""
 
-    def __init__(self, store: AttachmentStore, sandbox: Sandbox) -> None:
+    def __init__(self, store: ImageStore, sandbox: Sandbox, turn: Turn) -> None:
+        """`turn` bounds how many decoders run at the same time."""
         self._store = store
         self._sandbox = sandbox
-        self._slots = WorkerSlots(MAX_WORKERS)
+        self._turn = turn
         self._lock = threading.Lock()  # guards _sizes; not held while an image is decoded
         self._sizes: OrderedDict[str, int] = OrderedDict()
 
-    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
+    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
         """Decode and store an image; see ports.Images.
 
         Each conversation keeps its own copy, which is deleted with it.
@@ -87,7 +89,7 @@ class SandboxedImages:
         if (stored := self.stored(conversation_id, data)) is not None:
             return stored
         name = content_name(data)
-        seen = self._decode(data, name, cancel)
+        seen = self._decode(self._waits_as(conversation_id, uploaded=uploaded), data, name, cancel)
         image = seen.image
         # Store the view first, so that every stored original has one even after a crash.
         self._store.put_attachment(conversation_id, seen.view)
@@ -108,7 +110,7 @@ class SandboxedImages:
             if original is None:
                 return None
             try:
-                view = self._decode(original.data, original.id, cancel).view
+                view = self._decode(self._waits_as(conversation_id), original.data, original.id, cancel).view
             except InvalidImageError:
                 return None
             self._store.put_attachment(conversation_id, view)
@@ -136,11 +138,16 @@ class SandboxedImages:
         """Return the ids of the attachments of an image; see ports.Images."""
         return (image.attachment, view_name(image.attachment))
 
-    def _decode(self, data: bytes, name: str, cancel: CancelToken) -> Decoded:
+    def _waits_as(self, conversation_id: str, *, uploaded: bool = False) -> str:
+        """Return whose turn an image waits for. Raises StoreError."""
+        principal = self._store.owner(conversation_id) or ""
+        return f"{principal} (uploads)" if uploaded else principal
+
+    def _decode(self, whose: str, data: bytes, name: str, cancel: CancelToken) -> Decoded:
         """Decode an image in a worker. Raises InvalidImageError or ImagesUnavailableError."""
-        with self._slots.taken(cancel):
-            end = self._run(data, cancel)
-        if cancel.cancelled:
+        with self._turn(whose, cancel) as begins:
+            end = self._run(data, cancel) if begins else None
+        if cancel.cancelled or end is None:
             raise ImagesUnavailableError(CANCELLED)
         verdict, _, rest = end.head.partition(b"\n")
         if verdict == b"error":
@@ -177,38 +184,6 @@ class SandboxedImages:
             stdin=data,
             output_bytes=OUTPUT_BYTES,
         )
-
-
-class WorkerSlots:
-    """A semaphore whose waiters can be cancelled. Any thread."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._changed = threading.Condition()  # guards _free; a semaphore's wait could not be cancelled
-
-    @contextmanager
-    def taken(self, cancel: CancelToken) -> Generator[None]:
-        """Hold a slot for the duration of the block. Raises ImagesUnavailableError if cancelled while waiting."""
-        wake = self._wake
-        cancel.on_cancel(wake)
-        try:
-            with self._changed:
-                self._changed.wait_for(lambda: self._free or cancel.cancelled)
-                if cancel.cancelled:
-                    raise ImagesUnavailableError(CANCELLED)
-                self._free -= 1
-        finally:
-            cancel.forget(wake)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._free += 1
-                self._changed.notify_all()
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
 
 def content_name(data: bytes) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
+
+    from actors.ports import CancelToken
 
 
 class Place:
@@ -60,6 +63,28 @@ class FairSlots:
             self._waiting += 1
         self._fill()
         return place
+
+    @contextmanager
+    def turn(self, principal: str, cancel: CancelToken) -> Generator[bool]:
+        """Wait for a slot and hold it for the block; yield False if `cancel` is cancelled before it begins."""
+        called = threading.Event()
+        wake = called.set
+
+        def start() -> bool:
+            wake()
+            return True
+
+        place = self.acquire(principal, start)
+        cancel.on_cancel(wake)
+        called.wait()
+        cancel.forget(wake)
+        if self.withdraw(place):
+            yield False
+            return
+        try:
+            yield not cancel.cancelled
+        finally:
+            self.release(principal)
 
     def release(self, principal: str) -> None:
         """Give back a slot of a principal."""

@@ -24,7 +24,9 @@ from actors.ports import (
     ProcessStartError,
     SandboxReport,
 )
+from actors.runtime.quotas.fair_slots import FairSlots
 from tests import pictures
+from tests.e2e.patience import eventually
 from tests.integration.store.commit_builder import CommitBuilder
 from tests.sandbox_reports import sandbox_report
 
@@ -56,7 +58,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def images(store: MemoryStore, sandbox: ToolHostSandbox) -> SandboxedImages:
-    return SandboxedImages(store, sandbox)
+    return SandboxedImages(store, sandbox, FairSlots(2).turn)
 
 
 @pytest.mark.parametrize("make", [pictures.wide_png, pictures.large_jpeg, pictures.animated_gif, pictures.webp])
@@ -204,44 +206,62 @@ def test_an_image_is_not_to_blame_for_the_end_of_the_servers_lease(store: Memory
             return ProcessEnd(None, 9, b"", b"", 0, 1, (), killed=True, limit="lease")
 
     with pytest.raises(ImagesUnavailableError):
-        SandboxedImages(store, Ended()).ingest("c1", pictures.png(), CancelToken())
+        SandboxedImages(store, Ended(), FairSlots(2).turn).ingest("c1", pictures.png(), CancelToken())
 
 
 def test_a_process_that_cannot_be_started_is_said_so(store: MemoryStore) -> None:
     with pytest.raises(ImagesUnavailableError, match="could not be started: not here"):
-        SandboxedImages(store, Broken()).ingest("c1", pictures.png(), CancelToken())
+        SandboxedImages(store, Broken(), FairSlots(2).turn).ingest("c1", pictures.png(), CancelToken())
     assert store.attachment("c1", sandboxed_images.content_name(pictures.png())) is None
 
 
-def test_two_at_a_time_and_a_waiting_caller_can_be_cancelled() -> None:
-    places = sandboxed_images.WorkerSlots(2)
-    inside, leave = threading.Semaphore(0), threading.Event()
+class Held(Broken):
+    """Notes which images are decoded, and finishes one for each release of `go`."""
 
-    def work() -> None:
-        with places.taken(CancelToken()):
-            inside.release()
-            assert leave.wait(BOUND)
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.go = threading.Semaphore(0)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
+    def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> Any:
+        self.begun.append(launch.stdin.decode())
+        return self
+
+    def kill(self) -> None:
+        """Do nothing."""
+
+    def wait(self) -> ProcessEnd:
+        assert self.go.acquire(timeout=BOUND)
+        return ProcessEnd(0, None, b"error\nis none", b"", 0, 1, ())
+
+
+def test_the_images_of_a_principal_delay_those_of_another_by_one_turn() -> None:
+    """Nor do the images that its tools read delay those that it uploads more than that."""
+    store, slots, held = MemoryStore(), FairSlots(2), Held()
+    store.commit(CommitBuilder("c1", principal="crowd").create(), CommitBuilder("c2", principal="other").create())
+    images = SandboxedImages(store, held, slots.turn)
+
+    def ingest(conversation_id: str, data: bytes, uploaded: bool) -> None:
+        with pytest.raises(InvalidImageError):
+            images.ingest(conversation_id, data, CancelToken(), uploaded=uploaded)
+
+    threads: list[threading.Thread] = []
+
+    def begin(conversation_id: str, data: bytes, uploaded: bool = False) -> None:
+        threads.append(threading.Thread(target=ingest, args=(conversation_id, data, uploaded)))
+        threads[-1].start()
+        eventually(lambda: len(held.begun) + slots.waiting == len(threads), "it waits")
+
+    for number in range(20):
+        begin("c1", f"crowd {number}".encode())
+    begin("c2", b"other")
+    begin("c1", b"uploaded", uploaded=True)
+    assert len(held.begun) == 2
+    for _ in threads:
+        held.go.release()
     for thread in threads:
-        thread.start()
-    assert all(inside.acquire(timeout=BOUND) for _ in threads)
-    cancel, ended = CancelToken(), threading.Event()
-
-    def wait() -> None:
-        with pytest.raises(ImagesUnavailableError), places.taken(cancel):
-            pytest.fail("there was a third place")
-        ended.set()
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    cancel.cancel()
-    assert ended.wait(BOUND)
-    leave.set()
-    for thread in (*threads, waiting):
         thread.join(BOUND)
-    with places.taken(CancelToken()), places.taken(CancelToken()):
-        """Both are free again."""
+    assert {"other", "uploaded"} <= set(held.begun[:6])
+    assert slots.used("") == 0
 
 
 def test_the_worker_is_as_restricted_as_the_machine_allows(images: SandboxedImages) -> None:

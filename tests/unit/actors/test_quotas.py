@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.core.errors import QuotaExceededError
-from actors.ports import Spending, day_of
+from actors.ports import CancelToken, Spending, day_of
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.fair_slots import FairSlots, Place
 from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings, fair_share
 from actors.runtime.system_clock import SystemClock
+from tests.e2e.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,6 +227,27 @@ def test_a_principal_with_a_thousand_waiting_delays_another_by_one_turn() -> Non
         turns.slots.release(turns.order[-1][0])
     assert turns.order == ["a0", "a1", "b0", "c0", "a2", "b1"]
     assert turns.slots.waiting == 997
+
+
+def test_a_turn_that_is_waited_for_can_be_cancelled() -> None:
+    slots, cancel, seen = FairSlots(1), CancelToken(), list[bool]()
+
+    def wait() -> None:
+        with slots.turn("b", cancel) as begins:
+            seen.append(begins)
+
+    waiting = threading.Thread(target=wait)
+    with slots.turn("a", CancelToken()) as begins:
+        assert begins
+        waiting.start()
+        eventually(lambda: slots.waiting == 1, "it waits")
+        cancel.cancel()
+        waiting.join(PATIENCE)
+        assert seen == [False]
+        assert (slots.waiting, slots.used("")) == (0, 1)
+    with slots.turn("b", cancel) as begins:
+        assert not begins, "it was cancelled before"
+    assert slots.used("") == 0
 
 
 def test_a_principal_at_its_own_limit_is_passed_over() -> None:

@@ -13,11 +13,13 @@ from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Image
 from actors.core.errors import QuotaExceededError
 from actors.ports import Attachment, CancelToken, Commit, ImagesUnavailableError, ImageView
+from server.auth.authentication import caller
+from server.auth.principals import Caller, Role
 from server.contract import limits
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, SlowReaderError
 from server.queries.attachments import AttachmentDownloads
 from server.queries.read_pool import ReadPool
-from server.services.image_upload import ImageUploads
+from server.services.image_upload import THREADS, ImageUploads
 from tests.integration.store.commit_builder import record_of
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ class Endless:
     def stored(self, conversation_id: str, data: bytes) -> Image | None:
         return KNOWN if data == b"known" else None
 
-    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
+    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
+        assert uploaded
         cancel.wait(60)
         self.stopped.set()
         raise ImagesUnavailableError("was stopped")
@@ -130,3 +133,40 @@ def test_no_image_is_looked_at_or_kept_for_a_principal_who_may_store_nothing_mor
         assert asyncio.run(pictures.taken("c1", repeated, 60)) == (KNOWN,), "it needs no more room"
     finally:
         pictures.close()
+
+
+class Counted(Endless):
+    """Looks at images one after the other, and notes whose they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
+        self.seen.append(conversation_id)
+        return KNOWN
+
+
+def test_a_message_with_many_images_delays_that_of_another_principal_by_one_of_them() -> None:
+    images = Counted()
+    pictures = ImageUploads(images)
+    many = [v1.Image(media_type="image/png", data=bytes([number])) for number in range(20)]
+
+    async def send(principal: str, count: int) -> None:
+        caller.set(Caller(principal, Role.USER))
+        await pictures.taken(principal, v1.SendMessageRequest(images=many[:count]), 60)
+
+    async def together() -> None:
+        crowd = [asyncio.create_task(send("crowd", 20)) for _ in range(5)]
+        while len(images.seen) < 4:
+            await asyncio.sleep(0)
+        before = len(images.seen)
+        await send("other", 1)
+        assert images.seen.index("other") - before <= 2 * THREADS
+        await asyncio.gather(*crowd)
+
+    try:
+        asyncio.run(together())
+    finally:
+        pictures.close()
+    assert images.seen.count("crowd") == 100
