@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from bedrock.local_server import absolute_path, data_directory, xdg_directory
 
 from actors.ports.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
-from actors.ports.settings.settings_checks import check_keys, is_loopback
+from actors.ports.settings.settings_checks import absolute_path_of, check_keys, expanded, host_and_port, is_loopback
 from actors.ports.telemetry import CONTENTS
 from actors.runtime.quotas.quota_limits import QuotaSettings
 from server.auth.authorizer.authorizer_tables import AuthorizerSettings, authorizer_settings
@@ -237,10 +237,9 @@ def _listen(value: Any) -> Listen | None:
         if not path.startswith("/"):
             raise ValueError("the path of a Unix socket must be absolute: unix:/run/bedrock.sock")
         return Listen(path=path)
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) <= 65_535):
+    if (found := host_and_port(text)) is None:
         raise ValueError("must be host:port, with port 0 for any free one, unix:/path, or none")
-    return Listen(host.removeprefix("[").removesuffix("]"), int(port))
+    return Listen(*found)
 
 
 def _metrics_listen(value: Any) -> Listen | None:
@@ -270,22 +269,8 @@ def _contents(value: Any) -> tuple[str, ...]:
     return names
 
 
-def _path(value: Any) -> Path:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError("must be a path")
-    return _expanded(value).absolute()
-
-
-def _expanded(text: str) -> Path:
-    """Return a path with `~` expanded. Raises ValueError if there is no such user."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise ValueError(f"there is no user {text.partition('/')[0]!r}") from None
-
-
 def _data_dir(value: Any) -> Path:
-    _path(value)
+    absolute_path_of(value)
     return absolute_path(value)
 
 
@@ -413,8 +398,8 @@ SETTINGS: dict[str, Parser] = {
     "retention_archived_days": _days,
     "retention_audit_days": _days,
     "reflection": _flag,
-    "tls_certificate": _path,
-    "tls_key": _path,
+    "tls_certificate": absolute_path_of,
+    "tls_key": absolute_path_of,
     "insecure_behind_proxy": _flag,
     "metrics_listen": _metrics_listen,
     "otlp_endpoint": _url,
@@ -547,9 +532,9 @@ def _client_certificates(
 
 LISTENER: dict[str, Parser] = {
     "address": _listen,
-    "certificate": _path,
-    "key": _path,
-    "client_ca": _path,
+    "certificate": absolute_path_of,
+    "key": absolute_path_of,
+    "client_ca": absolute_path_of,
     "insecure_behind_proxy": _flag,
 }
 """Parsers of the keys of a table [[listen]]."""
@@ -634,7 +619,7 @@ def _check_cluster(config: Config, cluster: ClusterSettings) -> None:
     """Raise ConfigError unless there is something to share, and the nodes' token goes over no network in the clear."""
     if not config.database:
         raise config.refusal("cluster: only servers that share a database need it: set database, too")
-    host = cluster.address.rpartition(":")[0].strip("[]")
+    host, _ = host_and_port(cluster.address) or ("", 0)
     in_mesh = any(each.insecure_behind_proxy for each in config.listeners)
     if cluster.ca is None and not is_loopback(host) and not in_mesh:
         raise config.refusal(
@@ -649,7 +634,7 @@ def _file(chosen: Path | None, environ: Mapping[str, str]) -> Path | None:
         return chosen
     if text := environ.get("BEDROCK_CONFIG"):
         try:
-            return _expanded(text)
+            return expanded(text)
         except ValueError as error:
             raise ConfigError(f"BEDROCK_CONFIG: {error}") from None
     root = xdg_directory("XDG_CONFIG_HOME", environ) or _home(environ) / ".config"

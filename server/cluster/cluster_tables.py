@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from actors.ports.settings.settings_checks import check_keys
+from actors.ports.settings.settings_checks import absolute_path_of, check_keys, host_and_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,16 +52,17 @@ def _given(table: Mapping[str, Any], key: str, what: str) -> object:
 
 
 def _address(value: object) -> str:
-    host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    if not (colon and host and port.isdecimal() and 0 < int(port) <= 65_535) or any(each.isspace() for each in host):
+    found = host_and_port(value) if isinstance(value, str) else None
+    if found is None or not found[1] or any(each.isspace() for each in found[0]):
         raise ValueError("cluster.address: must be host:port, with the port that others reach")
-    return f"{host}:{port}"
+    return str(value)
 
 
 def _path(value: object, key: str) -> Path:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError(f"cluster.{key}: must be a path")
-    return Path(os.path.expanduser(value)).absolute()
+    try:
+        return absolute_path_of(value)
+    except ValueError as error:
+        raise ValueError(f"cluster.{key}: {error}") from None
 
 
 def _lease(value: object) -> float:

@@ -23,6 +23,7 @@ from server.cluster.peers import Lane, Peer, PeerLostError, Peers
 from server.cluster.places import PLACES, URGENT, Place
 from server.contract import limits
 from server.contract.errors import AnswerTimeoutError, ConnectionLostError, ConversationNotFoundError, OwnerLostError
+from server.contract.resource_names import conversation_in
 from server.queries.read_pool import ReadPool
 
 if TYPE_CHECKING:
@@ -161,13 +162,6 @@ async def served_here(router: Router, behaviour: Behaviour, request: Any, contex
 
 def _has_images(request: Any) -> bool:
     return hasattr(request, "images") and bool(request.images)
-
-
-def conversation_in(request: Any) -> str:
-    """Return the name of the conversation that a request is about, or whose resource it is about."""
-    inner = getattr(request, "conversation", None)
-    name = inner.name if inner is not None else getattr(request, "name", "") or getattr(request, "parent", "")
-    return "/".join(str(name).split("/")[:2])
 
 
 def _has_id(request: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from server.contract.limits import MAX_NAME_CHARS
 
@@ -17,6 +18,18 @@ _MODEL = re.compile(r"models/([!-~]{1,200})")
 ALL_CONVERSATIONS = "conversations/-"
 """Stands for all conversations of the caller where a list of what is in them takes a parent (AIP-159)."""
 _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
+
+
+def name_in(request: Any) -> str:
+    """Return the name of what a request is about, as the caller wrote it; "" if it is about nothing that has one."""
+    about = getattr(request, "conversation", request)
+    name = about if isinstance(about, str) else getattr(about, "name", "") or getattr(about, "parent", "")
+    return str(name)
+
+
+def conversation_in(request: Any) -> str:
+    """Return the name of the conversation that a request is about, or whose resource it is about."""
+    return "/".join(name_in(request).split("/")[:2])
 
 
 def conversation(conversation_id: str) -> str:

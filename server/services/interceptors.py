@@ -31,6 +31,7 @@ from server.cluster.forwarding import PassedStatusError
 from server.cluster.router import ForwardedMethod, RoutedMethod
 from server.contract import limits
 from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
+from server.contract.resource_names import name_in
 from server.contract.validation import check
 from server.services.client_address import forwarded_peer_of, peer_of
 from server.services.request_reading import read_request, reading_handler
@@ -314,7 +315,7 @@ async def _authorize(authentication: Authentication, who: Caller, method: str, r
     """Ask the operator's own rules. Raises Rejected or AuthorizerUnavailableError."""
     if authentication.authorizer is None or who.principal == LOCAL:
         return
-    refusal = await authentication.authorizer.refusal(who.principal, who.role, method, _name_in(request))
+    refusal = await authentication.authorizer.refusal(who.principal, who.role, method, name_in(request))
     if refusal is not None:
         raise Rejected(Reason.PERMISSION_DENIED, refusal)
 
@@ -397,11 +398,4 @@ async def _call(behaviour: Callable[..., Any], request: Message, context: Contex
 
 def _subject(request: Any) -> str:
     """Return the name of the conversation that a request is about, as the caller wrote it."""
-    return _name_in(request) or "a request about no conversation"
-
-
-def _name_in(request: Any) -> str:
-    """Return the name of what a request is about, as the caller wrote it; "" if it has none."""
-    about = getattr(request, "conversation", request)
-    name = about if isinstance(about, str) else getattr(about, "name", "") or getattr(about, "parent", "")
-    return str(name)
+    return name_in(request) or "a request about no conversation"

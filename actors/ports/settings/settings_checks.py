@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+MAX_PORT = 65_535
 
 
 def check_keys(where: str, table: Mapping[str, Any], keys: Collection[str]) -> None:
@@ -21,3 +24,26 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Return the host, without brackets, and the port of "host:port"; None if it is something else."""
+    host, _, port = text.rpartition(":")
+    if not (host and port.isdecimal() and int(port) <= MAX_PORT):
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def absolute_path_of(value: object) -> Path:
+    """Return a path with `~` expanded. Raises ValueError if it is none, or there is no such user."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("must be a path")
+    return expanded(value).absolute()
+
+
+def expanded(text: str) -> Path:
+    """Return a path with `~` expanded. Raises ValueError if there is no such user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no user {text.partition('/')[0]!r}") from None

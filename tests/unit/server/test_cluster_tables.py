@@ -46,6 +46,7 @@ def test_everything_can_be_given() -> None:
         ({"address": "host:0"}, r"cluster\.address: must be host:port"),
         ({"address": "a b:1"}, r"cluster\.address: must be host:port"),
         ({"token_file": ""}, r"cluster\.token_file: must be a path"),
+        ({"token_file": "~nobody-here/x"}, r"cluster\.token_file: there is no user '~nobody-here'"),
         ({"ca": 1}, r"cluster\.ca: must be a path"),
         ({"name": ""}, r"cluster\.name: must be a text"),
         ({"name": "a\nb"}, r"cluster\.name: must be a text"),

@@ -14,7 +14,8 @@ from actors.ports.telemetry import Telemetry
 from server.auth.authorization import NEEDED
 from server.cluster.node_marks import TOKEN, NodeMarks
 from server.cluster.places import PLACES, URGENT, Place
-from server.cluster.router import REPEATABLE, NodeAccess, Router, conversation_in
+from server.cluster.router import REPEATABLE, NodeAccess, Router
+from server.contract.resource_names import conversation_in
 from tests.unit.server.test_checks import GOOD, made
 
 REQUESTS = {

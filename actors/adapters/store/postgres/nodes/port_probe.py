@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-MAX_PORT = 65_535
+from actors.ports.settings.settings_checks import host_and_port
 
 
 def refuses(address: str, *, seconds: float) -> bool:
@@ -13,11 +13,11 @@ def refuses(address: str, *, seconds: float) -> bool:
     Anything else proves nothing: silence may be a machine that is cut off, and an accepted connection is one that the
     kernel accepts for a process that is stopped. Blocks for `seconds` an address at most, besides the look-up.
     """
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) <= MAX_PORT:  # it would be taken modulo 65,536
+    where = host_and_port(address)
+    if where is None or not where[1]:  # a larger port would be taken modulo 65,536
         return False
     try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
     return bool(found) and all(_refused(family, where, seconds) for family, _, _, _, where in found)
