@@ -225,7 +225,8 @@ cluster-e2e: $(STAMP)  ## Run the end-to-end tests through a node that owns none
 	BEDROCK_E2E_NODES=2 $(BIN)/python -m pytest $(TEST_WORKERS) $(if $(SHORT),$(E2E_SHORT:%=tests/e2e/test_%.py),tests/e2e) $(ARGS)
 
 .PHONY: cluster
-cluster: cluster-e2e  ## After cluster-e2e, work through any of three nodes while they and PostgreSQL are killed, frozen and cut off (MINUTES, SEED, SHORT)
+cluster: cluster-e2e  ## After cluster-e2e, work through any of three nodes while they, PostgreSQL, disks, clocks and networks fail (MINUTES, SEED, SHORT)
+	-@PYTHONPATH=. $(BIN)/python -m tests.peers.install faketime # without it, no clock is set, and the report says so
 	PYTHONPATH=.:clients $(BIN)/python -m tests.soak.cluster --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: reliability

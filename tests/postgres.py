@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,14 +60,18 @@ def programs() -> Path:
 class PostgresServer:
     """A running server without any data, and its databases. Close it."""
 
-    def __init__(self, *, durable: bool = False) -> None:
-        """Start it. With `durable`, a commit is synced to the disk."""
+    def __init__(self, *, durable: bool = False, room: int = 0) -> None:
+        """Start it. With `durable`, a commit is synced to the disk.
+
+        `room`: MiB of a disk of its own, in memory, that can be filled; only root can have one.
+        """
         settings = SETTINGS if durable else SETTINGS | FORGETFUL
         arguments = [f"{name}={value}" for name, value in settings.items()]
         self._numbers = count(1)
         self._templates: dict[Callable[[str], object], str] = {}
+        own_mounts = ["unshare", "--mount"] if room else []  # nobody else sees the disk, and it ends with the keeper
         self._keeper = subprocess.Popen(
-            [sys.executable, "-m", "tests.postgres", programs(), *arguments],
+            [*own_mounts, sys.executable, "-m", "tests.postgres", programs(), str(room), *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -116,6 +121,14 @@ class PostgresServer:
     def stop(self) -> None:
         """Shut it down in order; sessions are cut off."""
         self._say("stop")
+
+    def fill(self) -> None:
+        """Leave no room on its disk, which is one of its own."""
+        self._say("fill")
+
+    def free(self) -> None:
+        """Make room again; return when it takes connections, started again if it has ended."""
+        self._say("free")
 
     def execute(self, statement: str, database: str = "postgres") -> None:
         """Execute a statement outside of transactions."""
@@ -169,15 +182,48 @@ class _Keeper:
     """Keeps one PostgreSQL and its files, in the process of its own."""
 
     def __init__(self, directory: Path, bin_directory: Path, settings: list[str]) -> None:
-        self._data = directory / "data"
+        self._disk = directory / "disk"
+        self._disk.mkdir()
+        self._data = self._disk / "data"
+        self._filler = self._disk / "filler"
         self._log = directory / "log"
         self._bin = bin_directory
         self._settings = [argument for each in settings for argument in ("-c", each)]
         self._user: dict[str, int | tuple[()]] = {}
         if os.getuid() == 0:
-            os.chown(directory, NOBODY, NOBODY)
+            for each in (directory, self._disk):
+                os.chown(each, NOBODY, NOBODY)
             self._user = {"user": NOBODY, "group": NOBODY, "extra_groups": ()}
         self._process: subprocess.Popen[bytes] | None = None
+
+    def mount(self, room: int) -> None:
+        """Give it a disk of so many MiB."""
+        owned = f"size={room}m,mode=700,uid={NOBODY},gid={NOBODY}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", owned, "bedrock-postgres", self._disk], check=True)
+
+    def unmount(self) -> None:
+        """Take the disk away, if there is one; PostgreSQL has ended."""
+        if self._disk.is_mount():
+            subprocess.run(["umount", self._disk], check=True)
+
+    def fill(self) -> str:
+        """Write for as long as there is room."""
+        with suppress(OSError), self._filler.open("wb", buffering=0) as filler:
+            while filler.write(bytes(1 << 16)):
+                pass
+        return "done"
+
+    def free(self) -> str:
+        """Make room, and start what has ended of that."""
+        self._filler.unlink(missing_ok=True)
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            if self._process is None or self._process.poll() is not None:
+                return self.start()
+            if self._takes_connections():
+                return "done"
+            time.sleep(0.05)
+        return "it does not get ready"
 
     def initialise(self) -> None:
         program = [self._bin / "initdb", "--pgdata", self._data, "--username=postgres", "--encoding=UTF8"]
@@ -188,7 +234,7 @@ class _Keeper:
 
     def start(self) -> str:
         (self._data / "postmaster.pid").unlink(missing_ok=True)
-        program = [self._bin / "postgres", "-D", self._data, "-k", self._data.parent, *self._settings]
+        program = [self._bin / "postgres", "-D", self._data, "-k", self._disk.parent, *self._settings]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # type: ignore[call-overload]
                 program,
@@ -215,6 +261,10 @@ class _Keeper:
             self._process = None
         return "done"
 
+    def _takes_connections(self) -> bool:
+        program = [str(self._bin / "pg_isready"), "-q", "-h", str(self._disk.parent)]
+        return subprocess.run(program, check=False, stdin=subprocess.DEVNULL).returncode == 0
+
     def _is_ready(self) -> bool:
         """Whether the last line of its file says so."""
         try:
@@ -229,17 +279,23 @@ def _die_with_parent() -> None:
 
 def main() -> None:
     """Keep a server until standard input ends."""
-    bin_directory, *settings = sys.argv[1:]
+    bin_directory, room, *settings = sys.argv[1:]
     # Not in the directory of the run, into which another user cannot look; and the path of a socket must be short.
     directory = Path(tempfile.mkdtemp(prefix="bedrock-postgres-", dir="/tmp"))
     keeper = _Keeper(directory, Path(bin_directory), settings)
     try:
+        if room != "0":
+            keeper.mount(int(room))
         keeper.initialise()
         print(directory, flush=True)
         for line in sys.stdin:
             match line.strip():
                 case "start":
                     answer = keeper.start()
+                case "fill":
+                    answer = keeper.fill()
+                case "free":
+                    answer = keeper.free()
                 case "crash":
                     answer = keeper.end(signal.SIGQUIT)
                 case _:
@@ -247,6 +303,7 @@ def main() -> None:
             print(answer, flush=True)
     finally:
         keeper.end(signal.SIGQUIT)
+        keeper.unmount()
         leftovers.clear(directory)
 
 

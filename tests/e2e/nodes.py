@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tests.e2e.server_process import ServerProcess, Servers
 from tests.postgres import PostgresServer
@@ -24,20 +24,42 @@ def free_address() -> str:
         return f"127.0.0.1:{tried.getsockname()[1]}"
 
 
+class Networks(Protocol):
+    """Gives each node an address of its own."""
+
+    def address(self, name: str) -> str:
+        """Return where a node listens."""
+        ...
+
+    def within(self, name: str) -> str:
+        """Return the command that runs another one where that address is."""
+        ...
+
+
 class Nodes:
     """Starts nodes by name, and looks at each of them at the end as `Servers` does. Close it."""
 
-    def __init__(self, folder: Path, *, env: dict[str, str], made_by: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        env: dict[str, str],
+        made_by: Callable[[str], object] | None = None,
+        networks: Networks | None = None,
+        room: int = 0,
+    ) -> None:
         """Start the database, with the content that `made_by` gives to an empty one (its URL).
 
-        `env`: further variables of the environment of each node.
+        `env`: further variables of the environment of each node. `networks`: where each has an address of its own.
+        `room`: MiB of the database's disk, without end if 0.
         """
-        self.database = PostgresServer(durable=True)
+        self.database = PostgresServer(durable=True, room=room)
         self.database_name = self.database.create(made_by)
         self.clients_token = secrets.token_hex(32)
         """The same at each node, so that a client may call any."""
         self._folder = folder
         self.env = {"BEDROCK_DATABASE": self.database.url(self.database_name)} | env
+        self._networks = networks
         self._servers = Servers(ServerProcess)
         self._addresses: dict[str, str] = {}
         self._token = folder / "nodes.token"
@@ -54,15 +76,20 @@ class Nodes:
         token.touch(mode=0o600)
         token.write_text(self.clients_token)
         file = folder / "bedrock.toml"
+        within = ""
+        if self._networks is not None:
+            within, settings = self._networks.within(name), f"insecure_behind_proxy = true\n{settings}"
         file.write_text(
             f'{settings}[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{self._token}"\n'
             f"lease_seconds = {LEASE_SECONDS}\n"
         )
         file.chmod(0o600)
-        return self._servers(folder, "--config", str(file), listen=address, **(self.env | env))
+        return self._servers(folder, "--config", str(file), listen=address, within=within, **(self.env | env))
 
     def address(self, name: str) -> str:
         """Return where a node listens, or will."""
+        if self._networks is not None:
+            return self._networks.address(name)
         return self._addresses.setdefault(name, free_address())
 
     def start_alone(self, name: str, **env: str) -> ServerProcess:

@@ -56,14 +56,14 @@ class Held:
 
 
 class Proxy:
-    """Listens on 127.0.0.1 for as long as the context is open."""
+    """Listens for as long as the context is open."""
 
-    def __init__(self, *targets: str, seed: int = 0) -> None:
+    def __init__(self, *targets: str, seed: int = 0, host: str = "127.0.0.1") -> None:
         """Of several targets, each HOST:PORT or the path of a socket, a connection goes to any that takes it."""
         self._targets = targets
         self._random = random.Random(seed)
-        self._server = ScriptedServer(self._relay)
-        self.address = f"127.0.0.1:{self._server.port}"
+        self._server = ScriptedServer(self._relay, host=host)
+        self.address = f"{host}:{self._server.port}"
         self.accepted = 0
         """Connections so far."""
         self.seconds = 0.0

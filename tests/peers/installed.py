@@ -26,6 +26,8 @@ PROMTOOL = PEERS / "prometheus" / "usr" / "bin" / "promtool"
 ENVOY_WHEEL = PEERS / "envoy"
 ENVOY = ENVOY_WHEEL / "envoy" / "_bin" / "envoy"
 """Envoy from the Python index, where the machine has none."""
+FAKETIME = PEERS / "faketime"
+"""A library that shows a program another time."""
 MCP_SERVERS = PEERS / "mcp-servers"
 """An environment with MCP servers."""
 

@@ -30,8 +30,8 @@ WHATS = ("say", "say", "slow", "tools", "tools", "fork", "agents", "fail", "hang
 class Provider:
     """Serves as long as the context is open, over every death of its client."""
 
-    def __init__(self, name: str) -> None:
-        """`name` is in the numbers of its tool calls, which no other has."""
+    def __init__(self, name: str, *, host: str = "127.0.0.1") -> None:
+        """`name` is in the numbers of its tool calls, which no other has; `host` is where it listens."""
         self.requests = 0
         self.faults: list[str] = []
         """What a provider would have refused."""
@@ -39,7 +39,7 @@ class Provider:
         """What forked processes sleep for: nobody else on this machine does."""
         self._numbers = (f"{name}-{number}" for number in itertools.count(1))
         self._lock = threading.Lock()
-        self._server = ScriptedServer(self._serve)
+        self._server = ScriptedServer(self._serve, host=host)
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""An HTTP server on 127.0.0.1 that a script answers, one connection at a time, down to single bytes."""
+"""An HTTP server on 127.0.0.1, or where it is told, that a script answers, one connection at a time, down to bytes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ HttpScript: TypeAlias = Callable[[Connection], None]
 class ScriptedServer:
     """Serves connections, each by the next script; the last script serves all that follow."""
 
-    def __init__(self, *scripts: HttpScript, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *scripts: HttpScript, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         self._scripts = list(scripts)
         self._tls = tls
         self.reached = threading.Event()
@@ -102,9 +102,9 @@ class ScriptedServer:
         """How many connections it has accepted."""
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((host, 0))
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://{host}:{self.port}"
 
     def __enter__(self) -> Self:
         self._start(self._accept)

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
 from tests.bench.figures import ROOT, machine
-from tests.soak.cluster.disturbances import KINDS
+from tests.soak.cluster import clocks, networks
+from tests.soak.cluster.disturbances import possible
 from tests.soak.cluster.rounds import Outcome, Round
+from tests.soak.cluster.three_nodes import NAMES, World
 from tests.soak.programs import AskProgram, ChatProgram
 from tests.soak.python_clients import AsyncioClient, SyncClient
 from tests.soak.raw_client import RawClient
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROUND_SECONDS = 60.0
+SMALL_DISK_EVERY = 3
+"""In every third round the database has a small disk."""
 STATE = ROOT / ".soak" / "cluster"
 REPORT = ROOT / "reports" / "cluster.json"
 CLIENTS = (SyncClient, AsyncioClient, RawClient, AskProgram, ChatProgram)
@@ -38,17 +43,34 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("cluster: interrupted"))
     options = _options()
+    without = {"networks": networks.hindrance(), "clock": clocks.hindrance(), "small disk": _disk_hindrance()}
+    if not (networks.entered() or without["networks"]):
+        return networks.again_in_a_network("tests.soak.cluster", sys.argv[1:])
+    if networks.entered():
+        with networks.Networks(NAMES) as own:
+            return _run(options, own, without | {"networks": ""})
+    return _run(options, None, without)
+
+
+def _run(options: argparse.Namespace, own: networks.Networks | None, without: dict[str, str]) -> int:
     outcomes: list[Outcome] = []
+    for what, why in without.items():
+        if why:
+            print(f"cluster: no {what}: {why}")
+    machine_before = machine()
     until = time.monotonic() + options.minutes * 60
     while time.monotonic() < until:
         count = len(outcomes) + 1
         folder: Path = options.state / f"{options.seed}-{count}"
         shutil.rmtree(folder, ignore_errors=True)
         seconds = min(ROUND_SECONDS, max(1.0, until - time.monotonic()))
-        outcome = Round(folder, count, options.seed, CLIENTS).run(_disturbances(options.seed, count, seconds))
+        small_disk = count % SMALL_DISK_EVERY == 0 and not without["small disk"]
+        world = World(own, clock=not without["clock"], small_disk=small_disk)
+        happening = _disturbances(possible(world), random.Random(f"{options.seed}/disturbances/{count}"), seconds)
+        outcome = Round(folder, count, options.seed, CLIENTS, world).run(happening)
         outcomes.append(outcome)
         _show(outcome)
-        _write(options.seed, outcomes)
+        _write({**machine_before, "without": without, "seed": options.seed}, outcomes)
         if not outcome.wrong:
             shutil.rmtree(folder)
     wrong = sum(len(each.wrong) for each in outcomes)
@@ -64,11 +86,15 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _disturbances(seed: int, number: int, seconds: float) -> Iterator[str]:
+def _disk_hindrance() -> str:
+    return "" if os.getuid() == 0 else "only root can mount one"
+
+
+def _disturbances(kinds: list[str], chance: random.Random, seconds: float) -> Iterator[str]:
     """Everything in an order of its own, again and again, until the time is over."""
-    chance, until = random.Random(f"{seed}/disturbances/{number}"), time.monotonic() + seconds
+    until = time.monotonic() + seconds
     while True:
-        for kind in chance.sample(list(KINDS), len(KINDS)):
+        for kind in chance.sample(kinds, len(kinds)):
             if time.monotonic() > until:
                 return
             yield kind
@@ -86,12 +112,11 @@ def _show(outcome: Outcome) -> None:
         print(f"  {text}", flush=True)
 
 
-def _write(seed: int, outcomes: list[Outcome]) -> None:
+def _write(about: dict[str, Any], outcomes: list[Outcome]) -> None:
+    """`about`: the machine as it was before, what it could not give, and the seed."""
     counted = ("seconds", "requests", "conversations", "sub_agents", "deleted", "events", "steps")
     report = {
-        **machine(),
-        "date": time.strftime("%Y-%m-%d"),
-        "seed": seed,
+        **about,
         "rounds": len(outcomes),
         **{name: round(sum(getattr(each, name) for each in outcomes), 1) for name in counted},
         "disturbances": _together(outcomes, "disturbances", sum),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from tests.e2e.nodes import LEASE_SECONDS
 from tests.soak.cluster.late_commit import claim_first, write_first
-from tests.soak.cluster.three_nodes import DECLARED_DEAD, NAMES, Cluster
+from tests.soak.cluster.three_nodes import DECLARED_DEAD, NAMES, Cluster, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,9 @@ BLINK_SECONDS = 1.0
 SLOW_SECONDS = (0.02, 0.2)
 """What a slow database takes for anything, in each direction."""
 SLOW_FOR_SECONDS = LEASE_SECONDS + 2.0
+SKEW_SECONDS = 86_400.0
+LOG_FILES = 200
+"""More files of its log than PostgreSQL has made in advance."""
 LOCKED_SECONDS = (1.0, LEASE_SECONDS + 1.0)
 """For how long a table is locked: shorter and longer than a lease, and than a statement waits for its rows."""
 
@@ -83,6 +87,51 @@ def partition(cluster: Cluster) -> None:
     finally:
         cluster.ways[name].thaw()
     cluster.replace(name)
+
+
+def unplug(cluster: Cluster) -> None:
+    """The network loses whatever is sent to one or by it, for longer than its lease, and tells nobody."""
+    (name,) = cluster.at_work()
+    server, incarnation = cluster.servers[name], cluster.incarnation(name)
+    server.foreseen = DECLARED_DEAD
+    assert cluster.networks is not None
+    cluster.networks.unplug(name)
+    try:
+        cluster.await_dead(server, incarnation)
+    finally:
+        cluster.networks.plug(name)
+    cluster.replace(name)
+
+
+def set_clock(cluster: Cluster) -> None:
+    """The clock of one is set by hours, and stays so: nobody is taken for dead."""
+    incarnations = [cluster.incarnation(name) for name in NAMES]
+    assert cluster.clock is not None
+    cluster.clock.set(cluster.random.uniform(-1, 1) * SKEW_SECONDS)
+    time.sleep(SLOW_FOR_SECONDS)
+    cluster.note_deaths(incarnations)
+
+
+def fill_disk(cluster: Cluster) -> None:
+    """There is no room on the database's disk for a while: nothing new is written."""
+    cluster.nodes.database.fill()
+    time.sleep(cluster.random.uniform(*LOCKED_SECONDS))
+    cluster.nodes.database.free()
+    cluster.replace_dead()
+
+
+def fill_disk_and_log(cluster: Cluster) -> None:
+    """There is none for PostgreSQL's log either, which makes it crash, and it may not come back by itself."""
+    crashes = cluster.nodes.database.log.count("PANIC")
+    cluster.nodes.database.fill()
+    with suppress(psycopg.Error), psycopg.connect(cluster.url, autocommit=True) as connection:
+        for number in range(LOG_FILES):
+            connection.execute(f"SELECT pg_logical_emit_message(false, 'full', '{number}'), pg_switch_wal()".encode())
+    time.sleep(cluster.random.uniform(*LOCKED_SECONDS))
+    cluster.nodes.database.free()
+    if cluster.nodes.database.log.count("PANIC") == crashes:
+        cluster.wrong.append("a full disk did not make the database crash")
+    cluster.replace_dead()
 
 
 def cut(cluster: Cluster) -> None:
@@ -155,7 +204,7 @@ def crash_database_and_kill(cluster: Cluster) -> None:
     cluster.forget(server)
 
 
-KINDS: dict[str, Callable[[Cluster], None]] = {
+ALWAYS: dict[str, Callable[[Cluster], None]] = {
     "kill": kill,
     "kill two": kill_two,
     "freeze": freeze,
@@ -172,4 +221,17 @@ KINDS: dict[str, Callable[[Cluster], None]] = {
     "crash of the database": crash_database,
     "crash of the database and kill": crash_database_and_kill,
 }
-"""What may happen, by name."""
+"""What may happen anywhere, by name."""
+WITH_NETWORKS: dict[str, Callable[[Cluster], None]] = {"network lost": unplug}
+WITH_CLOCK: dict[str, Callable[[Cluster], None]] = {"clock set": set_clock}
+ON_SMALL_DISK: dict[str, Callable[[Cluster], None]] = {
+    "full disk of the database": fill_disk,
+    "full disk and crash of the database": fill_disk_and_log,
+}
+KINDS = ALWAYS | WITH_NETWORKS | WITH_CLOCK | ON_SMALL_DISK
+
+
+def possible(world: World) -> list[str]:
+    """Return the names of what may happen there."""
+    networks, clock = WITH_NETWORKS if world.networks else {}, WITH_CLOCK if world.clock else {}
+    return list(ALWAYS | networks | clock | (ON_SMALL_DISK if world.small_disk else {}))

@@ -7,7 +7,6 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from bedrock import Client
 from bedrock.errors import BedrockError
 
 from tests.soak.cluster.three_nodes import DECLARED_DEAD
@@ -40,11 +39,11 @@ def _commit_late(cluster: Cluster, title: str) -> None:
     """Neither may the commit be carried out, nor may anything of it be seen. `title`: what is written before it."""
     (name,) = cluster.at_work()
     server, incarnation = cluster.servers[name], cluster.incarnation(name)
-    with server.client() as client:
+    with cluster.client(name) as client:
         conversation = client.create(cluster.folder).name
     late = f"late-{incarnation}"
     held = cluster.ways[name].hold(late)
-    caller = threading.Thread(target=_give_title, args=(server.address, server.token, conversation, late))
+    caller = threading.Thread(target=_give_title, args=(cluster, name, conversation, late))
     caller.start()
     try:
         if not held.arrived.wait(ARRIVAL_SECONDS):
@@ -52,7 +51,7 @@ def _commit_late(cluster: Cluster, title: str) -> None:
         server.foreseen = DECLARED_DEAD
         server.process.send_signal(signal.SIGSTOP)
         cluster.await_dead(server, incarnation)
-        with Client(cluster.other(name).address, token=server.token, timeout=CALL_SECONDS) as client:
+        with cluster.client(cluster.other(name)) as client:
             cluster.wrong += _arrived(cluster, client.conversation(conversation), held, title)
     except BedrockError as error:
         cluster.wrong.append(f"a call about a late commit failed: {error}")
@@ -63,9 +62,9 @@ def _commit_late(cluster: Cluster, title: str) -> None:
     cluster.replace(name)
 
 
-def _give_title(address: str, token: str, conversation: str, title: str) -> None:
-    with suppress(BedrockError), Client(address, token=token, timeout=CALL_SECONDS) as client:
-        client.conversation(conversation).update(title=title)
+def _give_title(cluster: Cluster, name: str, conversation: str, title: str) -> None:
+    with suppress(BedrockError), cluster.client(name) as client:
+        client.conversation(conversation).update(title=title, timeout=CALL_SECONDS)
 
 
 def _arrived(cluster: Cluster, conversation: Conversation, held: Held, title: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from tests.soak.checks import check
 from tests.soak.clients import Site, SoakClient
 from tests.soak.cluster.clients import Pause, Probe, StayingClient
 from tests.soak.cluster.disturbances import KINDS
-from tests.soak.cluster.three_nodes import NAMES, Cluster, Happened
+from tests.soak.cluster.three_nodes import NAMES, Cluster, Happened, World
 from tests.soak.provider import Provider
 from tests.soak.rounds import END_SECONDS, ORPHAN_SECONDS
 
@@ -51,7 +51,15 @@ class Outcome(Struct):
 class Round:
     """One round in a folder of its own: journals, working directory, and the nodes' folders with their logs."""
 
-    def __init__(self, folder: Path, number: int, seed: int, kinds: Sequence[type[SoakClient]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        seed: int,
+        kinds: Sequence[type[SoakClient]],
+        world: World = World(),  # noqa: B008 -- immutable
+    ) -> None:
+        self._world = world
         self._folder, self._seed, self._kinds = folder, seed, kinds
         self._journals, self._work = folder / "journals", folder / "work"
         self._work.mkdir(parents=True)
@@ -61,9 +69,9 @@ class Round:
         """Work for as long as something happens, then check."""
         outcome, began = self._outcome, time.monotonic()
         name = f"{self._seed}/cluster/{outcome.number}"
-        with Provider(f"{outcome.number}") as model:
+        with Provider(f"{outcome.number}", host=self._world.host) as model:
             env = {**provider(model.url), "BEDROCK_TITLES": "false", "BEDROCK_IDLE_SECONDS": "2"}
-            cluster = Cluster(self._folder, env, forever=model.forever, seed=name)
+            cluster = Cluster(self._folder, env, forever=model.forever, seed=name, world=self._world)
             try:
                 self._work_with(cluster, disturbances, random.Random(f"{name}/calm"))
                 outcome.seconds = round(time.monotonic() - began, 1)
@@ -84,8 +92,8 @@ class Round:
             self._outcome.number,
             self._seed,
         )
-        probes = [Probe(site, self._journals, name, cluster.nodes.address(name)) for name in NAMES]
-        staying = [StayingClient(site, self._journals, name, cluster.nodes.address(name)) for name in NAMES]
+        probes = [Probe(site, self._journals, name, cluster.address(name)) for name in NAMES]
+        staying = [StayingClient(site, self._journals, name, cluster.address(name)) for name in NAMES]
         clients: list[SoakClient] = [*probes, *staying]
         clients += [kind(site, self._journals) for kind in self._kinds]
         over = threading.Event()
@@ -119,7 +127,7 @@ class Round:
             cluster.front.cut()
 
     def _check(self, cluster: Cluster) -> None:
-        with cluster.servers[NAMES[0]].client() as client:
+        with cluster.client(NAMES[0]) as client:
             found = check(client, self._journals, self._work / "ledger")
         outcome = self._outcome
         outcome.accepted = {kind: count for kind, count in found.accepted.items() if count}

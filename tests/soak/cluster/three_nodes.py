@@ -9,11 +9,15 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import psycopg
+from bedrock import Client
 from msgspec import Struct
 
 from tests.e2e import processes
-from tests.e2e.nodes import Nodes
+from tests.e2e.nodes import LEASE_SECONDS, Nodes
+from tests.e2e.patience import PATIENCE
 from tests.e2e.proxy import Proxy
+from tests.soak.cluster.clocks import SetClock
+from tests.soak.cluster.networks import HOST, Networks
 from tests.soak.cluster.witness import introduced, make_watched, strangers
 
 if TYPE_CHECKING:
@@ -29,11 +33,30 @@ WORK_SECONDS = 10.0
 """For which a disturbance waits for work that it could harm."""
 END_SECONDS = 30.0
 """Until a node that was declared dead has ended, or tools have whose node is gone."""
+SKEWED = "three"
+"""The node with a clock of its own."""
+DISK_MIB = 512
 DECLARED_DEAD = "declared dead by another one"
 STORE_AWAY = ("StoreUnavailableError", "the database", "not stored yet; trying again")
 """What nodes log as faults while the database is away."""
 _OF_NAME = "SELECT max(incarnation) FROM nodes WHERE name = %s"
 _ALIVE = "SELECT count(*) FROM nodes WHERE incarnation = %s AND NOT dead"
+
+
+class World(Struct, frozen=True):
+    """What surrounds the nodes, as far as the machine can give it."""
+
+    networks: Networks | None = None
+    """Each node has an interface of its own; all listen on 127.0.0.1 without it."""
+    clock: bool = False
+    """One node has a clock that can be set."""
+    small_disk: bool = False
+    """The database has a disk of its own that can be filled."""
+
+    @property
+    def host(self) -> str:
+        """Where the nodes reach what this process serves."""
+        return "127.0.0.1" if self.networks is None else HOST
 
 
 class Happened(Struct, frozen=True):
@@ -47,7 +70,7 @@ class Happened(Struct, frozen=True):
 class Cluster:
     """Three nodes, each with a way of its own to the database, and a balancer in front of them. Close it."""
 
-    def __init__(self, folder: Path, env: dict[str, str], *, forever: str, seed: str) -> None:
+    def __init__(self, folder: Path, env: dict[str, str], *, forever: str, seed: str, world: World = World()) -> None:  # noqa: B008 -- immutable
         """`forever`: what tools sleep for that never end."""
         self.wrong: list[str] = []
         self.happened: list[Happened] = []
@@ -58,9 +81,13 @@ class Cluster:
         self._opened = ExitStack()
         self._started = 0
         try:
-            self.nodes = Nodes(folder, env=env, made_by=make_watched)
+            self.clock = SetClock(folder) if world.clock else None
+            """The one of the node `SKEWED`."""
+            room = DISK_MIB if world.small_disk else 0
+            self.nodes = Nodes(folder, env=env, made_by=make_watched, networks=world.networks, room=room)
             self._opened.callback(self.nodes.database.close)
-            self.ways = {name: self._opened.enter_context(Proxy(self.nodes.database.socket)) for name in NAMES}
+            socket, self.networks = self.nodes.database.socket, world.networks
+            self.ways = {name: self._opened.enter_context(Proxy(socket, host=world.host)) for name in NAMES}
             """To the database."""
             addresses = [self.nodes.address(name) for name in NAMES]
             self.front = self._opened.enter_context(Proxy(*addresses, seed=self.random.getrandbits(32)))
@@ -82,6 +109,14 @@ class Cluster:
             server.dispose()
         self._opened.close()
 
+    def address(self, name: str) -> str:
+        """Return where clients call a node."""
+        return f"http://{self.nodes.address(name)}"
+
+    def client(self, name: str) -> Client:
+        """Return a client of a node, to be closed."""
+        return Client(self.address(name), token=self.nodes.clients_token, timeout=PATIENCE)
+
     def end(self) -> None:
         """Stop all nodes as they should be stopped; notes what is left of them, and what they should not have done."""
         for server in self.servers.values():
@@ -100,15 +135,17 @@ class Cluster:
         """Start a node, again."""
         self._started += 1
         url = f"postgresql://postgres@{self.ways[name].address}/{self.nodes.database_name}"
-        self.servers[name] = self.nodes.start(name, BEDROCK_DATABASE=introduced(url, f"{name}-{self._started}"))
+        env = self.clock.env if self.clock is not None and name == SKEWED else {}
+        env["BEDROCK_DATABASE"] = introduced(url, f"{name}-{self._started}")
+        self.servers[name] = self.nodes.start(name, **env)
 
     def any(self, count: int = 1) -> list[str]:
         """Return the names of some nodes."""
         return self.random.sample(NAMES, count)
 
-    def other(self, name: str) -> ServerProcess:
-        """Return a node with another name."""
-        return self.servers[self.random.choice([each for each in NAMES if each != name])]
+    def other(self, name: str) -> str:
+        """Return the name of another node."""
+        return self.random.choice([each for each in NAMES if each != name])
 
     def at_work(self, count: int = 1) -> list[str]:
         """Return the names of some nodes, each with a tool that never ends by itself."""
@@ -137,6 +174,14 @@ class Cluster:
             server.kill()
         self.start(name)
         self.forget(server)
+
+    def replace_dead(self) -> None:
+        """Start nodes in the place of those that were declared dead, once nobody judges any more."""
+        time.sleep(1.5 * LEASE_SECONDS)
+        for name, server in self.servers.items():
+            if server.process.poll() is not None or not self.is_alive(self.incarnation(name)):
+                server.foreseen = DECLARED_DEAD
+                self.replace(name)
 
     def await_dead(self, server: ServerProcess, incarnation: int) -> None:
         """Wait until others have declared it dead; none of its tools may be alive then."""
