@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from contextlib import suppress
 
 from actors.core.errors import ErrorKind, LlmFailure
 
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_THREAD = "can't start new thread"
 """The text of the RuntimeError that Python raises: there is no specific exception type."""
-_FOLDERS = ("/proc/self/fd", "/dev/fd")
+_COUNTED = "/proc/self/fd"
+_FOLDERS = (_COUNTED, "/dev/fd")
 
 
 def exhausted_resource(error: BaseException | None) -> str:
@@ -59,7 +61,14 @@ def max_open_files() -> int:
 
 
 def open_files() -> int:
-    """Count the open file descriptors of this process. Counting needs one: without any left, returns the limit."""
+    """Count the open file descriptors of this process.
+
+    From Linux 6.2 on the kernel counts them. Elsewhere they are listed, for which the interpreter's lock is given up
+    at each; that needs one more: without any left, returns the limit.
+    """
+    with suppress(OSError):
+        if counted := os.stat(_COUNTED).st_size:
+            return counted
     for folder in _FOLDERS:
         try:
             return len(os.listdir(folder))

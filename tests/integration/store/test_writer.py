@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -11,8 +12,8 @@ import pytest
 
 from actors.adapters.store.rows import MESSAGE
 from actors.adapters.store.sql import change_queue
-from actors.adapters.store.sqlite import statements
-from actors.adapters.store.sqlite.engine import sqlite3
+from actors.adapters.store.sqlite import statements, writer
+from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.adapters.store.sqlite.writer import Writer
 from actors.core.content import Usage
@@ -187,7 +188,9 @@ def write_at_once(store: PeeweeStore, gate: Gate, commits: list[Commit]) -> list
         return [future.exception(SECONDS) for future in running]
 
 
-def test_the_same_rows_are_written_together_and_alone(tmp_path: Path, gate: Gate) -> None:
+def test_the_same_rows_are_written_together_and_alone(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone, grouped = open_store(tmp_path / "alone"), open_store(tmp_path / "grouped", gate)
     mine, theirs = ([CommitBuilder(f"c{number:02}") for number in range(21)] for _ in range(2))
     for draft, twin in zip(mine, theirs, strict=True):
@@ -195,8 +198,10 @@ def test_the_same_rows_are_written_together_and_alone(tmp_path: Path, gate: Gate
         grouped.commit(twin.create())
     gate.hits.clear()
     for _ in range(3):
-        for commit in _commits(mine):
-            alone.commit(commit)
+        with monkeypatch.context() as patched:
+            patched.setattr(writer, "write_batch", lambda _connection, changes: list(changes))
+            for commit in _commits(mine):
+                alone.commit(commit)
         assert write_at_once(grouped, gate, _commits(theirs)) == [None] * 21
     assert gate.hits.count("store.before_commit") == 6, "three rounds, each behind one that was held"
     alone.close()
@@ -263,6 +268,23 @@ def test_a_state_too_big_for_a_page_is_written_together_too(store: PeeweeStore, 
         record = store.load(draft.id)
         assert record is not None
         assert record.state == big
+
+
+@pytest.mark.parametrize("together", [1, 9])
+def test_a_transaction_has_few_statements_and_reads_one_value(store: PeeweeStore, gate: Gate, together: int) -> None:
+    drafts = [CommitBuilder(f"c{number}") for number in range(together)]
+    for draft in drafts:
+        store.commit(draft.create())
+    connection = raw(store._database)
+    executed: list[str] = []
+    connection.set_trace_callback(executed.append)
+    assert write_at_once(store, gate, [draft.next(messages=2, steps=2) for draft in drafts]) == [None] * together
+    connection.set_trace_callback(None)
+    ours = executed[executed.index("COMMIT") + 1 :]  # after the one that was held
+    words = [statement.split()[0] for statement in ours[: ours.index("COMMIT") + 1]]
+    assert words == ["BEGIN", "SELECT", "UPDATE", "INSERT", "INSERT", "COMMIT"]
+    ids = json.dumps([draft.id for draft in drafts])
+    assert [len(row) for row in connection.execute(statements.HEADS, (ids,))] == [1]
 
 
 def test_few_statements_are_ever_prepared() -> None:

@@ -1,4 +1,4 @@
-"""Write the transitions of several conversations in a few long statements.
+"""Write the transitions of one or several conversations in a few long statements.
 
 Every statement releases the interpreter's lock and has to get it back from busy threads, which costs more than the rows
 it writes. Only changes that match the stored conversations are written here. All others, and all if a constraint is
@@ -32,7 +32,8 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     again.
     """
     plain = {change: change.only for change in changes if isinstance(change, Transition)}
-    found = heads(connection, (part.id for part in plain.values() if part)) if len(plain) > 1 else {}
+    ids = [part.id for part in plain.values() if part and part.fixed is None]  # those that exist already
+    found = heads(connection, ids) if ids else {}
     taken: list[tuple[Part, str]] = []
     left: list[Change] = []
     for change in changes:

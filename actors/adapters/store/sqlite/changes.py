@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from actors.adapters.store import rows
 from actors.adapters.store.audit_rows import audit_values
 from actors.adapters.store.sql import write_statements
@@ -41,7 +43,8 @@ class Change(Protocol):
 
 def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]:
     """Return the heads of these conversations; missing ones are omitted."""
-    return {row[0]: Head(*row) for row in connection.execute(statements.HEADS, (rows.names(ids),))}
+    found = msgspec.json.decode(connection.execute(statements.HEADS, (rows.names(ids),)).fetchone()[0])
+    return {head[0]: Head(*head) for head in found}
 
 
 class Part(EncodedCommit):

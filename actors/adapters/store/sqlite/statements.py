@@ -49,9 +49,11 @@ SELECT id, :step, :revision, :hash FROM conversations WHERE id = :id
 ON CONFLICT DO UPDATE SET step = :step, revision = :revision, hash = :hash WHERE step = :from_step
 """
 HEADS = """
-SELECT id, epoch, step, last_seq, log_hash, coalesce(slug, '') FROM conversations
+SELECT json_group_array(json_array(id, epoch, step, last_seq, log_hash, coalesce(slug, ''))) FROM conversations
 WHERE id IN (SELECT value FROM json_each(?))
 """
+"""The heads of the conversations whose ids a JSON array has, as one JSON array: `sqlite3` gives up the interpreter's
+lock for each value that it reads, and the writer has to get it back from busy threads."""
 
 
 @lru_cache

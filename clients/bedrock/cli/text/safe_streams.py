@@ -20,12 +20,13 @@ class SafeStream:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._make_safe = _for_terminal if stream.isatty() else for_pipe
 
     def write(self, text: str) -> int:
         """Write the sanitized text; return the length of the original."""
         if not isinstance(text, str):
             raise TypeError(f"a text is written, not {type(text).__name__}")
-        self._stream.write(_made_safe(text, self._stream))
+        self._stream.write(self._make_safe(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -37,9 +38,7 @@ class SafeStream:
         return getattr(self._stream, name)
 
 
-def _made_safe(text: str, stream: TextIO) -> SafeText:
-    if not stream.isatty():
-        return for_pipe(text)
+def _for_terminal(text: str) -> SafeText:
     return without_reordering(for_terminal(text))
 
 
