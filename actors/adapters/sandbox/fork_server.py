@@ -27,8 +27,9 @@ SEND_SECONDS = 10.0
 
 MODULES = (
     "host.frames", "host.kernel", "host.system_calls", "host.process_walk", "host.call_limits", "host.namespaces",
-    "host.syscall_filter", "broker.write_broker", "host.confinement", "host.one_call", "host.main_process",
-    "host.init_process", "host.call_host",
+    "host.syscall_filter", "broker.reported_calls", "broker.protected_names", "broker.writable_trees",
+    "broker.write_broker", "host.confinement", "host.one_call", "host.main_process", "host.init_process",
+    "host.call_host",
 )  # fmt: skip
 """The modules of a tool host, each after those that it imports; `toolhost` is the last one."""
 

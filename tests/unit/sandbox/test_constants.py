@@ -12,7 +12,7 @@ from landlockpy import flags as landlock_flags
 from seccompy import _syscall as seccomp_calls
 from seccompy import bpf, syscalls
 
-from actors.adapters.sandbox.broker import write_broker
+from actors.adapters.sandbox.broker import reported_calls, writable_trees, write_broker
 from actors.adapters.sandbox.host import confinement, kernel, syscall_filter, system_calls
 
 TABLES = {
@@ -44,9 +44,9 @@ def test_no_name_in_a_filter_is_unknown(machine: str, tier: str) -> None:
 
 
 def test_what_the_broker_asks_of_the_kernel() -> None:
-    assert {name: table["seccomp"] for name, (_, table, _) in TABLES.items()} == write_broker.NR_SECCOMP
+    assert {name: table["seccomp"] for name, (_, table, _) in TABLES.items()} == reported_calls.NR_SECCOMP
     assert {name: table["renameat2"] for name, (_, table, _) in TABLES.items()} == write_broker.NR_RENAMEAT2
-    assert syscalls.X86_64_SYSCALLS["openat2"] == write_broker.NR_OPENAT2
+    assert syscalls.X86_64_SYSCALLS["openat2"] == writable_trees.NR_OPENAT2
     assert syscalls.X86_64_SYSCALLS["open_tree"] == kernel.NR_OPEN_TREE
 
 

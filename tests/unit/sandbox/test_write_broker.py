@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.sandbox.broker import write_broker
+from actors.adapters.sandbox.broker import protected_names, write_broker
 from actors.adapters.sandbox.broker.workspaces import Workspaces
 from actors.adapters.sandbox.host import syscall_filter, system_calls
 from tests.unit.sandbox.test_filter import ALLOW, ENOSYS, EPERM, TABLES, number_of, verdict
@@ -17,7 +17,7 @@ from tests.unit.sandbox.test_filter import ALLOW, ENOSYS, EPERM, TABLES, number_
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMES = write_broker.Names([b".git", b".envrc", b"node_modules/.bin", b"a/b/c"])
+NAMES = protected_names.Names([b".git", b".envrc", b"node_modules/.bin", b"a/b/c"])
 
 PROTECTED = """
 /w/.git /w/.git/hooks/x /w/sub/.git /w/.GIT/x /w/.Git /w/.g\u200cit /w/.\uff27it /w/.git\u0301 /w/.g\ufe0fit
@@ -61,8 +61,8 @@ def test_a_repository_is_known_by_what_it_holds(tmp_path: Path, entries: list[st
     for name in entries:
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
     folder = os.fsencode(tmp_path)
-    assert write_broker.is_repository(folder) == holds
-    assert bool(write_broker.why_not(folder + b"/objects", [])) == holds
+    assert protected_names.is_repository(folder) == holds
+    assert bool(protected_names.why_not(folder + b"/objects", [])) == holds
 
 
 @pytest.mark.parametrize("last", ["HEAD", "objects", "refs", "commondir"])
@@ -71,9 +71,9 @@ def test_the_entry_that_would_make_a_repository_is_the_one_that_is_refused(tmp_p
     for name in others - {last}:
         (tmp_path / name).touch()
     folder = os.fsencode(tmp_path)
-    assert not write_broker.is_repository(folder)
-    assert write_broker.is_repository(folder, adding=last.lower())
-    assert not write_broker.is_repository(folder, adding="config")
+    assert not protected_names.is_repository(folder)
+    assert protected_names.is_repository(folder, adding=last.lower())
+    assert not protected_names.is_repository(folder, adding="config")
 
 
 def test_a_link_to_a_file_system_without_further_names_is_no_obstacle(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.adapters.sandbox.broker import write_broker
+from actors.adapters.sandbox.broker import protected_names
 from actors.ports.processes import WORKSPACE_PROTECTED
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Workspaces:
             return f"{within} lies in it, which tools may not read: choose another directory, or move that elsewhere"
         if kind := _other_names(root):
             return f"files in {root} have further names there ({kind}), so that names like .git cannot be protected"
-        return write_broker.why_not(os.fsencode(root), list(self._names))
+        return protected_names.why_not(os.fsencode(root), list(self._names))
 
     def describe(self, directory: str, private: str, denied: Iterable[str]) -> dict[str, Any]:
         """Return the section of the launch for a workspace."""

@@ -5,7 +5,7 @@ import errno
 import os
 import sys
 
-from actors.adapters.sandbox.broker import write_broker
+from actors.adapters.sandbox.broker import reported_calls
 from actors.adapters.sandbox.host import kernel, namespaces, syscall_filter
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ def restrict(section: "dict[str, Any] | None", keepers: "tuple[int, ...]" = (), 
     kernel.checked(kernel.libc.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     apply_landlock(section)
     if brokered:
-        hand_over(write_broker.install(syscall_filter.described(program)), channel)
+        hand_over(reported_calls.install(syscall_filter.described(program)), channel)
     else:
         syscall_filter.apply_seccomp(program)
 

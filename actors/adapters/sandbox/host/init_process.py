@@ -4,7 +4,7 @@
 
 import os
 
-from actors.adapters.sandbox.broker import write_broker
+from actors.adapters.sandbox.broker import reported_calls, write_broker
 from actors.adapters.sandbox.host import (
     call_limits,
     confinement,
@@ -94,7 +94,9 @@ def make_broker(launch: "dict[str, Any]") -> "write_broker.Broker | None":
     if restriction["tier"] == "A":
         writable = workspace["place"], -1
     else:
-        root, private = (os.open(path, write_broker.DIRECTORY) for path in (workspace["root"], restriction["private"]))
+        root, private = (
+            os.open(path, reported_calls.DIRECTORY) for path in (workspace["root"], restriction["private"])
+        )
         writable = root, private
     broker = write_broker.Broker(workspace, writable, int(launch["limits"]["file_bytes"]))
     broker.register(system_calls.NUMBERS[os.uname().machine] | system_calls.EVERYWHERE)

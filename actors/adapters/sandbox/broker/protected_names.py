@@ -1,0 +1,67 @@
+"""The names beneath a working directory that programs may not change, and what git takes for a repository.
+
+Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
+"""
+
+import os
+
+GIT_PARTS = frozenset(("head", "commondir", "objects", "refs"))
+"""The entries that make a directory a git repository, whatever its name is."""
+
+
+def folded(name: bytes) -> "set[str]":
+    """Return the forms of a name that a file system could take for the same: without case, and only its ASCII part."""
+    text = os.fsdecode(name)
+    if text.isascii():
+        return {text.lower()}
+    import unicodedata  # noqa: PLC0415 -- few names need it
+
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return {text, "".join(each for each in text if each.isascii())}
+
+
+class Names:
+    """The protected names: each a sequence of names that may be anywhere in a path."""
+
+    def __init__(self, patterns: "list[bytes]") -> None:
+        self.patterns = [tuple(folded(part) for part in pattern.split(b"/")) for pattern in patterns]
+        self.last = set[str]().union(*(pattern[-1] for pattern in self.patterns))
+
+    def cover(self, path: bytes) -> bool:
+        """Return whether an absolute path is protected, or beneath something that is."""
+        parts = [folded(part) for part in path.split(b"/") if part]
+        return any(self.end_at(parts[: length + 1]) for length, part in enumerate(parts) if part & self.last)
+
+    def end_at(self, parts: "list[set[str]]") -> bool:
+        """Return whether these names end with a protected sequence."""
+        return any(
+            len(pattern) <= len(parts)
+            and all(wanted & part for wanted, part in zip(pattern, parts[len(parts) - len(pattern) :], strict=True))
+            for pattern in self.patterns
+        )
+
+
+def is_repository(folder: bytes, adding: str = "") -> bool:
+    """Return whether git takes a directory for a repository, or would with one more entry."""
+
+    def has(name: bytes) -> bool:
+        return name.decode().lower() == adding or os.path.lexists(folder + b"/" + name)
+
+    return has(b"HEAD") and (has(b"commondir") or (has(b"objects") and has(b"refs")))
+
+
+def within(path: bytes, folder: bytes) -> bool:
+    """Return whether `path` is `folder` or below it."""
+    return (path + b"/").startswith(folder.rstrip(b"/") + b"/")
+
+
+def why_not(root: bytes, patterns: "list[bytes]") -> str:
+    """Return why changes beneath this real path cannot be left to a program, for a person; "" if they can."""
+    if Names(patterns).cover(root):
+        return "it is, or lies in, a directory that tools may not change"
+    path = root
+    while path != b"/":
+        if is_repository(path):
+            return f"{os.fsdecode(path)} is the inside of a git repository"
+        path = os.path.dirname(path)
+    return ""

@@ -1,0 +1,145 @@
+"""A system call that the kernel reports to the broker (seccomp user notification): what it says, and its answer.
+
+Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
+"""
+
+import array
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+
+from actors.adapters.sandbox.host import kernel
+
+NR_SECCOMP = {"x86_64": 317, "aarch64": 277}
+SECCOMP_SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
+RECEIVE, SEND, ID_VALID, ADD_FILE = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+"""The ioctls of the listener: SECCOMP_IOCTL_NOTIF_*."""
+
+CONTINUE, ADD_AND_SEND = 1, 2
+NOTICE_BYTES = 80
+
+DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+AT_FDCWD = -100
+
+MAX_PATH = 4096
+
+
+class RefusedError(Exception):
+    """The broker does not carry out a call. The kernel continues it, with the rights of the restricted mode."""
+
+
+def install(program: "ctypes.Structure") -> int:
+    """Install a filter for this process and its descendants; return the listener of its notifications. Raises OSError.
+
+    On kernels that can (Linux 5.19), a signal does not interrupt a call that is being served.
+    """
+    number = NR_SECCOMP[os.uname().machine]
+    for flags in (NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER):
+        listener = kernel.libc.syscall(number, SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(program))
+        if listener >= 0 or ctypes.get_errno() != errno.EINVAL:
+            break
+    return kernel.checked(listener)
+
+
+class Call:
+    """A system call that waits for the broker."""
+
+    def __init__(self, listener: int, notice: bytearray) -> None:
+        self.listener = listener
+        self.id = int.from_bytes(notice[0:8], sys.byteorder)
+        self.thread = int.from_bytes(notice[8:12], sys.byteorder)
+        self.number = int.from_bytes(notice[16:20], sys.byteorder)
+        self.arguments = [int.from_bytes(notice[at : at + 8], sys.byteorder) for at in range(32, 80, 8)]
+
+    def check_valid(self) -> None:
+        """Raise OSError if the caller has ended: another process may have its number then."""
+        fcntl.ioctl(self.listener, ID_VALID, self.id.to_bytes(8, sys.byteorder))
+
+    def memory(self, address: int, size: int) -> bytes:
+        """Return up to `size` bytes of the caller's memory. Raises OSError."""
+        file = os.open(f"/proc/{self.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.check_valid()
+            return os.pread(file, size, address)
+        except OverflowError:
+            raise OSError(errno.EFAULT, "no such address") from None
+        finally:
+            os.close(file)
+
+    def text(self, address: int) -> bytes:
+        """Return a path in the caller's memory. Raises OSError."""
+        path, end, _ = self.memory(address, MAX_PATH).partition(b"\0")
+        if not end:
+            raise OSError(errno.ENAMETOOLONG, "no end")
+        if not path:
+            raise OSError(errno.ENOENT, "no path")
+        return path
+
+    def umask(self) -> int:
+        """Return the caller's umask. Raises OSError."""
+        file = os.open(f"/proc/{self.thread}/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.check_valid()
+            return int(os.read(file, 1 << 14).partition(b"\nUmask:")[2].split(None, 1)[0], 8)
+        finally:
+            os.close(file)
+
+    def base(self, directory: int) -> int:
+        """Open the directory that relative paths of this call start from. Raises OSError."""
+        name = "cwd" if directory == AT_FDCWD else f"fd/{directory}"
+        place = os.open(f"/proc/{self.thread}/{name}", DIRECTORY)
+        try:
+            self.check_valid()
+        except OSError:
+            os.close(place)
+            raise
+        return place
+
+    def file(self, number: int) -> int:
+        """Open what one of the caller's descriptors is of, as a place. Raises OSError."""
+        place = os.open(f"/proc/{self.thread}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
+        try:
+            self.check_valid()
+        except OSError:
+            os.close(place)
+            raise
+        return place
+
+    def answer(self, error: int = 0, flags: int = 0) -> None:
+        """End the call with 0 or an error, or let the kernel continue it."""
+        words = (self.id, 0, (-error & 0xFFFFFFFF) | flags << 32)
+        self.tell(SEND, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
+
+    def give(self, file: int, flags: int) -> None:
+        """End the call with a copy of `file`. Raises OSError if the caller can have no more."""
+        words = (self.id, ADD_AND_SEND | file << 32, flags << 32)
+        self.tell(ADD_FILE, b"".join(word.to_bytes(8, sys.byteorder) for word in words))
+
+    def tell(self, request: int, content: bytes) -> None:
+        """Send to the kernel; no effect if the caller has ended."""
+        try:
+            fcntl.ioctl(self.listener, request, content)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+
+
+def signed(word: int) -> int:
+    """Return the lower half of an argument as a signed number."""
+    word &= 0xFFFFFFFF
+    return word - (1 << 32) if word >> 31 else word
+
+
+def read_times(call: Call, address: int, size: int, unit: int) -> "bytes | None":
+    """Return two struct timespec; None for the present. Raises OSError."""
+    if not address:
+        return None
+    raw = call.memory(address, size)
+    if len(raw) < size:
+        raise OSError(errno.EFAULT, "no such address")
+    words = list(array.array("q", raw))
+    if len(words) == 2:
+        words = [words[0], 0, words[1], 0]
+    return array.array("q", (words[0], words[1] * unit, words[2], words[3] * unit)).tobytes()

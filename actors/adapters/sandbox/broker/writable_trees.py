@@ -1,0 +1,292 @@
+"""The directory trees that programs may change: finds the real place of a path, and refuses what is protected.
+
+Imports only its neighbours, and `host`: it is part of the tool host, see toolhost.py.
+"""
+
+import array
+import ctypes
+import errno
+import os
+import stat
+
+from actors.adapters.sandbox.broker import protected_names, reported_calls
+from actors.adapters.sandbox.host import kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NR_OPENAT2 = 437
+
+RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
+RESOLVE_INSIDE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV
+MAX_LINKS = 40
+MAX_MOVED = 100_000
+"""Entries that are looked at before a directory is moved; one with more is not moved."""
+
+OWN_FILES = b"/proc/self/fd/"
+
+
+def open_place(root: int, path: bytes, resolve: int) -> int:
+    """Open a directory for use as a place, not for reading. Raises OSError."""
+    how = array.array("Q", (reported_calls.DIRECTORY, 0, resolve)).tobytes()
+    return kernel.checked(kernel.libc.syscall(NR_OPENAT2, root, path, how, ctypes.c_size_t(len(how))))
+
+
+class Root:
+    """A directory beneath which changes are carried out: `path` as the program sees it, `place` where it is writable.
+
+    `guarded`: whether it has protected names.
+    """
+
+    def __init__(self, path: bytes, place: int, guarded: bool) -> None:
+        self.path = path
+        self.place = place
+        self.guarded = guarded
+
+
+class Place:
+    """Where an entry is, or may be made: in the directory `parent` (a descriptor to be closed) of a root."""
+
+    def __init__(self, root: Root, parent: int, folder: bytes, name: bytes) -> None:
+        self.root = root
+        self.parent = parent
+        self.folder = folder
+        self.name = name
+
+    @property
+    def path(self) -> bytes:
+        """The real path of the entry."""
+        return self.folder if self.name == b"." else self.folder + b"/" + self.name
+
+    def status(self) -> "os.stat_result | None":
+        """Return the status of the entry itself, None if there is none. Raises OSError."""
+        try:
+            return os.stat(self.name, dir_fd=self.parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def close(self) -> None:
+        """Close the directory."""
+        os.close(self.parent)
+
+
+class WritableTrees:
+    """The working directory of a program, and in tier B its private directory."""
+
+    def __init__(self, root: Root, private: "Root | None", names: protected_names.Names, denied: "list[bytes]") -> None:
+        self.root = root
+        self.private = private
+        self.names = names
+        self.denied = denied
+
+    def find(
+        self, call: reported_calls.Call, directory: int, path: bytes, follow: bool, *, private: bool = False
+    ) -> Place:
+        """Return the place of a path, following links, the last one only if `follow`. Raises RefusedError or OSError.
+
+        `private`: also in the private directory of tier B.
+        """
+        base = reported_calls.AT_FDCWD if path.startswith(b"/") else call.base(directory)
+        try:
+            for _ in range(MAX_LINKS):
+                if base == reported_calls.AT_FDCWD and not path.startswith(b"/"):
+                    raise reported_calls.RefusedError
+                place = self.nearest(base, path, private)
+                try:
+                    target = link_target(place) if follow else None
+                except OSError:
+                    place.close()
+                    raise
+                if target is None:
+                    return place
+                place.close()
+                head = path.rstrip(b"/").rpartition(b"/")[0]
+                path = target if target.startswith(b"/") or not head else head + b"/" + target
+            raise OSError(errno.ELOOP, "too many links")
+        finally:
+            if base != reported_calls.AT_FDCWD:
+                os.close(base)
+
+    def nearest(self, base: int, path: bytes, private: bool) -> Place:
+        """Return the place of a path whose last name is not followed. Raises RefusedError or OSError."""
+        head, slash, name = path.rstrip(b"/").rpartition(b"/")
+        whole = name in {b"", b".", b".."}
+        visible = open_place(base, path if whole else head + slash or b".", RESOLVE_NO_MAGICLINKS)
+        try:
+            folder = path_of(visible)
+            if whole and folder == self.root.path:
+                name = b"."
+            elif whole:
+                name = os.path.basename(folder)
+                above = open_place(visible, b"..", 0)
+                os.close(visible)
+                visible = above
+                folder = path_of(visible)
+            root = self.root_of(folder, private)
+            parent = open_place(root.place, folder[len(root.path) :].lstrip(b"/") or b".", RESOLVE_INSIDE)
+            place = Place(root, parent, folder, name)
+            if not os.path.samestat(os.fstat(visible), os.fstat(parent)):  # something is mounted over it, or was moved
+                place.close()
+                raise reported_calls.RefusedError
+            return place
+        finally:
+            os.close(visible)
+
+    def root_of(self, folder: bytes, private: bool) -> Root:
+        """Return the root that contains a directory. Raises RefusedError."""
+        if private and self.private is not None and protected_names.within(folder, self.private.path):
+            return self.private
+        if protected_names.within(folder, self.root.path):
+            return self.root
+        raise reported_calls.RefusedError
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def check(self, place: Place, *, new: bool = False, above: bool = False) -> None:
+        """Raise RefusedError for a protected place. `new`: it would be made; `above`: what is below would change."""
+        if not place.root.guarded:
+            return
+        if any(protected_names.within(place.path, path) for path in self.denied) or self.names.cover(place.path):
+            raise reported_calls.RefusedError
+        if above and any(protected_names.within(path, place.path) for path in self.denied):
+            raise reported_calls.RefusedError
+        folder = place.folder
+        while protected_names.within(folder, place.root.path):
+            if protected_names.is_repository(folder):
+                raise reported_calls.RefusedError
+            folder = os.path.dirname(folder)
+        if new:
+            self.check_new(place)
+
+    def check_new(self, place: Place) -> None:
+        """Raise RefusedError if one more entry would make a directory a repository."""
+        for part in protected_names.folded(place.name) & protected_names.GIT_PARTS:
+            if protected_names.is_repository(place.folder, adding=part):
+                raise reported_calls.RefusedError
+
+    def check_movable(self, place: Place, target: Place) -> None:
+        """Raise RefusedError for a directory with something protected in it, where it is or at its new path."""
+        status = place.status()
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            return
+        if protected_names.is_repository(place.path):
+            raise reported_calls.RefusedError
+        for count, entry in enumerate(entries(place.path)):
+            if count >= MAX_MOVED:
+                raise reported_calls.RefusedError
+            name = protected_names.folded(os.path.basename(entry))
+            moved = target.path + entry[len(place.path) :]
+            if name & self.names.last and (self.names.cover(entry) or self.names.cover(moved)):
+                raise reported_calls.RefusedError
+            if "head" in name and protected_names.is_repository(os.path.dirname(entry)):
+                raise reported_calls.RefusedError
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def writable(self, place: Place, status: os.stat_result) -> bool:
+        """Return whether an entry is not protected. Raises OSError."""
+        try:
+            self.check(place)
+            check_single(status)
+        except reported_calls.RefusedError:
+            return False
+        return True
+
+    def open_entry(
+        self, call: reported_calls.Call, directory: int, address: int, flags: int, *, follow: bool, private: bool = True
+    ) -> int:
+        """Open an existing entry that may be changed. Raises RefusedError or OSError."""
+        path = call.text(address)
+        if private and follow and path.startswith(OWN_FILES):  # what the C library makes of a path and NOFOLLOW
+            return self.open_number(call, number_in(path))
+        place = self.find(call, directory, path, follow, private=private)
+        try:
+            if place.name == b".":
+                raise reported_calls.RefusedError
+            self.check(place, above=True)
+            file = os.open(place.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.parent)
+        finally:
+            place.close()
+        try:
+            check_single(os.fstat(file))
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def open_number(self, call: reported_calls.Call, number: int) -> int:
+        """Open what a descriptor of the program is of, at its place. Raises RefusedError or OSError.
+
+        In tier A a file that the broker has opened has no path; the kernel decides by its mount, which is writable.
+        """
+        file = call.file(number & 0xFFFFFFFF)
+        try:
+            status = os.fstat(file)
+            entry = self.open_path(path_of(file))
+        except FileNotFoundError:
+            raise reported_calls.RefusedError from None
+        finally:
+            os.close(file)
+        try:
+            check_single(status)
+            if not os.path.samestat(status, os.fstat(entry)):
+                raise reported_calls.RefusedError
+        except BaseException:
+            os.close(entry)
+            raise
+        return entry
+
+    def open_path(self, path: bytes) -> int:
+        """Open an existing entry that may be changed by its real path. Raises RefusedError or OSError."""
+        if not path.startswith(b"/"):
+            raise reported_calls.RefusedError
+        place = self.nearest(reported_calls.AT_FDCWD, path, private=True)
+        try:
+            self.check(place, above=True)
+            return os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.parent)
+        finally:
+            place.close()
+
+
+def path_of(place: int) -> bytes:
+    """Return the real path of what is open. Raises OSError."""
+    return os.readlink(b"/proc/self/fd/%d" % place)
+
+
+def link_target(place: Place) -> "bytes | None":
+    """Return where the entry leads if it is a symbolic link. Raises OSError."""
+    try:
+        return os.readlink(place.name, dir_fd=place.parent)
+    except OSError as error:
+        if error.errno in {errno.EINVAL, errno.ENOENT}:
+            return None
+        raise
+
+
+def entries(folder: bytes) -> "Iterator[bytes]":
+    """Yield the paths of everything below a directory. Raises RefusedError if a part of it cannot be read."""
+    folders = [folder]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as found:
+                for entry in found:
+                    yield entry.path
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        except OSError as error:
+            raise reported_calls.RefusedError from error
+
+
+def check_single(status: os.stat_result) -> None:
+    """Raise RefusedError for a file with several names: another one may be outside."""
+    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+        raise reported_calls.RefusedError
+
+
+def number_in(path: bytes) -> int:
+    """Return the number of the descriptor that a path in OWN_FILES names. Raises RefusedError."""
+    name = path[len(OWN_FILES) :]
+    if not name.isdigit():
+        raise reported_calls.RefusedError
+    return int(name)
