@@ -234,7 +234,7 @@ reliability: $(STAMP)  ## Write docs/reliability.md with the figures of reports/
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.reliability
 
 .PHONY: figures
-figures: $(STAMP)  ## Write docs/figures.json, docs/figures.md and the figures of README.md from the reports of bench and bench-peers
+figures: $(STAMP)  ## Write docs/figures.json, docs/figures.md and the figures of README.md and docs/cluster.md from the reports of the three below
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.figures
 
 .PHONY: bench
@@ -244,6 +244,10 @@ bench: $(STAMP)  ## Measure everything that is published beside its goals; write
 .PHONY: bench-peers
 bench-peers: $(STAMP)  ## Measure the same turns with LangGraph, autogen-core, OpenHands and bare asyncio; installs into .peers
 	PYTHONPATH=.:clients $(BIN)/python -m tests.bench.peers $(ARGS)
+
+.PHONY: bench-cluster
+bench-cluster: $(STAMP)  ## Measure the same turns on one, two and three nodes with a PostgreSQL, and with LangGraph; installs into .peers
+	PYTHONPATH=.:clients $(BIN)/python -m tests.bench.cluster $(ARGS)
 
 STUBS = PYTHONPATH=.:clients python -m tests.generate.stubs
 

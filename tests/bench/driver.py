@@ -26,7 +26,9 @@ class Driver:
         arguments.add_argument("--url", required=True, help="the provider's, without a path")
         arguments.add_argument("--conversations", type=int, required=True)
         arguments.add_argument("--turns", type=int, required=True, help="of each conversation")
+        arguments.add_argument("--database", default="", help="the URL of a PostgreSQL, if the program stores there")
         given = arguments.parse_args()
+        self.database: str = given.database
         self.url: str = given.url
         self.messages_url = f"{given.url}/v1/messages"
         self.conversations: int = given.conversations

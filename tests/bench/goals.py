@@ -34,9 +34,14 @@ def of(name: str, field: str = "value", scale: float = 1.0) -> Callable[[Reporte
     return lambda reported: float(reported[name][field]) * scale
 
 
-def _against_langgraph(reported: Reported) -> float:
-    name = next((name for name in reported if name.startswith("peers: LangGraph")), "peers: LangGraph")
-    return float(reported["peers: Bedrock"]["value"]) / float(reported[name]["value"])
+def _times(ours: str, theirs: str) -> Callable[[Reported], float]:
+    """Compare a figure with that of another program, whose version ends its name."""
+
+    def compared(reported: Reported) -> float:
+        name = next((name for name in reported if name.startswith(theirs)), theirs)
+        return float(reported[ours]["value"]) / float(reported[name]["value"])
+
+    return compared
 
 
 def _aborts(field: str) -> Callable[[Reported], float]:
@@ -62,8 +67,13 @@ def _storms(field: str) -> Callable[[Reported], float]:
 
 GOALS = (
     Goal("turns a second of 50 conversations, of bare threads", of("turns: 50 conversations", "of_floor"), least=0.6),
-    Goal("the same, times LangGraph with SQLite", _against_langgraph, least=3),
+    Goal("the same, times LangGraph with SQLite", _times("peers: Bedrock", "peers: LangGraph"), least=3),
     Goal("CPU of such a turn, times bare threads", of("turns: a turn's CPU, 50 conversations", "of_floor"), most=1.65),
+    Goal(
+        "turns a second of a node on PostgreSQL, times LangGraph with its PostgreSQL saver",
+        _times("cluster: 1 node, called itself", "cluster: LangGraph"),
+        least=3,
+    ),
     Goal(
         "latency added to 100 streams, p50",
         of("turns: added latency, 100 streaming", "p50", 0.001),

@@ -7,15 +7,19 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tests.bench.figures import ROOT, percentile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+Result = TypeVar("Result")
 
 DRIVER_SECONDS = 200
 """The most that one run of a driver may take."""
@@ -55,10 +59,10 @@ class Turns:
         return percentile(self.took_ms, 0.99)
 
 
-def driven(python: str | Path, driver: str, url: str, conversations: int, turns: int) -> Turns:
+def driven(python: str | Path, driver: str, url: str, conversations: int, turns: int, *, database: str = "") -> Turns:
     """Have a driver run the turns in a process of its own. Raises DriverError with what it said."""
     command = [str(python), "-m", driver, "--url", url]
-    command += ["--conversations", str(conversations), "--turns", str(turns)]
+    command += ["--conversations", str(conversations), "--turns", str(turns), "--database", database]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     # OpenHands would greet, and ask the network for prices.
     quiet = {"OPENHANDS_SUPPRESS_BANNER": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -78,6 +82,20 @@ def driven(python: str | Path, driver: str, url: str, conversations: int, turns:
 
 class DriverError(Exception):
     """A driver has failed; the text is the end of what it said."""
+
+
+def in_turn(
+    programs: Mapping[str, Callable[[], Result]], missing: dict[str, str], rounds: int
+) -> dict[str, list[Result]]:
+    """Run all programs one after the other, so many rounds. One that fails is noted as missing, and not run again."""
+    taken: dict[str, list[Result]] = defaultdict(list)
+    for _ in range(rounds):
+        for label in [label for label in programs if label not in missing]:
+            try:
+                taken[label].append(programs[label]())
+            except DriverError as error:
+                missing[label] = f"needs mending: {error}"
+    return taken
 
 
 def floor(url: str, conversations: int, turns: int) -> Turns:

@@ -53,7 +53,13 @@ def provider(pause: float = 0.0, flood: int = 0, *, first: float = 0.0, plain: b
 
 @contextlib.contextmanager
 def running_server(
-    base_url: str = "", data: Path | None = None, module: str = "server", *, open_files: int = 0, **settings: str
+    base_url: str = "",
+    data: Path | None = None,
+    module: str = "server",
+    *,
+    listen: str = "127.0.0.1:0",
+    open_files: int = 0,
+    **settings: str,
 ) -> Iterator[RunningServer]:
     """A server over `data`, or over a fresh data directory; asked to stop at the end.
 
@@ -66,7 +72,7 @@ def running_server(
         environment = {**clean_environment(), **models, **settings, "BEDROCK_DATA_DIR": str(data)}
         began = time.perf_counter()
         process = subprocess.Popen(
-            [*_limited(open_files), sys.executable, "-m", module, "--listen", "127.0.0.1:0"],
+            [*_limited(open_files), sys.executable, "-m", module, "--listen", listen],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,

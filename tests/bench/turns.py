@@ -29,7 +29,7 @@ async def bedrock(running: RunningServer, conversations: int, turns: int) -> Tur
         watched = [await clients.conversation("claude-sonnet-4-5") for _ in range(conversations)]
         await asyncio.gather(*(one.watch() for one in watched))
         cpu, began = cpu_seconds(pid), time.perf_counter()
-        took = await asyncio.gather(*(_turns(one, turns) for one in watched))
+        took = await asyncio.gather(*(turns_of(one, turns) for one in watched))
         seconds, cpu, memory = time.perf_counter() - began, cpu_seconds(pid) - cpu, rss_mib(pid)
         for one in watched:
             await one.close()
@@ -37,7 +37,8 @@ async def bedrock(running: RunningServer, conversations: int, turns: int) -> Tur
         return Turns(conversations * turns, seconds, cpu, every, memory, sum(one.events for one in watched))
 
 
-async def _turns(watched: Watched, turns: int) -> list[float]:
+async def turns_of(watched: Watched, turns: int) -> list[float]:
+    """Take so many turns of a conversation, one after the other; the milliseconds of each."""
     return [await watched.turn() for _ in range(turns)]
 
 

@@ -1,5 +1,5 @@
-"""Write docs/figures.json from reports/bench.json and reports/peers.json, and from that docs/figures.md and the figures
-of README.md: `make figures`.
+"""Write docs/figures.json from the reports of bench, bench-peers and bench-cluster, and from that docs/figures.md and
+the figures of README.md and docs/cluster.md: `make figures`.
 
 A figure that the reports lack keeps what docs/figures.json says of it, with the machine it was measured on.
 """
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 DATA = ROOT / "docs" / "figures.json"
 PAGE = ROOT / "docs" / "figures.md"
+CLUSTER = ROOT / "docs" / "cluster.md"
 REPORTS = ROOT / "reports"
 HEADING = "## Figures"
+CLUSTER_HEADING = "## What it costs"
 HEAD = """\
 # Figures
 
 `make bench` measures all of this on your machine in about sixteen minutes, clients and a model provider on the same
 cores, prints a line each with its percentiles, and writes `reports/bench.json`; `make bench-peers` writes
-`reports/peers.json`. `make figures` writes `figures.json` from these, and from that this page and the figures of the
-[README](../README.md). A row says which machine and commit it is of. What is compared is measured in three interleaved
-rounds, of which the medians count.
+`reports/peers.json`, and `make bench-cluster` `reports/cluster.json`. `make figures` writes `figures.json` from these,
+and from that this page, the figures of the [README](../README.md) and [those of clusters](cluster.md#what-it-costs). A
+row says which machine and commit it is of. What is compared is measured in three interleaved rounds, of which the
+medians count.
 
 | figure | measured | on |
 |---|---|---|
@@ -49,16 +52,24 @@ OpenHands, which takes long. Bodies have a length instead of chunks, which is th
 |---|---|---|---|---|---|---|
 """
 
+CLUSTER_HEAD = """\
+| | turns/s | CPU of a turn | passing it on | PostgreSQL | commits | CPU that nobody used | on |
+|---|---|---|---|---|---|---|---|
+"""
+
 Document = dict[str, Any]
-"""The content of docs/figures.json: figures and goals by their labels, other programs by their names."""
+"""The content of docs/figures.json: figures and goals by their labels, other programs and nodes by their names."""
 
 
-def collected(document: Document, report: Mapping[str, Any], peers: Mapping[str, Any]) -> Document:
-    """Return the document with what the two reports hold; either may be empty."""
+def collected(
+    document: Document, report: Mapping[str, Any], peers: Mapping[str, Any], cluster: Mapping[str, Any]
+) -> Document:
+    """Return the document with what the reports hold; each may be empty."""
     return {
         "figures": {**document.get("figures", {}), **_figures(report)},
-        "goals": {**document.get("goals", {}), **_goals(report), **_goals(peers)},
-        "peers": _peers(peers) or document.get("peers", {}),
+        "goals": {**document.get("goals", {}), **_goals(report), **_goals(peers), **_goals(cluster)},
+        "peers": _rows_of("peers: ", peers) or document.get("peers", {}),
+        "cluster": _rows_of("cluster: ", cluster) or document.get("cluster", {}),
     }
 
 
@@ -85,9 +96,8 @@ def _goals(report: Mapping[str, Any]) -> Document:
     return {label: row | _where(report) for label, row in judged(_named(report)).items()}
 
 
-def _peers(peers: Mapping[str, Any]) -> Document:
-    rows = {name.removeprefix("peers: "): row for name, row in _named(peers).items()}
-    return {name: {**row, **_where(peers)} for name, row in rows.items()}
+def _rows_of(prefix: str, report: Mapping[str, Any]) -> Document:
+    return {name.removeprefix(prefix): {**row, **_where(report)} for name, row in _named(report).items()}
 
 
 def render(document: Document) -> str:
@@ -144,6 +154,35 @@ def render_readme(readme: str, document: Document) -> str:
     return readme.replace(old, "| figure | measured |\n|---|---|\n" + "".join(rows))
 
 
+def render_cluster(page: str, document: Document) -> str:
+    """Return the page about clusters with the figures of the document."""
+    old = "".join(line for line in section(page, CLUSTER_HEADING).splitlines(keepends=True) if line.startswith("|"))
+    shown = {name: _node(row) for name, row in document["cluster"].items()}
+    return page.replace(old, CLUSTER_HEAD + _table(list(shown), shown, *_NODE_CELLS))
+
+
+_NODE_CELLS = ("rate", "turn", "passing", "database", "writes", "idle")
+
+
+def _node(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cells of some nodes, or of another program."""
+    if "not_run" in row:
+        return {**dict.fromkeys(_NODE_CELLS, ""), **row, "rate": f"not run: {row['not_run']}"}
+    return {
+        **row,
+        "rate": f"{row['value']:.0f}",
+        "turn": _milliseconds(row, "cpu_ms"),
+        "passing": _milliseconds(row, "forwarding_cpu_ms"),
+        "database": _milliseconds(row, "database_cpu_ms"),
+        "writes": row.get("commits", ""),
+        "idle": f"{row['idle_percent']:.0f} %",
+    }
+
+
+def _milliseconds(row: Mapping[str, Any], name: str) -> str:
+    return f"{row[name]:.2g} ms" if name in row else ""
+
+
 def _report(name: str) -> dict[str, Any]:
     path = REPORTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -151,10 +190,12 @@ def _report(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    document = collected(json.loads(DATA.read_text(encoding="utf-8")), _report("bench"), _report("peers"))
+    known = json.loads(DATA.read_text(encoding="utf-8"))
+    document = collected(known, _report("bench"), _report("peers"), _report("cluster"))
     DATA.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(render(document), encoding="utf-8")
     README.write_text(render_readme(README.read_text(encoding="utf-8"), document), encoding="utf-8")
+    CLUSTER.write_text(render_cluster(CLUSTER.read_text(encoding="utf-8"), document), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ import pytest
 from actors.core.history import violations
 from tests.bench import __main__ as bench
 from tests.bench import goals, results
+from tests.bench.cluster import __main__ as cluster
+from tests.bench.cluster.nodes import DatabaseCost
 from tests.bench.figures import Report
 from tests.bench.peers import __main__ as peers
-from tests.bench.peers.environments import PEERS, Peer
+from tests.bench.peers.environments import LANGGRAPH_POSTGRES, PEERS, Peer
 from tests.bench.profilers import CALLS, Profilers
 from tests.peers.install import InstallError
 
@@ -52,8 +54,21 @@ def test_a_peer_that_fails_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert missing == {"Of yesterday": f"needs mending: {program}: No module named tests.bench.no_such_driver"}
 
 
+def test_what_nodes_cost_is_a_row_of_medians(report: Report) -> None:
+    def run(cpu: float) -> cluster.Run:
+        turns = results.Turns(10, 2.0, cpu, [100.0] * 10)
+        return cluster.Run(turns, forwarding_cpu=cpu / 2, database=DatabaseCost(cpu / 10, 50, 10_240), idle=0.25)
+
+    cluster.add(report, "1 node", [run(0.1), run(0.2), run(9.0)])
+    cluster.add(report, "SQLite", [cluster.Run(results.Turns(10, 2.0, 0.1, [100.0]))])
+    row = report.by_name["cluster: 1 node"]
+    assert (row["value"], row["cpu_ms"], row["forwarding_cpu_ms"], row["database_cpu_ms"]) == (5.0, 20.0, 10.0, 2.0)
+    assert (row["commits"], row["wal_kib"], row["idle_percent"]) == (5.0, 1.0, 25.0)
+    assert report.by_name["cluster: SQLite"].keys().isdisjoint({"forwarding_cpu_ms", "commits"})
+
+
 def test_the_versions_of_every_peer_are_exact() -> None:
-    for peer in PEERS:
+    for peer in (*PEERS, LANGGRAPH_POSTGRES):
         assert peer.version
         assert all("==" in package for package in peer.packages)
 

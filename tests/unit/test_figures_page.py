@@ -8,7 +8,7 @@ from typing import Any
 from tests.bench.goals import GOALS, judged
 from tests.documents.pages import README
 from tests.generate.figure_rows import FIGURES
-from tests.generate.figures import DATA, PAGE, collected, render, render_readme
+from tests.generate.figures import CLUSTER, DATA, PAGE, collected, render, render_cluster, render_readme
 
 DOCUMENT: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
 MACHINE = {"cpu": "Z80", "cores": 1, "load_before": 0.1, "date": "2030-01-02", "commit": "abcdef1"}
@@ -36,12 +36,28 @@ PEERS = {
     ]
     + [{"name": "peers: OpenHands SDK 1.0", "not_run": "needs Python 3.12 to 3.13"}],
 }
+CLUSTER_REPORT = {
+    **MACHINE,
+    "figures": [
+        {
+            "name": "cluster: 1 node, called itself",
+            "value": 81.6,
+            "cpu_ms": 9.04,
+            "database_cpu_ms": 1.11,
+            "commits": 0.9,
+            "idle_percent": 2.0,
+        },
+        {"name": "cluster: LangGraph + PostgreSQL 1.0", "value": 20.4, "cpu_ms": 30.0, "idle_percent": 40.0},
+    ],
+}
 
 
-def test_the_page_and_the_readme_are_what_the_generator_writes() -> None:
+def test_the_pages_are_what_the_generator_writes() -> None:
     assert render(DOCUMENT) == PAGE.read_text(encoding="utf-8")
     readme = README.read_text(encoding="utf-8")
     assert render_readme(readme, DOCUMENT) == readme
+    cluster = CLUSTER.read_text(encoding="utf-8")
+    assert render_cluster(cluster, DOCUMENT) == cluster
 
 
 def test_every_figure_is_one_that_the_generator_knows() -> None:
@@ -52,7 +68,7 @@ def test_every_figure_is_one_that_the_generator_knows() -> None:
 
 def test_a_report_replaces_the_figures_that_it_holds() -> None:
     label = "start to ready; memory at rest"
-    after = collected(DOCUMENT, REPORT, {})
+    after = collected(DOCUMENT, REPORT, {}, {})
     assert after["figures"][label] == {"measured": "0.50 s; 50 MiB", **MACHINE}
     assert {name: row for name, row in after["figures"].items() if name != label} == {
         name: row for name, row in DOCUMENT["figures"].items() if name != label
@@ -62,15 +78,25 @@ def test_a_report_replaces_the_figures_that_it_holds() -> None:
 
 
 def test_goals_are_compared_with_the_measured_values() -> None:
-    goals = collected(DOCUMENT, REPORT, PEERS)["goals"]
+    goals = collected(DOCUMENT, REPORT, PEERS, CLUSTER_REPORT)["goals"]
     assert goals["start to ready"] == {"wanted": "≤ 0.4 s", "measured": "0.5 s", "reached": False, **MACHINE}
     assert goals["memory at rest"]["reached"] is True
     assert goals["the same, times LangGraph with SQLite"]["measured"] == "3"
     assert goals["the same, times LangGraph with SQLite"]["reached"] is True
+    assert goals["turns a second of a node on PostgreSQL, times LangGraph with its PostgreSQL saver"]["measured"] == "4"
     assert judged({}) == {}
 
 
 def test_a_program_that_could_not_be_run_says_what_it_needs() -> None:
-    page = render(collected(DOCUMENT, {}, PEERS))
+    page = render(collected(DOCUMENT, {}, PEERS, {}))
     assert "| LangGraph + SQLite 1.0 | 30.0 | 0.1 | 9 ms (4 times) | 90 MiB | 0.30 s | 1 cores of Z80" in page
     assert "| OpenHands SDK 1.0 | not run: needs Python 3.12 to 3.13 |" in page
+
+
+def test_what_nodes_cost_is_said_where_clusters_are_explained() -> None:
+    missing = [{"name": "cluster: LangGraph + PostgreSQL 2.0", "not_run": "needs an installation"}]
+    report = {**MACHINE, "figures": CLUSTER_REPORT["figures"] + missing}  # type: ignore[operator]
+    page = render_cluster(CLUSTER.read_text(encoding="utf-8"), collected(DOCUMENT, {}, {}, report))
+    assert "| 1 node, called itself | 82 | 9 ms |  | 1.1 ms | 0.9 | 2 % | 1 cores of Z80" in page
+    assert "| LangGraph + PostgreSQL 1.0 | 20 | 30 ms |  |  |  | 40 % | 1 cores of Z80" in page
+    assert "| LangGraph + PostgreSQL 2.0 | not run: needs an installation |" in page

@@ -6,19 +6,18 @@ Bodies have a length here: parsing chunks costs the peers' HTTP parser most, and
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from tests.bench import goals
 from tests.bench.clients import on_loop
 from tests.bench.figures import Report
 from tests.bench.peers.environments import PEERS
-from tests.bench.results import ROUNDS, DriverError, Turns, floor, middle
+from tests.bench.results import ROUNDS, Turns, floor, in_turn, middle
 from tests.bench.running_server import provider, running_server
 from tests.bench.turns import PAUSE, added, bedrock
-from tests.peers.install import InstallError
 
 Program: TypeAlias = Callable[[str, int, int], Turns]
 """Runs turns: the provider's URL, conversations, turns of each."""
@@ -59,13 +58,10 @@ def _programs() -> tuple[dict[str, Program], dict[str, str]]:
     programs: dict[str, Program] = {"bare threads": floor, "Bedrock": _bedrock}
     missing: dict[str, str] = {}
     for peer in PEERS:
-        label = f"{peer.label} {peer.version}"
-        try:
-            peer.install()
-            programs[label] = peer.run
-        except InstallError as error:
-            why = str(error).splitlines()[-1]
-            missing[label] = why if why.startswith("needs ") else f"needs an installation: {why}"
+        if why := peer.why_missing():
+            missing[peer.full_name] = why
+        else:
+            programs[peer.full_name] = peer.run
     return programs, missing
 
 
@@ -78,16 +74,10 @@ def _bedrock(url: str, conversations: int, turns: int) -> Turns:
 def _interleaved(
     programs: Mapping[str, Program], missing: dict[str, str], rounds: int, load: Load
 ) -> dict[str, list[Turns]]:
-    """Run all programs one after the other, so many rounds. One that fails is noted as missing, and not run again."""
-    taken: dict[str, list[Turns]] = defaultdict(list)
+    """Give all programs this work, in turn."""
     with provider(load.pause, plain=True) as url:
-        for _ in range(rounds):
-            for label in [label for label in programs if label not in missing]:
-                try:
-                    taken[label].append(programs[label](url, load.conversations, load.turns))
-                except DriverError as error:
-                    missing[label] = f"needs mending: {error}"
-    return taken
+        runs = {label: partial(run, url, load.conversations, load.turns) for label, run in programs.items()}
+        return in_turn(runs, missing, rounds)
 
 
 def _add(report: Report, label: str, fast: Mapping[str, list[Turns]], paced: list[Turns]) -> None:

@@ -31,6 +31,10 @@ class Peer:
     """Conversations that it is given, at most: one that is slow would take the whole time."""
 
     @property
+    def full_name(self) -> str:
+        return f"{self.label} {self.version}"
+
+    @property
     def folder(self) -> Path:
         return installed.PEERS / f"bench-{self.name}"
 
@@ -51,12 +55,25 @@ class Peer:
         if python is None:
             supported = f"{'.'.join(map(str, self.oldest))} to {'.'.join(map(str, self.newest))}"
             raise InstallError(f"needs Python {supported}")
-        python_environment(f"{self.label} {self.version}", self.packages, self.folder, python)
+        python_environment(self.full_name, self.packages, self.folder, python)
 
-    def run(self, url: str, conversations: int, turns: int) -> Turns:
-        """Return what the turns took, or for a peer that is slow fewer of them."""
+    def why_missing(self) -> str:
+        """Install it, and return why that failed; "" if it is there."""
+        try:
+            self.install()
+        except InstallError as error:
+            why = str(error).splitlines()[-1]
+            return why if why.startswith("needs ") else f"needs an installation: {why}"
+        return ""
+
+    def run(self, url: str, conversations: int, turns: int, *, database: str = "") -> Turns:
+        """Return what the turns took, or for a peer that is slow fewer of them.
+
+        `database`: the URL of the one that it stores in, if it needs one.
+        """
         python = self.folder / "bin" / "python"
-        return driven(python, f"tests.bench.peers.{self.name}_driver", url, min(conversations, self.most), turns)
+        driver, conversations = f"tests.bench.peers.{self.name}_driver", min(conversations, self.most)
+        return driven(python, driver, url, conversations, turns, database=database)
 
     def _python(self) -> Path | None:
         if self.oldest <= sys.version_info[:2] <= self.newest:
@@ -70,3 +87,6 @@ PEERS = (
     Peer("OpenHands SDK", "openhands", oldest=(3, 12), newest=(3, 13), most=4),
     Peer("bare async, httpx", "httpx"),
 )
+
+LANGGRAPH_POSTGRES = Peer("LangGraph + PostgreSQL", "langgraph_postgres")
+"""Compared with nodes, which keep everything in PostgreSQL, too."""
