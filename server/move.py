@@ -26,7 +26,8 @@ def move(config: Path | None, data_dir: str | None, database: str | None) -> Non
     """Copy all conversations, and the tokens of principals, from the data directory to PostgreSQL.
 
     The server has to be stopped. Every row is compared after it was copied; if one differs, the database stays empty.
-    The data directory stays as it is: its own token goes on to count, its conversations are no longer looked at.
+    The data directory keeps its own token, which goes on to count, and its database, which nothing opens any more: a mark
+    says where its conversations are.
     """
     try:
         found = load({} if database is None else {"database": database}, file=config)

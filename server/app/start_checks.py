@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from bedrock.local_server import NotPrivateError
 
+from actors.adapters.store.sqlite.files.data_directory import refuse_moved
 from actors.adapters.tools.call_subjects import prepared_rule
 from actors.adapters.tools.registry import StandardToolbox
 from actors.core.approval.rule_matching import MCP_PREFIX, describe
 from actors.ports import (
     SandboxUnavailableError,
+    StoreError,
 )
 from actors.ports.mcp import McpLoginsError
 from actors.runtime.quotas.quota_limits import COSTS
@@ -129,7 +131,12 @@ def _checked_listeners(config: Config) -> Iterator[str]:
 
 def _checked_database(config: Config) -> Iterator[str]:
     """Yield a line for the database, and one for this server as a node. Raises CannotStartError or ConfigError."""
-    if config.database:
+    if not config.database:
+        try:
+            refuse_moved(config.data_dir)
+        except StoreError as error:
+            raise CannotStartError(str(error)) from None
+    else:
         check_postgres(config)
         yield f"database: {shown_database(config.database)}, which is not contacted now"
     if config.cluster is not None:

@@ -94,7 +94,13 @@ def test_conversations_move_from_the_data_directory_and_go_on(
     code, text = bedrock(folder, "move", "--data-dir", str(server.data), **nodes.env)
     assert (code, text.split(":")[0]) == (0, "moved 1 conversation to postgresql")
     code, text = bedrock(folder, "move", "--data-dir", str(server.data), **nodes.env)
-    assert (code, "is not empty: name a new database" in text) == (1, True)
+    assert (code, "were moved to postgresql" in text) == (1, True)
+    code, text = bedrock(folder, "config", "check", "--data-dir", str(server.data), BEDROCK_LISTEN="127.0.0.1:0")
+    assert (code, "were moved to postgresql" in text) == (1, True)
+    code, text = bedrock(folder, "backup", "--data-dir", str(server.data), "copy.db")
+    assert (code, "no backup was made: the conversations of" in text) == (1, True)
+    with pytest.raises(AssertionError, match="were moved to postgresql"):
+        start_server(folder, **provider(fake_provider.url))
     code, text = bedrock(folder, "backup", "copy.db", **nodes.env)
     assert (code, "copy that with PostgreSQL's own programs, such as pg_dump" in text) == (2, True)
     with nodes.start_alone("alone").client() as client:

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from actors.adapters.store.postgres.engine import Session
 from actors.adapters.store.postgres.moving import MoveError, move_to
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
+from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.notifications import Fate, QueueChanged, RunStop, StopReason
 from actors.core.profile import Profile
 from actors.core.states import QueuedInput
-from actors.ports import Attachment, CommandRecord, DataDirectoryBusyError, Spending, StoreError
+from actors.ports import Attachment, CommandRecord, DataDirectoryBusyError, Spending, StoreError, StoreUnusableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, LogAudit, Outcome
 from actors.ports.store.conditions import Selection, TextEquals, TextField
 from tests.integration.store.commit_builder import CommitBuilder
@@ -103,8 +104,30 @@ def test_what_was_moved_is_all_there_and_goes_on(tmp_path: Path, empty: str) -> 
             assert store.verify(id_) == ()
         store.put_audit([AuditEntry(9_999, Outcome.REFUSED, ANN)])
         assert store.audit(AuditFilter(), limit=99)[-1].number == 4
+    (tmp_path / "moved").unlink()
     with closing(open_store(tmp_path)) as store:
         assert everything(store, list(drafts)) == before, "the data directory stays as it is"
+
+
+def test_what_was_moved_is_opened_no_more_unless_the_mark_is_removed(tmp_path: Path, empty: str) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy.db"
+    with closing(open_store(data)) as store:
+        store.commit(CommitBuilder("c1").create())
+    back_up(data, copy)
+    to = move_to(empty, data, {}).to
+    for opens in (
+        lambda: open_store(data),
+        lambda: back_up(data, tmp_path / "again.db"),
+        lambda: restore(copy, data, replace=True),
+        lambda: move_to(empty, data, {}),
+    ):
+        with pytest.raises(StoreUnusableError) as told:
+            opens()
+        assert f"were moved to {to}: say so with the setting database" in str(told.value)
+        assert f"remove {data / 'moved'}" in str(told.value)
+    assert not (tmp_path / "again.db").exists()
+    (data / "moved").unlink()
+    assert back_up(data, tmp_path / "again.db").conversations == 1
 
 
 def test_a_database_that_is_used_is_refused(tmp_path: Path, empty: str) -> None:
@@ -115,6 +138,7 @@ def test_a_database_that_is_used_is_refused(tmp_path: Path, empty: str) -> None:
         with pytest.raises(DataDirectoryBusyError):
             move_to(empty, tmp_path, {})
     move_to(empty, tmp_path, {})
+    (tmp_path / "moved").unlink()
     with pytest.raises(MoveError, match="is not empty: name a new database"):
         move_to(empty, tmp_path, {})
     with psycopg.connect(empty) as connection:

@@ -83,7 +83,9 @@ SELECT EXISTS (SELECT FROM conversations) OR EXISTS (SELECT FROM audit),
 
 
 def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
-    """Copy everything from the data directory into an empty database, in one transaction; the directory stays as it is.
+    """Copy everything from the data directory into an empty database, in one transaction.
+
+    The directory gets a mark, with which nothing opens its database any more, and stays as it is otherwise.
 
     `documents`: what servers that share a database keep there, too, by name. Raises MoveError, StoreUnusableError or
     DataDirectoryBusyError.
@@ -101,6 +103,7 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
             _refuse_used(session, address.shown)
             with store._reading(at_one_moment=True) as source:
                 counts = _copied(source, session, documents)
+            store.mark_moved(address.shown)
         except psycopg.OperationalError as error:
             raise MoveError(f"{address.shown} cannot be opened or does not answer: {words(error)}") from None
         except psycopg.Error as error:

@@ -55,6 +55,7 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         SqliteReads.__init__(self, readers, removal)
         closing = ExitStack()
         StoreWrites.__init__(self, writer, clock, closing)
+        self._directory = directory
         self._database = database
         self._space = space
         self._files = files
@@ -129,6 +130,10 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
     def engine_version(self) -> str:
         """Version of the database engine; see ports.Store."""
         return sqlite3.sqlite_version
+
+    def mark_moved(self, where: str) -> None:
+        """Let nothing open this database any more: its content is in another one now. Raises StoreUnusableError."""
+        self._directory.mark_moved(where)
 
     def _close_database(self) -> None:
         """Close the last connection, unless the database's path now refers to another file.

@@ -20,7 +20,7 @@ from peewee import SqliteDatabase
 
 from actors.adapters.store.sql.integrity_check import check_all
 from actors.adapters.store.sqlite.engine import BUSY_SECONDS, FILE, every_text, raw, sqlite3
-from actors.adapters.store.sqlite.files.data_directory import DataDirectory
+from actors.adapters.store.sqlite.files.data_directory import DataDirectory, refuse_moved
 from actors.adapters.store.sqlite.files.disk_reserve import disk_is_full, is_want_of_room
 from actors.adapters.store.sqlite.files.partial_file import PART, BackupError, part_of
 from actors.adapters.store.sqlite.schema.version import migrate, schema_of
@@ -67,8 +67,9 @@ def back_up(directory: Path, target: Path, *, replace: bool = False) -> Copied:
 
     A server may keep running: the copy is one read transaction, which blocks no writer; only the write-ahead log grows
     during it. Raises BackupError, also if `target` exists, unless it may be replaced; StoreUnusableError if the
-    database was written by a newer version.
+    database was written by a newer version, or was moved.
     """
+    refuse_moved(directory)
     source, target = directory / FILE, target.resolve()
     if not source.is_file():
         raise BackupError(f"there is no database in {directory}")
@@ -93,11 +94,12 @@ def restore(backup: Path, directory: Path, *, replace: bool = False, accept_dama
 
     First every row is verified by its digest, and every log by its hash chain. With `replace` an existing database is
     kept beside it, under a name with the date. Raises BackupError, also for a conversation that fails verification,
-    unless `accept_damage`; StoreUnusableError if the file was written by a newer version; DataDirectoryBusyError while
-    a server holds the directory.
+    unless `accept_damage`; StoreUnusableError if the file was written by a newer version, or what is in the
+    directory was moved; DataDirectoryBusyError while a server holds the directory.
     """
     _refuse_if_no_backup(backup)
     with closing(DataDirectory(directory)), _explain(f"{backup} cannot be restored to {directory}"):
+        refuse_moved(directory)
         target = directory / FILE
         there = target.exists()
         if there and not replace:

@@ -24,6 +24,8 @@ _MARKED = b"""\
 This directory has had a database, bedrock.db. If that is missing, the server does not start: restore a backup with
 `bedrock restore FILE`, or remove this file to begin with an empty database.
 """
+MOVED = "moved"
+"""The name of the file that says where the conversations of the directory are now."""
 _LOCK_ATTEMPTS = 25
 _LOCK_PAUSE = 0.01
 """Seconds between two attempts."""
@@ -85,7 +87,11 @@ class DataDirectory:
         self._lock_file_missed = missed
 
     def expect(self, database: Path) -> None:
-        """Refuse to start with an empty database where there was one. Raises StoreUnusableError."""
+        """Refuse to start with an empty database where there was one, or with one that was moved.
+
+        Raises StoreUnusableError.
+        """
+        refuse_moved(self.path)
         marker = self.path / MARKER
         if marker.exists() and not database.exists():
             raise StoreUnusableError(
@@ -95,22 +101,48 @@ class DataDirectory:
 
     def mark(self) -> None:
         """Record that the directory has a database. Raises StoreUnusableError."""
-        marker = self.path / MARKER
+        self._write_once(MARKER, _MARKED)
+
+    def mark_moved(self, where: str) -> None:
+        """Record that its conversations are now in another database. Raises StoreUnusableError."""
+        text = f"{where}\nThe conversations of this directory were moved there. {_back(self.path)}\n"
+        self._write_once(MOVED, text.encode())
+
+    def _write_once(self, name: str, content: bytes) -> None:
+        """Write a file durably, unless it exists. Raises StoreUnusableError."""
+        file_path = self.path / name
         try:
-            if not marker.exists():
-                made = os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not file_path.exists():
+                made = os.open(file_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 with os.fdopen(made, "wb") as file:
-                    file.write(_MARKED)
+                    file.write(content)
                     file.flush()
                     os.fsync(made)
                 os.fsync(self._held[0])
         except OSError as error:
-            raise StoreUnusableError(f"{marker} cannot be written: {error.strerror}") from error
+            raise StoreUnusableError(f"{file_path} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
         """Release the locks. Call it once."""
         for held in self._held:
             os.close(held)
+
+
+def refuse_moved(directory: Path) -> None:
+    """Raise StoreUnusableError if the conversations of a data directory were moved to another database."""
+    try:
+        where = (directory / MOVED).read_text(errors="replace").partition("\n")[0]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreUnusableError(f"{directory / MOVED} cannot be read: {error.strerror}") from error
+    raise StoreUnusableError(
+        f"the conversations of {directory} were moved to {where}: say so with the setting database. {_back(directory)}"
+    )
+
+
+def _back(directory: Path) -> str:
+    return f"To go back to what was here before the move, without what was added there, remove {directory / MOVED}"
 
 
 def _lock(lock_file: int) -> None:
