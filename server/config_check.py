@@ -30,8 +30,8 @@ def check(file: Path | None, data_dir: str | None) -> None:
     """Check settings, certificate, model providers and sandbox without starting the server.
 
     Prints every setting as the settings file would have it, with its origin, then what was found. Keys are never
-    shown. Exits with 2 if a setting is wrong, and with 1 if the server could not start on this machine. No provider is
-    contacted.
+    shown. Exits with 2 if a setting is wrong, and with 1 if the server could not start on this machine. A database is
+    looked at for a few seconds, no provider is contacted.
     """
     try:
         settings = load({"data_dir": data_dir} if data_dir else {}, file=file)

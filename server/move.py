@@ -23,11 +23,13 @@ from server.config import ConfigError, load
 @click.option("--data-dir", type=str, help="Where conversations are kept. [~/.local/state/bedrock]")
 @click.option("--database", type=str, help="The URL of an empty PostgreSQL database. [the setting database]")
 def move(config: Path | None, data_dir: str | None, database: str | None) -> None:
-    """Copy all conversations, and the tokens of principals, from the data directory to PostgreSQL.
+    """Copy all conversations from the data directory to PostgreSQL.
 
-    The server has to be stopped. Every row is compared after it was copied; if one differs, the database stays empty.
-    The data directory keeps its own token, which goes on to count, and its database, which nothing opens any more: a mark
-    says where its conversations are.
+    The tokens of principals go along. The server has to be stopped. Every row is compared after it was copied; if one
+    differs, the database stays empty.
+
+    The data directory keeps its own token, which goes on to count, and its database, which nothing opens any more: a
+    mark says where its conversations are.
     """
     try:
         found = load({} if database is None else {"database": database}, file=config)

@@ -20,7 +20,7 @@ from server.app.adapter_choice import CannotStartError, sandbox_line, server_cre
 from server.app.shutdown_deadline import Deadline
 from server.app.wiring import Wiring, wire
 from server.auth.local_token import TokenUnusableError
-from server.config import Config, Listen, Listener
+from server.config import Config, Listen, Listener, shown_database
 from server.local_endpoint import published
 from server.loop_calls import SparingLoop
 from server.process import malloc_trim, service_manager
@@ -103,7 +103,7 @@ async def _serve(
                     "insecure_behind_proxy: %s takes calls without TLS; whoever can reach it can read the token",
                     " and ".join(exposed),
                 )
-            announce(f"bedrock ready on {' and '.join(each.target for each in where)} (data {config.data_dir})")
+            announce(f"bedrock ready on {' and '.join(each.target for each in where)} ({_kept(config)})")
             service_manager.notify(service_manager.READY)
             await asyncio.to_thread(_load_later, wired)
             spare_what_stays()
@@ -118,6 +118,16 @@ async def _serve(
         for task in looking:
             task.cancel()
         await _stop(config, wired, endpoint, hurry)
+
+
+def _kept(config: Config) -> str:
+    """Return where the server keeps what it has, and which node it is, for people."""
+    parts = [f"data {config.data_dir}"]
+    if config.database:
+        parts.append(f"database {shown_database(config.database)}")
+    if config.cluster is not None:
+        parts.append(f"node {config.cluster.name}")
+    return ", ".join(parts)
 
 
 async def _measure_loop(telemetry: Telemetry) -> None:

@@ -32,11 +32,11 @@ from server.app.adapter_choice import (
     sandbox_line,
     server_credentials,
 )
-from server.app.store_choice import check_postgres, node_access
+from server.app.database_findings import FAIL, database_findings
+from server.app.store_choice import node_access
 from server.auth.authorizer.authorizer_tables import authorizer_class
 from server.auth.mcp_login_file import FILE as MCP_LOGINS
 from server.auth.mcp_login_file import McpLoginFile
-from server.config import shown_database
 from server.local_access import check_closable
 from server.services.operator_rules import operator_rules
 
@@ -137,8 +137,10 @@ def _checked_database(config: Config) -> Iterator[str]:
         except StoreError as error:
             raise CannotStartError(str(error)) from None
     else:
-        check_postgres(config)
-        yield f"database: {shown_database(config.database)}, which is not contacted now"
+        for finding in database_findings(config):
+            if finding.level == FAIL:
+                raise CannotStartError(f"{finding.subject}: {finding.text}. {finding.advice}")
+            yield f"{finding.subject}: {finding.text}{f'. {finding.advice}' if finding.advice else ''}"
     if config.cluster is not None:
         node_access(config.cluster)
         yield f"node {config.cluster.name}: others reach it at {config.cluster.address}"

@@ -77,8 +77,7 @@ def _shared(
     migrate(address_of(config.database))
     settings = config.cluster
     if settings is None:
-        # Nobody reaches it there, but the next server with this data directory knows by that that this one is gone.
-        new, timing = NewNode(address=f"unix:{socket.gethostname()}:{config.data_dir}", version=version()), Timing()
+        new, timing = NewNode(address=own_address(config), version=version()), Timing()
     else:
         new, timing = NewNode(settings.name, settings.address, version()), Timing(settings.lease_seconds)
     outages = database_outages()
@@ -96,6 +95,15 @@ def check_postgres(config: Config) -> None:
     """Raise ConfigError if what a database needs is not installed."""
     if importlib.util.find_spec("psycopg") is None:
         raise config.refusal("database: the server was installed without it; install phoenix-bedrock[postgres]")
+
+
+def own_address(config: Config) -> str:
+    """Return the address that this server has in the database.
+
+    Nobody reaches one there that has it to itself, but the next server with this data directory knows by that that it
+    is gone.
+    """
+    return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address
 
 
 def node_access(settings: ClusterSettings) -> NodeAccess:
@@ -134,6 +142,12 @@ def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
         raise CannotStartError(
             f"{shown_database(config.database)} is used by a server that does not share it ({alone[0]}): give that "
             "one a table [cluster], too"
+        )
+    if config.cluster is not None and (differing := cluster.other_leases(config.cluster.lease_seconds)):
+        name, seconds = differing[0]
+        raise CannotStartError(
+            f"cluster.lease_seconds is {config.cluster.lease_seconds:g} here, and {seconds:g} at the node {name}: stop "
+            "all, give all the same, and start them"
         )
 
 

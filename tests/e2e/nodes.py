@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import socket
 from typing import TYPE_CHECKING, Protocol
@@ -57,6 +58,8 @@ class Nodes:
         self.database_name = self.database.create(made_by)
         self.clients_token = secrets.token_hex(32)
         """The same at each node, so that a client may call any."""
+        self.table: dict[str, float | str] = {"lease_seconds": LEASE_SECONDS}
+        """What else is in the table [cluster] of those that are started from now on."""
         self._folder = folder
         self.env = {"BEDROCK_DATABASE": self.database.url(self.database_name)} | env
         self._networks = networks
@@ -81,7 +84,7 @@ class Nodes:
             within, settings = self._networks.within(name), f"insecure_behind_proxy = true\n{settings}"
         file.write_text(
             f'{settings}[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{self._token}"\n'
-            f"lease_seconds = {LEASE_SECONDS}\n"
+            + "".join(f"{key} = {json.dumps(value)}\n" for key, value in self.table.items())
         )
         file.chmod(0o600)
         return self._servers(folder, "--config", str(file), listen=address, within=within, **(self.env | env))

@@ -18,7 +18,7 @@ from tests.e2e import processes
 from tests.e2e.auditing import audit
 from tests.e2e.chat import Chat
 from tests.e2e.fake_provider import FakeProvider, calls, says, streams
-from tests.e2e.nodes import Nodes
+from tests.e2e.nodes import LEASE_SECONDS, Nodes
 from tests.e2e.patience import PATIENCE, eventually, within
 from tests.e2e.server_process import ServerProcess, clean_environment, provider
 from tests.e2e.watcher import Watcher
@@ -240,6 +240,19 @@ def _refused(client: Client) -> bool:
     except Unauthenticated:
         return True
     return False
+
+
+def test_a_node_with_another_lease_is_refused_with_both_values_and_leaves(nodes: Nodes, other: ServerProcess) -> None:
+    nodes.table["lease_seconds"] = 7
+    try:
+        with pytest.raises(AssertionError, match=r"cluster.lease_seconds is 7 here, and 5 at the node other: stop all"):
+            nodes.start("differs")
+    finally:
+        nodes.table["lease_seconds"] = LEASE_SECONDS
+    back = nodes.start("differs")
+    shown = nodes.env["BEDROCK_DATABASE"].partition("?")[0].removeprefix("postgresql://")
+    assert back.ready.endswith(f"(data {back.data}, database postgresql://{shown}, node differs)\n")
+    assert back.stop() == 0
 
 
 def test_a_server_without_the_table_has_the_database_to_itself(nodes: Nodes, other: ServerProcess) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import click
@@ -547,6 +548,20 @@ def test_the_doctor_looks_at_this_machine_only_for_its_own_server(
     elsewhere = program("doctor").stdout
     assert "The operator of the server says which models" in elsewhere
     assert "keys in this shell" not in elsewhere
+
+
+def test_the_doctor_asks_the_distribution_of_the_server_for_what_it_knows(
+    program: Program, fake: FakeBedrock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ("fail", "database", "it cannot be opened", "Start it.")
+    plugged = SimpleNamespace(load=lambda: lambda config: [found] if config == "its.toml" else [])
+    monkeypatch.setattr(doctor, "entry_points", lambda group: (plugged,) if group == "bedrock.doctor" else ())
+    told = program("doctor", "--config", "its.toml")
+    assert "fail  database: it cannot be opened\n      → Start it." in told.stdout
+    assert told.exit_code == 1
+    assert "database" not in program("doctor").stdout
+    monkeypatch.setattr(doctor, "is_local", lambda _: False)
+    assert "database" not in program("doctor", "--config", "its.toml").stdout
 
 
 def test_mcp_servers_are_listed_with_their_states(program: Program) -> None:

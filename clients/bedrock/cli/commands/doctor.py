@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bedrock.catalog import Model, Sandbox
+
+#: The entry point group of functions of the path of the settings file, or None, that return findings as tuples.
+GROUP = "bedrock.doctor"
 
 #: The environment variables that make a model available to a server; their values are never shown.
 MODEL_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
@@ -51,11 +55,15 @@ class Finding:
 
 
 @click.command()
+@click.option("--config", type=click.Path(), help="The file with settings of the server on this machine.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or programs.")
 @click.pass_context
-def doctor(ctx: click.Context, output: str) -> None:
-    """Check the server, the connection to it, and this machine. Exit code 0 if nothing fails."""
-    findings = list(_examine(ctx.find_root().obj))
+def doctor(ctx: click.Context, config: str | None, output: str) -> None:
+    """Check the server, the connection to it, and this machine. Exit code 0 if nothing fails.
+
+    On the machine of the server also its database, if the settings name one.
+    """
+    findings = list(_examine(ctx.find_root().obj, config))
     if output == "json":
         print_json([asdict(finding) for finding in findings], indent=2)
     else:
@@ -70,7 +78,7 @@ def doctor(ctx: click.Context, output: str) -> None:
     ctx.exit(exits.UNREACHABLE if "server" in failed else exits.FAILED if failed else exits.OK)
 
 
-def _examine(address: str | None) -> Iterator[Finding]:
+def _examine(address: str | None, config: str | None) -> Iterator[Finding]:
     yield _versions()
     try:
         with Client(address) as client:
@@ -80,6 +88,7 @@ def _examine(address: str | None) -> Iterator[Finding]:
                 return  # what this machine has is of no use to a server elsewhere
     except BedrockError as error:
         yield Finding("fail", "connection", error.message, error.hint)
+    yield from _checks_of_server(config)
     yield _keys()
     for program, advice in _PROGRAMS.items():
         found = shutil.which(program)
@@ -162,6 +171,12 @@ def _models(models: list[Model], advice: str) -> Finding:
     if all(model.protocol == "demo" for model in models):
         return Finding("warn", "models", "only the scripted demo model", advice)
     return Finding("ok", "models", f"{counted(len(names), 'model')}; a new conversation uses {default}")
+
+
+def _checks_of_server(config: str | None) -> Iterator[Finding]:
+    """Report what the server's distribution, if it is installed, knows from the settings of this machine's server."""
+    for check in entry_points(group=GROUP):
+        yield from (Finding(*found) for found in check.load()(config))
 
 
 def _keys() -> Finding:

@@ -117,6 +117,15 @@ class PostgresCluster:
         living = (row.node for row in found if not (row.dead or row.over))
         return tuple(node for node in living if node.incarnation != self._me.incarnation)
 
+    def other_leases(self, seconds: float) -> tuple[tuple[str, float], ...]:
+        """Return name and lease, in seconds, of the other nodes at work whose lease is another. Blocks.
+
+        Not of one whose process is gone. Raises StoreUnavailableError.
+        """
+        found = (NodeRow(*each) for each in self._looks.rows(said.SEEN))
+        others = (row for row in found if row.address != self._me.address and not (row.dead or row.over))
+        return tuple((row.name, row.ttl) for row in others if row.ttl != seconds and (row.held or not row.session))
+
     def owner_of(self, conversation_id: str) -> Node | None:
         """Return the other node that owns a conversation; see Cluster."""
         owner = self._remembered(conversation_id)

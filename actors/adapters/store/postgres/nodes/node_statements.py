@@ -51,6 +51,9 @@ SELECT incarnation, name, address, version, labels, draining, active,
 FROM nodes ORDER BY incarnation
 """  # noqa: S608
 
+LEASED = f"SELECT name, address, lease_seconds, draining FROM nodes WHERE NOT dead AND NOT {_OVER} ORDER BY incarnation"  # noqa: S608
+"""Those that have a lease, with what the first version of the table has: for programs that are no nodes."""
+
 EXPIRED = f"""
 UPDATE nodes SET dead = true, expires = clock_timestamp() + 6 * make_interval(secs => lease_seconds)
 WHERE incarnation = %(other)s AND NOT dead AND expires::text = %(expires)s AND {_OVER} AND {_ALIVE}

@@ -1,0 +1,104 @@
+"""What a database is like, for the person who operates it: a look of some seconds at most, which changes nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+
+from actors.adapters.store.postgres.engine import FITNESS, address_of, refuse_unfit, words
+from actors.adapters.store.postgres.nodes.node_statements import LEASED
+from actors.adapters.store.postgres.schema.version import MIGRATIONS
+from actors.ports import StoreError, StoreUnusableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from actors.adapters.store.postgres.engine import Address
+
+REPORT_SECONDS = 3
+"""How long a connection and each statement may take."""
+
+_ABOUT = f"SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, {FITNESS}"  # noqa: S608 -- ours
+_TABLE = "SELECT to_regclass('schema_migration') IS NOT NULL, to_regclass('nodes') IS NOT NULL"
+_APPLIED = "SELECT name FROM schema_migration"
+
+
+class LivingNode(NamedTuple):
+    """A node that has a lease."""
+
+    name: str
+    address: str
+    lease_seconds: float
+    draining: bool
+
+
+class DatabaseReport(NamedTuple):
+    """A database that was reached."""
+
+    shown: str
+    """Its address, without the password."""
+    version: str
+    encoding: str
+    unfit: str
+    """Why it cannot serve; "" if it can."""
+    clock_ahead: float
+    """Seconds by which its clock is ahead of this machine's, as far as that can be told."""
+    empty: bool
+    """Whether it has no tables of Bedrock yet."""
+    missing: tuple[str, ...]
+    """The migrations that the next start applies."""
+    unknown: tuple[str, ...]
+    """The migrations of a newer version."""
+    nodes: tuple[LivingNode, ...]
+
+
+def database_report(url: str, directory: Path = MIGRATIONS) -> DatabaseReport:
+    """Look at a database. Raises StoreUnusableError if it cannot be reached, or the address cannot be read."""
+    address = address_of(url)
+    try:
+        with _connected(address) as connection:
+            return _looked_at(connection, address.shown, directory)
+    except psycopg.Error as error:
+        raise StoreUnusableError(f"{address.shown} cannot be opened: {words(error)}") from None
+
+
+def _connected(address: Address) -> psycopg.Connection[tuple[Any, ...]]:
+    limits = {"connect_timeout": str(REPORT_SECONDS), "application_name": "bedrock report"}
+    parameters: dict[str, Any] = address.parameters | limits
+    connection = psycopg.connect(autocommit=True, prepare_threshold=None, **parameters)
+    try:
+        connection.execute(f"SET statement_timeout = '{REPORT_SECONDS}s'".encode())
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], shown: str, directory: Path) -> DatabaseReport:
+    before = time.time()
+    ((version, clock, *fitness),) = connection.execute(_ABOUT.encode()).fetchall()
+    ahead = clock - (before + time.time()) / 2
+    ((has_tables, has_nodes),) = connection.execute(_TABLE.encode()).fetchall()
+    applied = {name for (name,) in connection.execute(_APPLIED.encode())} if has_tables else set[str]()
+    known = {path.stem for path in directory.glob("[0-9]*.py")}
+    return DatabaseReport(
+        shown,
+        str(version),
+        str(fitness[1]),
+        _unfit(fitness),
+        ahead,
+        empty=not applied,
+        missing=tuple(sorted(known - applied)),
+        unknown=tuple(sorted(applied - known)),
+        nodes=tuple(LivingNode(*row) for row in connection.execute(LEASED.encode())) if has_nodes else (),
+    )
+
+
+def _unfit(fitness: list[Any]) -> str:
+    try:
+        refuse_unfit(*fitness)
+    except StoreError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,128 @@
+"""What an operator should know of the database that the settings name, before a server starts and while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from actors.ports import StoreError
+from server.app.store_choice import check_postgres, own_address
+from server.config import ConfigError, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.adapters.store.postgres.schema.database_report import DatabaseReport, LivingNode
+    from server.cluster.cluster_tables import ClusterSettings
+    from server.config import Config
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+CLOCK_SECONDS = 5.0
+"""By how much the clocks of the database and of this machine may differ without a warning."""
+
+_ADVICE = (
+    ("password", "Put the password into ~/.pgpass of the server's user, or into BEDROCK_DATABASE."),
+    ("no pg_hba", "Allow this user and this machine in pg_hba.conf of the database."),
+    ("does not exist", "Create it: createdb NAME, createuser NAME."),
+    ("SSL", "Say with sslmode in the address what the database offers, and with sslrootcert whom to trust."),
+    ("timeout", "Is that its address, and does a firewall let this machine through?"),
+    ("too many", "Give it more connections (max_connections): each node takes 19."),
+    ("", "Does PostgreSQL run there, and does it listen at that address (listen_addresses)?"),
+)
+"""What to do if the database cannot be reached, by a word of what is said then."""
+
+
+class DatabaseFinding(NamedTuple):
+    """The result of one check."""
+
+    level: str
+    subject: str
+    text: str
+    advice: str = ""
+    """What to do about it."""
+
+
+def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
+    """Yield what is found with the settings of the server on this machine; nothing if they name no database."""
+    try:
+        config = load({}, file=Path(file) if file else None)
+        if config.database:
+            yield from database_findings(config)
+    except ConfigError as error:
+        yield DatabaseFinding(FAIL, "settings", str(error), "bedrock config check says more.")
+
+
+def database_findings(config: Config) -> Iterator[DatabaseFinding]:
+    """Look at the database, for some seconds at most. Raises ConfigError if the server cannot use any."""
+    check_postgres(config)
+    from actors.adapters.store.postgres.schema.database_report import database_report  # noqa: PLC0415 -- if wanted
+
+    try:
+        report = database_report(config.database)
+    except StoreError as error:
+        said = str(error)
+        yield DatabaseFinding(FAIL, "database", said, next(what for word, what in _ADVICE if word in said))
+        return
+    yield _fitness(report)
+    yield _schema(report)
+    yield _clock(report)
+    yield _nodes(report, config)
+
+
+def _fitness(report: DatabaseReport) -> DatabaseFinding:
+    if report.unfit:
+        return DatabaseFinding(FAIL, "database", f"{report.shown}: {report.unfit}", "Name another database.")
+    return DatabaseFinding(
+        OK, "database", f"{report.shown}: PostgreSQL {report.version}, {report.encoding}, takes writes"
+    )
+
+
+def _schema(report: DatabaseReport) -> DatabaseFinding:
+    if report.unknown:
+        text = f"written by a newer version, with {', '.join(report.unknown)}"
+        return DatabaseFinding(FAIL, "tables", text, "Start that version, or name another database.")
+    if report.empty:
+        return DatabaseFinding(OK, "tables", "none yet: the first start makes them")
+    if report.missing:
+        text = f"of an older version, without {', '.join(report.missing)}"
+        return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not go back then.")
+    return DatabaseFinding(OK, "tables", "as this version makes them")
+
+
+def _clock(report: DatabaseReport) -> DatabaseFinding:
+    how = f"{abs(report.clock_ahead):.1f} s {'ahead of' if report.clock_ahead > 0 else 'behind'} this machine's"
+    if abs(report.clock_ahead) < CLOCK_SECONDS:
+        return DatabaseFinding(OK, "clock", f"that of the database is {how}")
+    advice = "Set both, by NTP: leases go by the database's, times of messages by this machine's."
+    return DatabaseFinding(WARN, "clock", f"that of the database is {how}", advice)
+
+
+def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
+    if not report.nodes:
+        return DatabaseFinding(OK, "nodes", "none lives")
+    text = ", ".join(map(_told, report.nodes))
+    others = [node for node in report.nodes if node.address != own_address(config)]
+    if advice := next(filter(None, (_refusal(node, config.cluster) for node in others)), ""):
+        return DatabaseFinding(FAIL, "nodes", text, advice)
+    return DatabaseFinding(OK, "nodes", text)
+
+
+def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
+    """Return what to do before a server can start here beside another one; "" if it can."""
+    if here is None:
+        return "A server here would refuse to start: to share a database, each needs a table [cluster]."
+    if node.address.startswith("unix:"):
+        return "A server here would refuse to start: give that one a table [cluster], too."
+    if node.lease_seconds != here.lease_seconds:
+        return (
+            f"cluster.lease_seconds is {here.lease_seconds:g} here, and {node.lease_seconds:g} at {node.name}: stop "
+            "all, give all the same, and start them."
+        )
+    return ""
+
+
+def _told(node: LivingNode) -> str:
+    if node.address.startswith("unix:"):
+        return "a server that has the database to itself"
+    stops = ", which stops" if node.draining else ""
+    return f"{node.name} at {node.address} (lease of {node.lease_seconds:g} s{stops})"
