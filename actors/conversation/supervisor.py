@@ -35,6 +35,8 @@ from actors.runtime.admission import Admission
 from actors.runtime.spare_thread import SpareThread
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from actors.conversation.unit_of_work import UnitOfWork
     from actors.runtime.services import Services
 
@@ -121,8 +123,14 @@ class Supervisor:
         """Shut down gracefully: refuse new work, drain, stop the remaining runs, end all threads. Blocks; once."""
         with self._lock:
             self._refusing = True
+            taking = tuple(self._live.values())
+        asked = [AskEnvelope(Wake()) for _ in taking]
+        for actor, envelope in zip(taking, asked, strict=True):
+            envelope.answer.add_done_callback(lambda _: self.on_idle())
+            if not tell(actor.actor_ref, envelope):
+                envelope.answer.cancel()
         with self._changed:
-            self._changed.wait_for(self._drained, timeout=drain_seconds)
+            self._changed.wait_for(lambda: self._drained(asked), timeout=drain_seconds)
             self._stopped = True
             actors = tuple(self._live.values())
         self._shared.titles.close()
@@ -255,8 +263,10 @@ class Supervisor:
                 self._live[conversation_id] = actor
             return actor
 
-    def _drained(self) -> bool:
-        return self._drain_skipped or all(actor.settled for actor in self._live.values())
+    def _drained(self, asked: Iterable[AskEnvelope[Wake]]) -> bool:
+        """Return whether no run is left. What is `asked` is answered after what was accepted before the drain."""
+        accepted = all(envelope.answer.done() for envelope in asked)
+        return self._drain_skipped or (accepted and all(actor.settled for actor in self._live.values()))
 
     def _recover(self, ids: tuple[str, ...]) -> None:
         units = [unit for conversation_id in ids if (unit := self._recovering_unit(conversation_id)) is not None]

@@ -37,7 +37,8 @@ class Provider:
         """What a provider would have refused."""
         self.forever = processes.forever()
         """What forked processes sleep for: nobody else on this machine does."""
-        self._numbers = (f"{name}-{number}" for number in itertools.count(1))
+        self._name = name
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._server = ScriptedServer(self._serve, host=host)
 
@@ -73,7 +74,7 @@ class Provider:
         if exchange.results or not found:
             return says("ok ", " ".join(token for _, token in found))
         what, token = found[-1]
-        number = next(self._numbers)
+        number = f"{self._name}-{next(self._numbers)}"
         match what:
             case "slow":
                 return dribbles(*(f"{n} " for n in range(30)), f"ok {token}", seconds=0.03)

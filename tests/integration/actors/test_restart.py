@@ -141,6 +141,24 @@ def test_a_drain_lets_running_work_finish(world: World) -> None:
     assert talk.texts() == ["go", "done in time"]
 
 
+def test_a_drain_waits_for_the_run_of_a_message_that_is_just_being_accepted(world: World, hold: Any) -> None:
+    talk = world.create()
+    actor = world.supervisor._live[talk.id]
+    world.faults.arm("commit.before", hold)
+    sent = world.supervisor.ask(talk.id, SendMessageCommand("go"))
+    hold.wait()
+    stopping = threading.Thread(target=world.supervisor.stop, args=(60,))
+    stopping.start()
+    pause = threading.Event()
+    while actor.mailbox.empty():
+        pause.wait(0.002)
+    hold.release()
+    assert sent.result(60).disposition == "direct"
+    talk.exchange().say("done in time")
+    stopping.join(60)
+    assert talk.texts() == ["go", "done in time"]
+
+
 def test_a_drain_does_not_wait_for_people(world: World) -> None:
     talk = world.create(approval_policy=ApprovalPolicy.ASK_ALL)
     talk.send("go")

@@ -355,7 +355,7 @@ def test_a_store_failure_at_creation_is_a_failure_of_that_sub_agent(make_world: 
     world.store.commit = refuse_births
     talk.send(tasks("submit 42"))
     talk.rest(Idle)
-    assert "Failed: it could not be started: the store cannot take the change now" in aggregate(talk)[0]
+    assert "Failed: it could not be started: the store cannot confirm the change now" in aggregate(talk)[0]
     all_left(world)
 
 
