@@ -888,6 +888,7 @@ after("what a workspace protects")
 
 RENAME_EXCHANGE = 2
 RACES = 3000
+"""How often an attempt is repeated against a thread, for as many milliseconds at most; TARGETS may name fewer."""
 FS_IOC_SETFLAGS, FS_NODUMP, FICLONE = 0x40086602, 0x40, 0x40049409
 
 PROTECTED = {
@@ -999,9 +1000,10 @@ def races(attempt: Callable[[], object], meanwhile: Callable[[], object], done: 
                 time.sleep(0)
 
     threading.Thread(target=go_on, daemon=True).start()
-    until = time.monotonic() + 3
+    rounds = T.get("races", RACES)
+    until = time.monotonic() + rounds / 1000
     try:
-        for _ in range(RACES):
+        for _ in range(rounds):
             with suppress(OSError):
                 attempt()
             if done():

@@ -2,7 +2,8 @@
 
 USER is `root` or `nobody`: whom the server, its files and its processes belong to. A CASE is `none`, or a tier and
 the version of Landlock that the kernel is taken to have, `A7`. With `storms` among them, the storms are let loose in
-each, too. Runs in a process of its own, because it becomes USER.
+each, too, and each program makes all rounds of a race; else the four that attack from a workspace share them. Runs in a
+process of its own, because it becomes USER.
 """
 
 from __future__ import annotations
@@ -187,6 +188,8 @@ def attacked(case: str, found: dict[str, Any], storms: bool) -> dict[str, str]:
     try:
         with _other_call(sandbox, tier, found), tempfile.TemporaryDirectory() as scratch:
             told = {**found, "private": scratch if tier == "none" else ""}
+            if tier != "none" and not storms:
+                told["races"] = attacks.RACES // 4
             outcome = _run(sandbox, tier, told, workspace)
             if tier == "B" and workspace:
                 outcome |= {name: "REFUSED" for name in outcome if name.endswith("own_data")}
