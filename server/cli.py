@@ -10,7 +10,8 @@ import click
 from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
-from server.config import LOG_LEVELS, SANDBOXES, Config, ConfigError, load
+from server.config import Config, ConfigError, load
+from server.settings.setting_values import LOG_LEVELS, SANDBOXES
 
 CANNOT_START = 1
 USAGE = 2

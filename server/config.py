@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from bedrock.local_server import absolute_path, data_directory, xdg_directory
+from bedrock.local_server import data_directory, xdg_directory
 
 from actors.ports.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.settings.settings_checks import absolute_path_of, check_keys, expanded, host_and_port, is_loopback
-from actors.ports.telemetry import CONTENTS
 from actors.runtime.quotas.quota_limits import QuotaSettings
 from server.auth.authorizer.authorizer_tables import AuthorizerSettings, authorizer_settings
 from server.auth.issuers.client_certificates import client_certificates
@@ -24,37 +23,31 @@ from server.auth.issuers.issuer_tables import Issuer, issuers_from_tables
 from server.auth.principals import Principal, principals_from_tables
 from server.auth.quota_tables import quota_settings
 from server.cluster.cluster_tables import ClusterSettings, cluster_settings
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-MAX_CPUS = 8_192
-"""The largest number of CPUs that a Linux kernel supports."""
-SANDBOXES = ("auto", "A", "B", "none")
+from server.settings.setting_values import (
+    USUAL_LISTEN,
+    Listen,
+    Parser,
+    parse_contents,
+    parse_count,
+    parse_cpus,
+    parse_data_dir,
+    parse_database,
+    parse_days,
+    parse_flag,
+    parse_level,
+    parse_listen,
+    parse_metrics_listen,
+    parse_names,
+    parse_paths,
+    parse_sandbox,
+    parse_seconds,
+    parse_text,
+    parse_url,
+)
 
 
 class ConfigError(Exception):
     """A setting cannot be used; the text names it, where it comes from, and what it should be."""
-
-
-@dataclass(frozen=True)
-class Listen:
-    """Where the server listens: a host and a port, or the path of a Unix socket."""
-
-    host: str = ""
-    port: int = 0
-    path: str = ""
-
-    @property
-    def target(self) -> str:
-        """The address in the form that gRPC takes."""
-        if self.path:
-            return f"unix:{self.path}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    @property
-    def local(self) -> bool:
-        """Whether only this machine can connect."""
-        return bool(self.path) or is_loopback(self.host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +76,7 @@ class Config:
     data_dir: Path
     database: str = field(default="", repr=False)
     """The URL of a PostgreSQL database, which may hold a password, so it is never shown; "": SQLite in `data_dir`."""
-    listen: Listen | None = Listen("127.0.0.1", 7421)
+    listen: Listen | None = USUAL_LISTEN
     """The address to listen on in addition to the Unix socket in the data directory; None for no other address."""
     listen_tables: tuple[Listener, ...] = ()
     """The addresses of the tables [[listen]] of the file, in place of `listen`."""
@@ -224,191 +217,36 @@ def shown_database(url: str) -> str:
     return f"postgresql://{who.partition(':')[0]}{at}{where}{parts.path}"
 
 
-Parser: TypeAlias = Callable[[Any], Any]
 Made = TypeVar("Made")
 
 
-def _listen(value: Any) -> Listen | None:
-    text = str(value)
-    if text == "none":
-        return None
-    if text.startswith("unix:"):
-        path = text.removeprefix("unix:").removeprefix("//")
-        if not path.startswith("/"):
-            raise ValueError("the path of a Unix socket must be absolute: unix:/run/bedrock.sock")
-        return Listen(path=path)
-    if (found := host_and_port(text)) is None:
-        raise ValueError("must be host:port, with port 0 for any free one, unix:/path, or none")
-    return Listen(*found)
-
-
-def _metrics_listen(value: Any) -> Listen | None:
-    """Return the address of a port, or of host:port; a port alone is one of this machine."""
-    text = str(value)
-    where = _listen(f"127.0.0.1:{text}" if text.isdecimal() else text)
-    if where is not None and where.path:
-        raise ValueError("must be a port, host:port, or none")
-    return where
-
-
-def _url(value: Any) -> str:
-    text = str(value)
-    if text == "none":
-        return ""
-    scheme, _, host = text.partition("://")
-    if scheme not in {"http", "https"} or not host or any(each.isspace() for each in text):
-        raise ValueError("must be http://host:port, https://host:port, or none")
-    return text
-
-
-def _contents(value: Any) -> tuple[str, ...]:
-    names = _texts(value)
-    for name in names:
-        if name not in CONTENTS:
-            raise ValueError(f"{name!r} is none of {', '.join(CONTENTS)}")
-    return names
-
-
-def _data_dir(value: Any) -> Path:
-    absolute_path_of(value)
-    return absolute_path(value)
-
-
-def _database(value: Any) -> str:
-    text = str(value)
-    if text == "none":
-        return ""
-    if not text.startswith(("postgresql://", "postgres://")) or any(each.isspace() for each in text):
-        raise ValueError("must be postgresql://user@host:port/database, or none")
-    return text
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be a text")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        raise ValueError("must be a number of seconds") from None
-    if not 0 <= seconds <= 86_400:
-        raise ValueError("must be between 0 and 86400 seconds")
-    return seconds
-
-
-def _days(value: Any) -> float:
-    try:
-        days = float(value)
-    except (TypeError, ValueError):
-        raise ValueError("must be a number of days") from None
-    if not 0 <= days <= 36_500:
-        raise ValueError("must be between 0, which means for ever, and 36500 days")
-    return days
-
-
-def _count(value: Any) -> int:
-    try:
-        count = int(value)
-    except (TypeError, ValueError):
-        raise ValueError("must be a whole number") from None
-    if count < 1:
-        raise ValueError("must be at least 1")
-    return count
-
-
-def _flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    try:
-        return known[str(value).lower()]
-    except KeyError:
-        raise ValueError("must be true or false") from None
-
-
-def _level(value: Any) -> str:
-    if str(value).lower() not in LOG_LEVELS:
-        raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
-    return str(value).lower()
-
-
-def _sandbox(value: Any) -> str:
-    for known in SANDBOXES:
-        if str(value).lower() == known.lower():
-            return known
-    raise ValueError(f"must be one of {', '.join(SANDBOXES)}")
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    """Return the texts of a list, or of one text with commas between them; "none" is none."""
-    if isinstance(value, str):
-        value = [] if value.lower() == "none" else [part.strip() for part in value.split(",") if part.strip()]
-    if not (isinstance(value, list) and all(isinstance(each, str) and each for each in value)):
-        raise ValueError("must be a list of texts, or one text with commas between them")
-    return tuple(value)
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    names = _texts(value)
-    for name in names:
-        if any(part in {"", ".", ".."} for part in name.split("/")):
-            raise ValueError(
-                f"{name!r} is not a name, nor several with slashes between them, such as node_modules/.bin"
-            )
-    return names
-
-
-def _paths(value: Any) -> tuple[str, ...]:
-    paths = _texts(value)
-    for path in paths:
-        if not path.startswith(("/", "~")):
-            raise ValueError(f"{path!r} must be absolute, or begin with ~")
-    return paths
-
-
-def _cpus(value: Any) -> frozenset[int] | None:
-    """Return the CPUs of a list as taskset takes it, such as 1 or 0,2-3; None for all."""
-    if str(value).lower() == "all":
-        return None
-    found: set[int] = set()
-    for part in str(value).split(","):
-        first, _, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first) < MAX_CPUS):
-            raise ValueError("must be all, or a list of CPUs such as 1 or 0,2-3")
-        found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
 SETTINGS: dict[str, Parser] = {
-    "data_dir": _data_dir,
-    "database": _database,
-    "listen": _listen,
-    "log_level": _level,
-    "default_model": _text,
-    "small_model": _text,
-    "titles": _flag,
-    "drain_seconds": _seconds,
-    "idle_seconds": _seconds,
-    "max_streams": _count,
-    "retention_events_days": _days,
-    "retention_events_min": _count,
-    "retention_archived_days": _days,
-    "retention_audit_days": _days,
-    "reflection": _flag,
+    "data_dir": parse_data_dir,
+    "database": parse_database,
+    "listen": parse_listen,
+    "log_level": parse_level,
+    "default_model": parse_text,
+    "small_model": parse_text,
+    "titles": parse_flag,
+    "drain_seconds": parse_seconds,
+    "idle_seconds": parse_seconds,
+    "max_streams": parse_count,
+    "retention_events_days": parse_days,
+    "retention_events_min": parse_count,
+    "retention_archived_days": parse_days,
+    "retention_audit_days": parse_days,
+    "reflection": parse_flag,
     "tls_certificate": absolute_path_of,
     "tls_key": absolute_path_of,
-    "insecure_behind_proxy": _flag,
-    "metrics_listen": _metrics_listen,
-    "otlp_endpoint": _url,
-    "otlp_contents": _contents,
-    "sandbox": _sandbox,
-    "workspace_protected": _names,
-    "deny_read": _paths,
-    "system_paths": _paths,
-    "cpus": _cpus,
+    "insecure_behind_proxy": parse_flag,
+    "metrics_listen": parse_metrics_listen,
+    "otlp_endpoint": parse_url,
+    "otlp_contents": parse_contents,
+    "sandbox": parse_sandbox,
+    "workspace_protected": parse_names,
+    "deny_read": parse_paths,
+    "system_paths": parse_paths,
+    "cpus": parse_cpus,
 }
 """Parsers of all settings that can be given by a flag, a variable or the file. The file also has the tables
 `providers`, `models`, `mcp_servers`, `mcp_from_clients`, `approval_rules`, `principals`, `principal_defaults`,
@@ -531,11 +369,11 @@ def _client_certificates(
 
 
 LISTENER: dict[str, Parser] = {
-    "address": _listen,
+    "address": parse_listen,
     "certificate": absolute_path_of,
     "key": absolute_path_of,
     "client_ca": absolute_path_of,
-    "insecure_behind_proxy": _flag,
+    "insecure_behind_proxy": parse_flag,
 }
 """Parsers of the keys of a table [[listen]]."""
 

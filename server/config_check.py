@@ -12,7 +12,8 @@ from bedrock._interrupts import ending_at_once
 from bedrock.cli.text.output import print_text
 
 from server.cli import CANNOT_START, USAGE, fail
-from server.config import SETTINGS, Config, ConfigError, Listen, load, shown_database
+from server.config import SETTINGS, Config, ConfigError, load, shown_database
+from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -36,9 +36,9 @@ from server.auth.mcp_login_file import McpLoginFile
 from server.auth.tokens.principal_tokens import FILE as PRINCIPALS_TOKENS
 from server.auth.tokens.principal_tokens import PrincipalTokens, TokenFile
 from server.auth.tokens.shared_tokens import SharedTokens
-from server.config import Config, Listen, Listener
 from server.process.certificates import CertificateFiles, CertificateUnusableError
 from server.process.process_settings import running_on
+from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from actors.ports.telemetry import Telemetry
     from actors.runtime.system_clock import SystemClock
     from actors.runtime.timers import Timers
+    from server.config import Config, Listener
 
 log = logging.getLogger(__name__)
 

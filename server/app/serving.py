@@ -20,7 +20,7 @@ from server.app.adapter_choice import CannotStartError, sandbox_line, server_cre
 from server.app.shutdown_deadline import Deadline
 from server.app.wiring import Wiring, wire
 from server.auth.local_token import TokenUnusableError
-from server.config import Config, Listen, Listener, shown_database
+from server.config import Config, Listener, shown_database
 from server.local_endpoint import published
 from server.loop_calls import SparingLoop
 from server.process import malloc_trim, service_manager
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.ports.telemetry import Telemetry
+    from server.settings.setting_values import Listen
 
 log = logging.getLogger(__name__)
 

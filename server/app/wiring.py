@@ -53,10 +53,10 @@ from server.app.store_choice import node_access, opened_store
 from server.auth.authentication import Authentication
 from server.auth.local_token import TokenUnusableError
 from server.cluster.router import NodeAccess
-from server.config import Config, Listen
 from server.local_access import claim_directory, socket_path
 from server.process import malloc_trim
 from server.services.operator_rules import operator_rules
+from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from actors.ports.mcp import McpServers
     from actors.ports.telemetry import Telemetry
     from server.app.store_choice import OpenedStore
+    from server.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from actors.ports import resources
 from server.auth.refusals import Refusals
 from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler
 from server.cluster.router import Router
-from server.config import Listen
 from server.contract import limits
 from server.loop_calls import LoopCalls
 from server.queries.attachments import AttachmentDownloads
@@ -34,6 +33,7 @@ from server.services.health import Health
 from server.services.image_upload import ImageUploads
 from server.services.interceptors import RequestInterceptor
 from server.services.method_registry import registry_of
+from server.settings.setting_values import Listen
 from server.streams.base import WatchSettings
 from server.streams.encoding import EventEncoder
 from server.streams.run_waits import RunWaits

@@ -9,7 +9,8 @@ import pytest
 from actors.adapters.sandbox import probe
 from server.app.adapter_choice import CannotStartError
 from server.app.wiring import wire
-from server.config import SANDBOXES, load
+from server.config import load
+from server.settings.setting_values import SANDBOXES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,8 +21,8 @@ from actors.ports.store.audit import CommandOrigin, command_origin
 from actors.runtime.quotas.quota_book import QuotaBook
 from actors.runtime.system_clock import SystemClock
 from server.auth.authentication import Authentication
-from server.config import Listen
 from server.services.grpc_server import GrpcServer
+from server.settings.setting_values import Listen
 from server.streams.base import WatchSettings
 from tests.services import NoSandbox, in_memory
 from tests.toolboxes import NothingKept

@@ -18,8 +18,8 @@ from actors.ports.cluster import Node
 from server.auth.authentication import Authentication
 from server.auth.principals import LOCAL
 from server.cluster.router import NodeAccess
-from server.config import Listen
 from server.services.grpc_server import GrpcServer
+from server.settings.setting_values import Listen
 from tests.e2e.patience import eventually
 from tests.integration.actors.conftest import PATIENCE, Talk, World
 from tests.integration.server.grpc_harness import TOKEN

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from actors.runtime.quotas.quota_limits import Quota
-from server.config import SETTINGS, Config, ConfigError, Listen, load
+from server.config import SETTINGS, Config, ConfigError, load
+from server.settings.setting_values import Listen
 
 HOME = {"HOME": "/home/ada"}
 

@@ -1,0 +1,1 @@
+"""What the settings of an operator may be."""

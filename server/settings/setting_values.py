@@ -1,0 +1,215 @@
+"""The values of settings: what a flag, a variable or the file may say, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bedrock.local_server import absolute_path
+
+from actors.ports.settings.settings_checks import absolute_path_of, host_and_port, is_loopback
+from actors.ports.telemetry import CONTENTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+MAX_CPUS = 8_192
+"""The largest number of CPUs that a Linux kernel supports."""
+SANDBOXES = ("auto", "A", "B", "none")
+
+Parser: TypeAlias = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where the server listens: a host and a port, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def target(self) -> str:
+        """The address in the form that gRPC takes."""
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine can connect."""
+        return bool(self.path) or is_loopback(self.host)
+
+
+USUAL_LISTEN = Listen("127.0.0.1", 7421)
+
+
+def parse_listen(value: Any) -> Listen | None:
+    """Return an address to listen on; None for "none". Raises ValueError."""
+    text = str(value)
+    if text == "none":
+        return None
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:").removeprefix("//")
+        if not path.startswith("/"):
+            raise ValueError("the path of a Unix socket must be absolute: unix:/run/bedrock.sock")
+        return Listen(path=path)
+    if (found := host_and_port(text)) is None:
+        raise ValueError("must be host:port, with port 0 for any free one, unix:/path, or none")
+    return Listen(*found)
+
+
+def parse_metrics_listen(value: Any) -> Listen | None:
+    """Return the address of a port, or of host:port; a port alone is one of this machine."""
+    text = str(value)
+    where = parse_listen(f"127.0.0.1:{text}" if text.isdecimal() else text)
+    if where is not None and where.path:
+        raise ValueError("must be a port, host:port, or none")
+    return where
+
+
+def parse_url(value: Any) -> str:
+    """Return the URL of a collector; "" for "none". Raises ValueError."""
+    text = str(value)
+    if text == "none":
+        return ""
+    scheme, _, host = text.partition("://")
+    if scheme not in {"http", "https"} or not host or any(each.isspace() for each in text):
+        raise ValueError("must be http://host:port, https://host:port, or none")
+    return text
+
+
+def parse_contents(value: Any) -> tuple[str, ...]:
+    """Return the attributes of spans that are sent. Raises ValueError."""
+    names = parse_texts(value)
+    for name in names:
+        if name not in CONTENTS:
+            raise ValueError(f"{name!r} is none of {', '.join(CONTENTS)}")
+    return names
+
+
+def parse_data_dir(value: Any) -> Path:
+    """Return the data directory as an absolute path. Raises ValueError."""
+    absolute_path_of(value)
+    return absolute_path(value)
+
+
+def parse_database(value: Any) -> str:
+    """Return the URL of a database; "" for "none". Raises ValueError."""
+    text = str(value)
+    if text == "none":
+        return ""
+    if not text.startswith(("postgresql://", "postgres://")) or any(each.isspace() for each in text):
+        raise ValueError("must be postgresql://user@host:port/database, or none")
+    return text
+
+
+def parse_text(value: Any) -> str:
+    """Return a text. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+def parse_seconds(value: Any) -> float:
+    """Return seconds, at most a day. Raises ValueError."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("must be a number of seconds") from None
+    if not 0 <= seconds <= 86_400:
+        raise ValueError("must be between 0 and 86400 seconds")
+    return seconds
+
+
+def parse_days(value: Any) -> float:
+    """Return days, at most a hundred years. Raises ValueError."""
+    try:
+        days = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("must be a number of days") from None
+    if not 0 <= days <= 36_500:
+        raise ValueError("must be between 0, which means for ever, and 36500 days")
+    return days
+
+
+def parse_count(value: Any) -> int:
+    """Return a whole number of at least 1. Raises ValueError."""
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        raise ValueError("must be a whole number") from None
+    if count < 1:
+        raise ValueError("must be at least 1")
+    return count
+
+
+def parse_flag(value: Any) -> bool:
+    """Return whether it is true. Raises ValueError."""
+    if isinstance(value, bool):
+        return value
+    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    try:
+        return known[str(value).lower()]
+    except KeyError:
+        raise ValueError("must be true or false") from None
+
+
+def parse_level(value: Any) -> str:
+    """Return the level of the log. Raises ValueError."""
+    if str(value).lower() not in LOG_LEVELS:
+        raise ValueError(f"must be one of {', '.join(LOG_LEVELS)}")
+    return str(value).lower()
+
+
+def parse_sandbox(value: Any) -> str:
+    """Return the sandbox tier. Raises ValueError."""
+    for known in SANDBOXES:
+        if str(value).lower() == known.lower():
+            return known
+    raise ValueError(f"must be one of {', '.join(SANDBOXES)}")
+
+
+def parse_texts(value: Any) -> tuple[str, ...]:
+    """Return the texts of a list, or of one text with commas between them; "none" is none."""
+    if isinstance(value, str):
+        value = [] if value.lower() == "none" else [part.strip() for part in value.split(",") if part.strip()]
+    if not (isinstance(value, list) and all(isinstance(each, str) and each for each in value)):
+        raise ValueError("must be a list of texts, or one text with commas between them")
+    return tuple(value)
+
+
+def parse_names(value: Any) -> tuple[str, ...]:
+    """Return names that tools cannot change. Raises ValueError."""
+    names = parse_texts(value)
+    for name in names:
+        if any(part in {"", ".", ".."} for part in name.split("/")):
+            raise ValueError(
+                f"{name!r} is not a name, nor several with slashes between them, such as node_modules/.bin"
+            )
+    return names
+
+
+def parse_paths(value: Any) -> tuple[str, ...]:
+    """Return paths that are absolute, or begin with ~. Raises ValueError."""
+    paths = parse_texts(value)
+    for path in paths:
+        if not path.startswith(("/", "~")):
+            raise ValueError(f"{path!r} must be absolute, or begin with ~")
+    return paths
+
+
+def parse_cpus(value: Any) -> frozenset[int] | None:
+    """Return the CPUs of a list as taskset takes it, such as 1 or 0,2-3; None for all."""
+    if str(value).lower() == "all":
+        return None
+    found: set[int] = set()
+    for part in str(value).split(","):
+        first, _, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first) < MAX_CPUS):
+            raise ValueError("must be all, or a list of CPUs such as 1 or 0,2-3")
+        found |= set(range(int(first), int(last or first) + 1))
+    return frozenset(found)
