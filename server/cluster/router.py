@@ -110,8 +110,11 @@ class Router:
     async def owner_of(self, conversation_id: str, *, urgent: bool) -> Node | None:
         """Return the other node that owns a conversation; None: it can be served here.
 
-        Without the store nobody can tell; but if it is at work here, it can still be cancelled.
+        Without the store nobody can tell what is not remembered; but if it is at work here, it can still be cancelled.
         """
+        remembered = self.cluster.remembered_owner(conversation_id)
+        if remembered is not None:
+            return None if remembered.incarnation == self.cluster.me.incarnation else remembered
         pool = self._urgent_owners if urgent else self._owners
         try:
             return await pool(self.cluster.owner_of, conversation_id)

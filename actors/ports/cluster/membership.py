@@ -61,6 +61,13 @@ class Cluster(Protocol):
         """Return the living nodes with this one, as last seen; does not block."""
         ...
 
+    def remembered_owner(self, conversation_id: str) -> Node | None:
+        """Return the living node, this one included, that owns a conversation as far as is remembered; does not block.
+
+        None: ask `owner_of`.
+        """
+        ...
+
     def owner_of(self, conversation_id: str) -> Node | None:
         """Return the other living node that owns a conversation; None: this node owns it, or may claim it.
 
@@ -117,6 +124,10 @@ class OneNode:
     def nodes(self) -> tuple[Node, ...]:
         """Return the only node."""
         return (self.me,)
+
+    def remembered_owner(self, conversation_id: str) -> Node | None:
+        """Return this node, which owns everything."""
+        return self.me
 
     def owner_of(self, conversation_id: str) -> Node | None:
         """Return None: this node owns everything."""

@@ -205,6 +205,19 @@ def test_without_the_store_what_is_at_work_here_can_be_cancelled(nodes: TwoNodes
     assert Refusal(error).reason == "TERMINAL"
 
 
+def test_a_remembered_owner_needs_no_look_and_one_that_was_wrong_is_forgotten(nodes: TwoNodes, author: Author) -> None:
+    nodes.a.cluster.remembered[ID] = nodes.b.cluster.me
+    nodes.a.cluster.deaf = True
+    nodes.b.harness.conversations.will(author.record)
+    call(nodes.a.stub, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
+    assert (nodes.a.asked, nodes.b.asked) == ([], [(ID, "ArchiveConversationCommand")])
+    nodes.b.harness.conversations.will(NotOwnerError("moved"))
+    nodes.a.harness.conversations.will(author.record)
+    call(nodes.a.stub, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
+    assert nodes.a.cluster.forgotten == [ID]
+    assert nodes.a.asked == [(ID, "ArchiveConversationCommand")]
+
+
 def test_two_nodes_that_believe_in_each_other_forward_once_and_give_up(
     nodes: TwoNodes, author: Author, hasty: None
 ) -> None:

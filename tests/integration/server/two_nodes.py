@@ -25,6 +25,8 @@ class FakeCluster(OneNode):
         self.node = Node(incarnation)
         self.owners: dict[str, Node] = {}
         """Where a conversation is, if not here."""
+        self.remembered: dict[str, Node] = {}
+        """Where a conversation is, as far as that needs no look."""
         self.others: tuple[Node, ...] = ()
         """The other living nodes."""
         self.deaf = False
@@ -39,6 +41,9 @@ class FakeCluster(OneNode):
     def me(self) -> Node:
         return self.node
 
+    def remembered_owner(self, conversation_id: str) -> Node | None:
+        return self.remembered.get(conversation_id)
+
     def owner_of(self, conversation_id: str) -> Node | None:
         if self.deaf:
             raise StoreUnavailableError("the database is gone")
@@ -46,6 +51,7 @@ class FakeCluster(OneNode):
 
     def forget(self, conversation_id: str) -> None:
         self.forgotten.append(conversation_id)
+        self.remembered.pop(conversation_id, None)
         if self.forgets:
             self.owners.pop(conversation_id, None)
 
@@ -81,6 +87,7 @@ class RunningNode:
         for each in (conversations.asked, conversations.answers, conversations.held, conversations.origins):
             each.clear()
         self.cluster.owners.clear()
+        self.cluster.remembered.clear()
         self.cluster.forgotten.clear()
         self.cluster.forgets, self.cluster.deaf = True, False
         self.woken.clear()

@@ -46,9 +46,13 @@ def test_owners_are_found_and_remembered(database: Database, ending: ExitStack, 
     database.add(cluster.me.incarnation, "mine")
     database.add(None, "nobody's", state="idle")
     assert cluster._watch.look()
+    assert cluster.remembered_owner("theirs") is None
     assert cluster.owner_of("theirs") == next(node for node in cluster.nodes() if node != cluster.me)
+    assert cluster.remembered_owner("theirs") == cluster.owner_of("theirs")
     for conversation in ("mine", "nobody's", "unheard of"):
         assert cluster.owner_of(conversation) is None
+    assert cluster.remembered_owner("mine") == cluster.me
+    assert cluster.remembered_owner("nobody's") is None
     database.ask("UPDATE conversations SET owner = NULL")
     assert cluster.owner_of("theirs") is not None, "remembered"
     cluster.forget("theirs")
@@ -59,6 +63,7 @@ def test_owners_are_found_and_remembered(database: Database, ending: ExitStack, 
     assert cluster.owner_of("nobody's") is not None, "that it was nobody's is not remembered"
     database.ask("UPDATE nodes SET dead = true WHERE incarnation = %s", other.me.incarnation)
     assert cluster._watch.look()
+    assert cluster.remembered_owner("theirs") is None
     assert cluster.owner_of("theirs") is None
 
 

@@ -126,9 +126,21 @@ class PostgresCluster:
         others = (row for row in found if row.address != self._me.address and not (row.dead or row.over))
         return tuple((row.name, row.ttl) for row in others if row.ttl != seconds and (row.held or not row.session))
 
+    def remembered_owner(self, conversation_id: str) -> Node | None:
+        """Return a living owner from memory; see Cluster."""
+        with self._guard:
+            owner = self._owners.get(conversation_id)
+            if owner is None:
+                return None
+            if not self._watch.is_alive(owner.incarnation):
+                del self._owners[conversation_id]
+                return None
+            self._owners.move_to_end(conversation_id)
+            return owner
+
     def owner_of(self, conversation_id: str) -> Node | None:
         """Return the other node that owns a conversation; see Cluster."""
-        owner = self._remembered(conversation_id)
+        owner = self.remembered_owner(conversation_id)
         if owner is None:
             found = self._looks.rows(said.OWNER, {"conversation": conversation_id})
             if not found:
@@ -169,17 +181,6 @@ class PostgresCluster:
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(4 * self._timing.statement)
-
-    def _remembered(self, conversation_id: str) -> Node | None:
-        with self._guard:
-            owner = self._owners.get(conversation_id)
-            if owner is None:
-                return None
-            if not self._watch.is_alive(owner.incarnation):
-                del self._owners[conversation_id]
-                return None
-            self._owners.move_to_end(conversation_id)
-            return owner
 
     def _repeat(self, step: Callable[[], float | None], pause: float | None) -> None:
         """Do a step after each pause that the last one returned, until one returns None: this node is dead."""
