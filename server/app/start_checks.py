@@ -33,6 +33,7 @@ from server.app.adapter_choice import (
     server_credentials,
 )
 from server.app.database_findings import FAIL, database_findings
+from server.app.node_listener import check_listener
 from server.app.store_choice import node_access
 from server.auth.authorizer.authorizer_tables import authorizer_class
 from server.auth.mcp_login_file import FILE as MCP_LOGINS
@@ -142,7 +143,7 @@ def _checked_database(config: Config) -> Iterator[str]:
                 raise CannotStartError(f"{finding.subject}: {finding.text}. {finding.advice}")
             yield f"{finding.subject}: {finding.text}{f'. {finding.advice}' if finding.advice else ''}"
     if config.cluster is not None:
-        node_access(config.cluster)
+        check_listener(config, node_access(config.cluster))
         yield f"node {config.cluster.name}: others reach it at {config.cluster.address}"
 
 

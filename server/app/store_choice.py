@@ -119,7 +119,7 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
     except OSError as error:
         raise CannotStartError(f"cluster.ca: {settings.ca} cannot be read: {error.strerror}") from None
     credentials = grpc.ssl_channel_credentials(authorities) if authorities is not None else None
-    return NodeAccess(token=token, credentials=credentials)
+    return NodeAccess(token=token, credentials=credentials, authorities=authorities)
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:

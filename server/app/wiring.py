@@ -49,6 +49,7 @@ from server.app.adapter_choice import (
     retention,
     tool_sandbox,
 )
+from server.app.node_listener import check_listener
 from server.app.store_choice import node_access, opened_store
 from server.auth.authentication import Authentication
 from server.auth.local_token import TokenUnusableError
@@ -121,6 +122,9 @@ def wire(config: Config) -> Generator[Wiring]:
         opened.callback(timers.close)
         models = model_catalog(config, timers)
         opened.callback(models.close)
+        access = None if config.cluster is None else node_access(config.cluster)
+        if access is not None:
+            check_listener(config, access)
         try:
             claim_directory(config.data_dir)
             written = telemetry.written if exported else None
@@ -166,7 +170,6 @@ def wire(config: Config) -> Generator[Wiring]:
         supervisor = Supervisor(services)
         supervisors.append(supervisor)
         cluster.on_taken = functools.partial(_take_over, supervisor, telemetry)
-        access = None if config.cluster is None else node_access(config.cluster)
         if exported:
             for observer in exporters(config, clock, _gauges(supervisor, hub, store, services)):
                 telemetry.add(observer)

@@ -6,7 +6,6 @@ The request and the answers pass as bytes. What the owner answers, a status with
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     from server.cluster.peers import Peer
     from server.streams.base import Streams
-
-log = logging.getLogger(__name__)
 
 
 class PassedStatusError(Exception):
@@ -64,6 +61,7 @@ async def forward(peer: Peer, call: ForwardedCall) -> tuple[bytes, Metadata]:
         calling = method(call.request, metadata=call.metadata, timeout=call.seconds)
         try:
             response: bytes = await calling
+            peer.accepts()
             return response, tuple(await calling.trailing_metadata() or ())
         except grpc.aio.AioRpcError as error:
             _raise_for(error, peer)
@@ -90,8 +88,8 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: Peer) -> NoReturn:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         raise AnswerTimeoutError from None
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-        log.error("the node at %s refuses calls of this one: the nodes have different tokens", peer.address)
-        raise PeerLostError(sent=False) from None
+        peer.refuses()
+        raise PeerLostError(sent=False, hopeless=True) from None
     raise PeerLostError(sent=True) from None
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from actors.ports.store.outage_log import OutageLog
+from server.cluster.reachability import why_unreachable
 from server.contract import limits
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
 """How long a connection may take, with TLS: a host that is gone does not even refuse it."""
+HOPELESS_SECONDS = 20.0
+"""How long a node that lives may be out of reach before calls for it are refused at the first attempt."""
 LASTING_CALLS = limits.MAX_STREAMS_PER_CONNECTION * 3 // 4
 """Calls that last on one connection: fewer than a server admits, so that none has to wait for the end of another."""
 
@@ -45,10 +49,12 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 class PeerLostError(Exception):
     """The connection to a node was lost, or could not be made."""
 
-    def __init__(self, *, sent: bool) -> None:
+    def __init__(self, *, sent: bool, hopeless: bool = False) -> None:
         super().__init__("the connection to the owner was lost" if sent else "the owner cannot be reached")
         self.sent = sent
         """Whether the call may have reached the node."""
+        self.hopeless = hopeless
+        """Whether another attempt soon will fail as well: somebody has to change a setting."""
 
 
 class Lane(Enum):
@@ -62,18 +68,36 @@ class Lane(Enum):
 class Peer:
     """The connections to one node. Event loop only."""
 
-    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None = None,
+        authorities: bytes | None = None,
+        name: str = "",
+    ) -> None:
+        """Connect later. `authorities`: those of the credentials, in PEM, to find out what is wrong."""
         self.address = address
+        self._called = f"the node {name} at {address}" if name else f"the node at {address}"
         self._credentials = credentials
+        self._authorities = authorities
         self._channels: dict[tuple[Lane, int], grpc.aio.Channel] = {}
         self._in_use: dict[tuple[Lane, int], int] = {}
         self.cut = False
         """Whether the node is declared dead: its calls were ended."""
-        self._unreachable = False
+        self._lost_since: float | None = None
+        self._for_good = False
+        """Whether what keeps this node from it needs a change of settings, as far as was found out."""
+        self._unreachable = OutageLog(log, f"{self._called} is reached again")
+        self._refused = OutageLog(log, f"{self._called} takes calls of this one again")
+        self._misled = OutageLog(log, f"{self._called} is itself again")
+        self._asking: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def channel(self, lane: Lane) -> AsyncGenerator[grpc.aio.Channel]:
-        """Lend a channel that is connected. Raises PeerLostError, with `sent` false."""
+    async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
+        """Lend a channel that is connected. Raises PeerLostError, with `sent` false.
+
+        `quiet`: the log need not tell if it is not reached.
+        """
         number = 0
         if lane is Lane.LASTING:
             while self._in_use.get((lane, number), 0) >= LASTING_CALLS:
@@ -81,11 +105,11 @@ class Peer:
         key = lane, number
         self._in_use[key] = self._in_use.get(key, 0) + 1
         try:
-            yield await self._connected(key)
+            yield await self._connected(key, quiet=quiet)
         finally:
             self._in_use[key] -= 1
 
-    async def _connected(self, key: tuple[Lane, int]) -> grpc.aio.Channel:
+    async def _connected(self, key: tuple[Lane, int], *, quiet: bool) -> grpc.aio.Channel:
         if self.cut:
             raise PeerLostError(sent=False)
         channel = self._channels.get(key)
@@ -100,17 +124,51 @@ class Peer:
         except (TimeoutError, asyncio.CancelledError, PeerLostError):
             if _wanted_elsewhere():
                 raise
-            self._tell_unreachable()
-            raise PeerLostError(sent=False) from None
-        self._unreachable = False
+            raise PeerLostError(sent=False, hopeless=self._is_lost(quiet=quiet)) from None
+        self._lost_since, self._for_good = None, False
+        self._unreachable.worked()
         return channel
 
-    def _tell_unreachable(self) -> None:
-        """Log it once until it is reached again; not of a node that is dead."""
-        if not (self._unreachable or self.cut):
-            secured = "with TLS, by cluster.ca" if self._credentials is not None else "without TLS"
-            log.warning("the node at %s cannot be reached %s; every call for it tries again", self.address, secured)
-            self._unreachable = True
+    def _is_lost(self, *, quiet: bool) -> bool:
+        """Note that it was not reached, unless it is dead; return whether that has lasted too long."""
+        if self.cut:
+            return False
+        loop = asyncio.get_running_loop()
+        if self._lost_since is None:
+            self._lost_since = loop.time()
+        if not quiet and self._asking is None:
+            if self._unreachable.due:
+                self._asking = loop.create_task(self._tell_unreachable())
+            else:
+                self._unreachable.failed("")
+        return self._for_good or loop.time() - self._lost_since >= HOPELESS_SECONDS
+
+    async def _tell_unreachable(self) -> None:
+        """Find out what is wrong, and log it."""
+        try:
+            why = await why_unreachable(self.address, self._authorities)
+        finally:
+            self._asking = None
+        if not self.cut:
+            secured = "without TLS" if self._credentials is None else "with TLS"
+            self._for_good = why.for_good and self._lost_since is not None
+            self._unreachable.failed(f"{self._called} cannot be reached {secured}: {why.text}")
+
+    def refuses(self) -> None:
+        """Note that it refuses the nodes' token of this one."""
+        self._refused.failed(
+            f"{self._called} refuses calls of this one, which has another token: cluster.token_file has to hold the "
+            "same at both"
+        )
+
+    def accepts(self) -> None:
+        """Note that it takes calls of this node."""
+        for outages in (self._refused, self._misled):
+            outages.worked()
+
+    def misled(self) -> None:
+        """Note that another node has answered there."""
+        self._misled.failed(f"{self._called} is not what answers there: its cluster.address leads to another node")
 
     def _open(self) -> grpc.aio.Channel:
         if self._credentials is None:
@@ -120,6 +178,8 @@ class Peer:
     async def close(self) -> None:
         """End all calls to this node, and the connections."""
         self.cut = True
+        if self._asking is not None:
+            self._asking.cancel()
         channels = tuple(self._channels.values())
         self._channels.clear()
         for channel in channels:
@@ -147,9 +207,10 @@ class Peers:
     A node that starts anew at the same address is another one, whose calls do not end with those of its predecessor.
     """
 
-    def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
-        """`credentials` of connections; None: without TLS."""
+    def __init__(self, credentials: grpc.ChannelCredentials | None = None, authorities: bytes | None = None) -> None:
+        """`credentials` of connections, with these authorities in PEM; None: without TLS."""
         self._credentials = credentials
+        self._authorities = authorities
         self._peers: dict[int, Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -160,7 +221,7 @@ class Peers:
         """Return the connections to a node."""
         peer = self._peers.get(node.incarnation)
         if peer is None:
-            peer = self._peers[node.incarnation] = Peer(node.address, self._credentials)
+            peer = self._peers[node.incarnation] = Peer(node.address, self._credentials, self._authorities, node.name)
         return peer
 
     def cut(self, incarnation: int) -> None:

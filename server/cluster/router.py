@@ -58,6 +58,8 @@ class NodeAccess:
     """What all nodes share, and nobody else has. At least 32 printable characters."""
     credentials: grpc.ChannelCredentials | None = None
     """Of the connections to other nodes; None: they have no TLS."""
+    authorities: bytes | None = None
+    """Those that the credentials trust, in PEM."""
 
 
 class Router:
@@ -76,7 +78,7 @@ class Router:
         self.cluster = cluster
         self.marks = NodeMarks(access.token)
         self.streams = streams
-        self.peers = Peers(access.credentials)
+        self.peers = Peers(access.credentials, access.authorities)
         self.resolver = resolver
         self.telemetry = telemetry
         self._store = store
@@ -236,6 +238,8 @@ class RoutedMethod:
             except PeerLostError as lost:
                 if lost.sent and not (self._repeatable or _has_id(request)):
                     raise OwnerLostError from None
+                if lost.hopeless:
+                    raise NotOwnerError("its owner lives, and cannot be called") from None
             if until is None:  # from now on: a call may have lasted for minutes before its owner died
                 left = context.time_remaining()
                 until = loop.time() + (SEARCH_SECONDS if left is None else min(SEARCH_SECONDS, left))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import ssl
@@ -105,3 +106,30 @@ def authorities_in(path: Path) -> bytes:
 
 def _unreadable(error: OSError) -> CertificateUnusableError:
     return CertificateUnusableError(f"{error.filename} cannot be read: {(error.strerror or '').lower()}")
+
+
+def why_untrusted(certificate: Path, key: Path, authorities: bytes, host: str) -> str:
+    """Return why a client with these authorities, in PEM, would not trust a certificate at a host; "" if it does.
+
+    Raises CertificateUnusableError.
+    """
+    of_server, of_client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        of_server.load_cert_chain(certificate, key, lambda: "")
+    except ssl.SSLError:
+        raise CertificateUnusableError(f"{certificate} and {key} are no certificate with its key") from None
+    except OSError as error:
+        raise _unreadable(error) from None
+    of_client.load_verify_locations(cadata=authorities.decode("ascii"))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = of_client.wrap_bio(to_client, to_server, server_hostname=host)
+    server = of_server.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for end in (client, server, client):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except ssl.SSLError as error:
+        return error.reason or "the handshake fails"
+    return ""

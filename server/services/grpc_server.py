@@ -17,6 +17,7 @@ from grpc_health.v1 import health
 
 from actors.ports import resources
 from server.auth.refusals import Refusals
+from server.cluster.greetings import GREET, Greetings, greeting_handler
 from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler
 from server.cluster.router import Router
 from server.contract import limits
@@ -140,6 +141,7 @@ class GrpcServer:
             behind_proxy=behind_proxy,
             router=self._router,
         )
+        self._greeting: asyncio.Task[None] | None = None
         connections = ("grpc.max_allowed_incoming_connections", max_connections())
         options = (*OPTIONS, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
         self._server = grpc.aio.server(interceptors=[interceptor], options=options)
@@ -195,6 +197,7 @@ class GrpcServer:
         """Let other nodes follow the list of this one; return how it follows theirs, None if there are no others."""
         if (router := self._router) is None:
             return None
+        router.for_nodes[GREET] = greeting_handler(router.cluster)
         router.for_nodes[WATCH_LIST] = list_handler(self.watchers, hub.conversation_list, wakeups)
         return NodeLists(router.cluster, router.peers, router.marks, hub.conversation_list).followed
 
@@ -222,6 +225,9 @@ class GrpcServer:
         """Accept calls, and report SERVING to the health service."""
         self._health.report(serving=True)
         await self._server.start()
+        if (router := self._router) is not None:
+            greetings = Greetings(router.cluster, router.peers, router.marks)
+            self._greeting = asyncio.create_task(greetings.run())
 
     async def withdraw(self) -> None:
         """Report NOT_SERVING to orchestrators, so that they route no new clients here; calls are still answered."""
@@ -229,6 +235,8 @@ class GrpcServer:
 
     async def stop(self) -> None:
         """End streams with UNAVAILABLE, then calls, then threads. Bounded."""
+        if self._greeting is not None:
+            self._greeting.cancel()
         self.watchers.shut_down()
         await self.watchers.ended(STREAM_END_SECONDS)
         await self._server.stop(GRACE_SECONDS)

@@ -21,6 +21,7 @@ from grpc_status import rpc_status
 from actors.core.errors import Reason, Rejected
 from actors.ports import StoreDamagedError, StoreUnusableError
 from actors.ports.store.audit import CommandOrigin, command_origin
+from actors.ports.store.outage_log import OutageLog
 from actors.ports.telemetry import Rpc, Telemetry, trace_parent
 from actors.runtime.quotas.quota_book import unlimited
 from server.auth.authentication import Authentication, caller, subject
@@ -95,6 +96,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self._guarded: dict[str, Handler] = {}
         self._router = router
         self._forwarded: dict[str, Handler] = {}
+        self._strangers = OutageLog(log, "nodes are known by their token again")
 
     async def intercept_service(
         self,
@@ -151,7 +153,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
         if origin is None or origin.role not in tuple(Role):
-            return self._refusing(method)
+            return self._refusing(method, stranger=True)
+        self._strangers.worked()
         if method in router.for_nodes:
             return router.for_nodes[method]
         if handler is None or not router.needs_owner(method):
@@ -173,12 +176,19 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             )
         return guarded
 
-    def _refusing(self, method: str) -> Handler:
-        """Return what refuses calls of this method, of any kind, before their requests are read."""
+    def _refusing(self, method: str, *, stranger: bool = False) -> Handler:
+        """Return what refuses calls of this method, of any kind, before their requests are read.
+
+        `stranger`: the caller says to be a node, and has not the nodes' token.
+        """
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
             status = status_of(UnauthenticatedError())
             origin = CommandOrigin("", peer=address_of(self._client_of(context)), method=_name_of(method))
+            if stranger:
+                self._strangers.failed(
+                    f"{origin.peer} calls as a node, with another token than cluster.token_file has here: refused"
+                )
             self._refusals.note(origin, "", _reason_in(status))
             await abort(context, status)
 

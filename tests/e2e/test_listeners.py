@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.e2e.certificates import KEY, make_authority, make_certificate, openssl
 from tests.e2e.patience import PATIENCE
 from tests.e2e.server_process import ServerProcess, Servers
 from tests.e2e.test_principals import token
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.one_server("it is about the addresses of one server")
 
-KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 NAMES = {
     "ada": "URI:spiffe://example.org/ada",
     "bob": "DNS:bob.example.org,DNS:other.example.org",
@@ -37,14 +36,6 @@ NAMES = {
     "pretender": "DNS:spiffe://example.org/ada,email:ada",
 }
 """The names in the certificates of clients."""
-
-
-def openssl(folder: Path, command: str) -> None:
-    subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True, timeout=PATIENCE)
-
-
-def make_authority(folder: Path, name: str) -> None:
-    openssl(folder, f"req -x509 {KEY} -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem")
 
 
 def make_short_certificate(folder: Path, name: str, like: str, seconds: int) -> None:
@@ -59,12 +50,6 @@ def make_short_certificate(folder: Path, name: str, like: str, seconds: int) -> 
     signed = made.add_extension(names, critical=False).sign(key, hashes.SHA256())
     (folder / f"{name}.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     (folder / f"{name}.key").write_bytes((folder / f"{like}.key").read_bytes())
-
-
-def make_certificate(folder: Path, name: str, names: str, authority: str) -> None:
-    openssl(folder, f"req {KEY} -subj /CN={name} -addext subjectAltName={names} -keyout {name}.key -out {name}.csr")
-    signed = f"-CA {authority}.pem -CAkey {authority}.key -CAcreateserial -copy_extensions copy"
-    openssl(folder, f"x509 -req -in {name}.csr {signed} -days 2 -out {name}.pem")
 
 
 @dataclass

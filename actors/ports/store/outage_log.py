@@ -40,6 +40,11 @@ class OutageLog:
         began = self._began
         return 0.0 if began is None else self._monotonic() - began
 
+    @property
+    def due(self) -> bool:
+        """Whether the next failure would be logged."""
+        return self._began is None or self._monotonic() - self._told >= REMIND_SECONDS
+
     def failed(self, why: str) -> None:
         """Count a failure; log it if it is the first, or the last line was long ago."""
         with self._guard:

@@ -6,7 +6,7 @@ import socket
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -23,8 +23,9 @@ from actors.ports.cluster import Node
 from actors.ports.store.audit import AuditFilter, CommandOrigin
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
-from server.cluster import peers, router
-from server.cluster.node_marks import ORIGIN, OWNER, TOKEN
+from server.cluster import greetings, peers, router
+from server.cluster.greetings import Greetings
+from server.cluster.node_marks import ORIGIN, OWNER, TOKEN, NodeMarks
 from tests.e2e.patience import eventually
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, Refusal, refused
 from tests.integration.server.test_calls import COMMANDS
@@ -256,8 +257,71 @@ def test_a_node_that_cannot_be_reached_has_changed_nothing(
         nodes.a.cluster.forgets = False
         error = failed(nodes.a.stub, "ArchiveConversation", v1.ArchiveConversationRequest(name=NAME))
         assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 1)
-    told = caplog.text.count(f"the node at {address} cannot be reached without TLS")
-    assert answers or told == 1, "once, not for each call"
+    if answers:
+        return
+    eventually(
+        lambda: f"the node at {address} cannot be reached without TLS: nobody listens" in caplog.text, "it is told"
+    )
+    assert caplog.text.count("cannot be reached") == 1, "once, not for each call"
+
+
+def test_a_node_that_lives_and_was_long_out_of_reach_is_tried_once_a_call(
+    nodes: TwoNodes, author: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It will not be declared dead: its settings have to be changed, and nobody should wait for that."""
+    monkeypatch.setattr(peers, "HOPELESS_SECONDS", 0.0)
+    monkeypatch.setattr(router, "SEARCH_SECONDS", SECONDS)
+    nodes.a.cluster.owners[ID] = Node(9, address="127.0.0.1:1")
+    nodes.a.cluster.forgets = False
+    error = failed(nodes.a.stub, "SendMessage", HELLO)
+    assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 1)
+    assert "127.0.0.1" not in error.details()
+    assert nodes.a.asked == []
+
+
+@contextmanager
+def greeting(loop: Loop, nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Greetings]:
+    """Node a calls the others, and is patient with none."""
+    monkeypatch.setattr(greetings, "NEW_SECONDS", 0.0)
+
+    async def made() -> tuple[peers.Peers, Greetings]:
+        connections = peers.Peers()
+        return connections, Greetings(nodes.a.cluster, connections, NodeMarks(NODES_TOKEN))
+
+    connections, found = loop.do(made())
+    yield found
+    loop.do(connections.close())
+
+
+def test_wrong_settings_are_told_before_anybody_calls(
+    loop: Loop, nodes: TwoNodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, before = nodes.b.harness.address, nodes.a.cluster.others
+    with greeting(loop, nodes, monkeypatch) as greets:
+        loop.do(greets.greet())
+        assert not caplog.records, "node b answers"
+        nodes.a.cluster.others = (Node(8, "lost", "127.0.0.1:1"), Node(9, "twin", there))
+        try:
+            for _ in range(3):
+                loop.do(greets.greet())
+            eventually(lambda: "the node lost at 127.0.0.1:1 cannot be reached" in caplog.text, "it is told")
+        finally:
+            nodes.a.cluster.others = before
+    assert f"the node twin at {there} is not what answers there: its cluster.address" in caplog.text
+
+
+def test_a_node_that_has_just_joined_is_waited_for(
+    loop: Loop, nodes: TwoNodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the database before it listens."""
+    before, nodes.a.cluster.others = nodes.a.cluster.others, (Node(8, "new", "127.0.0.1:1"),)
+    try:
+        with greeting(loop, nodes, monkeypatch) as greets:
+            monkeypatch.setattr(greetings, "NEW_SECONDS", SECONDS)
+            loop.do(greets.greet())
+    finally:
+        nodes.a.cluster.others = before
+    assert not caplog.records
 
 
 def held(nodes: TwoNodes, request: v1.SendMessageRequest, during: Callable[[], object]) -> Any:
@@ -496,5 +560,8 @@ def test_nodes_with_different_tokens_say_so_and_serve_nothing_for_each_other(
         error = failed(nodes.a.stub, "SendMessage", HELLO)
         assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 1)
         assert nodes.b.asked == []
-    assert f"the node at {nodes.b.harness.address} refuses calls of this one: the nodes have different" in caplog.text
+    refusal = f"the node node-2 at {nodes.b.harness.address} refuses calls of this one, which has another token"
+    assert caplog.text.count(refusal) == 1, "however many calls were forwarded"
+    assert "cluster.token_file" in caplog.text
+    assert caplog.text.count("calls as a node, with another token than cluster.token_file has here") == 1
     assert "m" * 43 not in caplog.text

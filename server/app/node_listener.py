@@ -1,0 +1,41 @@
+"""Whether other nodes can call this one as its settings say: a wrong one is found by nobody else so early."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from server.app.adapter_choice import CannotStartError
+from server.process.certificates import CertificateUnusableError, why_untrusted
+
+if TYPE_CHECKING:
+    from server.cluster.router import NodeAccess
+    from server.config import Config, Listener
+
+
+def check_listener(config: Config, access: NodeAccess) -> None:
+    """Raise CannotStartError if nodes with this one's cluster.ca could not call it at its cluster.address.
+
+    An address at which it does not listen itself is that of something in front of it.
+    """
+    assert config.cluster is not None  # noqa: S101 -- whoever has access to other nodes is one
+    address = config.cluster.address
+    host, _, port = address.rpartition(":")
+    for listener in config.listeners:
+        if listener.where.path or listener.where.port != int(port):
+            continue
+        if why := _why_uncalled(listener, access.authorities, host.strip("[]")):
+            raise CannotStartError(f"{why}: other nodes could not call this one at its cluster.address, {address}")
+
+
+def _why_uncalled(listener: Listener, authorities: bytes | None, host: str) -> str:
+    certificate, key = listener.certificate, listener.key
+    if certificate is None or key is None:
+        missing = authorities is not None and not listener.insecure_behind_proxy
+        return "cluster.ca: it is set, and there is no tls_certificate" if missing else ""
+    if authorities is None:
+        return f"cluster.ca: it is not set, and {certificate} is used there"
+    try:
+        why = why_untrusted(certificate, key, authorities, host)
+    except CertificateUnusableError as error:
+        raise CannotStartError(str(error)) from None
+    return f"cluster.ca: it does not vouch for {certificate}, or that is for another host ({why})" if why else ""

@@ -1,0 +1,95 @@
+"""Each node calls each other one as soon as it is there, so that its log tells of wrong settings early."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from server.cluster.node_lists import SELF
+from server.cluster.peers import Lane, PeerLostError
+
+if TYPE_CHECKING:
+    from actors.ports.cluster import Cluster, Node
+    from server.cluster.node_marks import NodeMarks
+    from server.cluster.peers import Peer, Peers
+
+log = logging.getLogger(__name__)
+
+GREET = "/bedrock.nodes.v1.Nodes/Greet"
+"""The method by which a node calls another for the first time; the answer is the other's incarnation."""
+LOOK_SECONDS = 1.0
+"""How often it is looked which nodes there are, and those are called that have not answered."""
+NEW_SECONDS = 5.0
+"""How long a node may be without an answer: it is in the database before it listens."""
+ANSWER_SECONDS = 2.0
+
+
+def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return what serves GREET, for calls that are known to come from a node."""
+
+    async def serve(_request: bytes, _context: Any) -> bytes:
+        return str(cluster.me.incarnation).encode()
+
+    return grpc.unary_unary_rpc_method_handler(serve, None, None)
+
+
+class Greetings:
+    """Calls each other node until it has answered once. Event loop only."""
+
+    def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
+        self._cluster, self._peers, self._marks = cluster, peers, marks
+        self._seen: dict[int, float] = {}
+        """When a node was first seen that has not answered, by its incarnation."""
+        self._answered: set[int] = set()
+
+    async def run(self) -> None:
+        """Call the others until this task is cancelled."""
+        while True:
+            await self.greet()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def greet(self) -> None:
+        """Call those once that have not answered."""
+        me = self._cluster.me.incarnation
+        others = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
+        self._answered &= others.keys()
+        self._seen = {incarnation: at for incarnation, at in self._seen.items() if incarnation in others}
+        new = [node for incarnation, node in others.items() if incarnation not in self._answered]
+        await asyncio.gather(*map(self._greet, new))
+
+    async def _greet(self, node: Node) -> None:
+        now = asyncio.get_running_loop().time()
+        quiet = now - self._seen.setdefault(node.incarnation, now) < NEW_SECONDS
+        peer = self._peers.of(node)
+        try:
+            async with peer.channel(Lane.CALLS, quiet=quiet) as channel:
+                method: Any = channel.unary_unary(GREET)
+                answer = await method(b"", metadata=self._marks.on(SELF), timeout=ANSWER_SECONDS)
+        except PeerLostError:
+            return
+        except grpc.aio.AioRpcError as error:
+            if not quiet:
+                _tell(peer, error)
+            return
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return  # its connection was cut
+        if answer == str(node.incarnation).encode():
+            self._answered.add(node.incarnation)
+            self._seen.pop(node.incarnation, None)
+            peer.accepts()
+        elif not quiet:
+            peer.misled()
+
+
+def _tell(peer: Peer, error: grpc.aio.AioRpcError) -> None:
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        peer.refuses()
+    else:
+        log.debug("the node at %s does not answer: %s", peer.address, error.code().name)

@@ -1,0 +1,30 @@
+"""Authorities and certificates for tests, made by openssl."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from tests.e2e.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+
+
+def openssl(folder: Path, command: str) -> None:
+    """Run a command of openssl in a folder."""
+    subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True, timeout=PATIENCE)
+
+
+def make_authority(folder: Path, name: str) -> None:
+    """Make the certificate NAME.pem of an authority, and its key NAME.key."""
+    openssl(folder, f"req -x509 {KEY} -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem")
+
+
+def make_certificate(folder: Path, name: str, names: str, authority: str) -> None:
+    """Make a certificate NAME.pem for these names, and its key NAME.key."""
+    openssl(folder, f"req {KEY} -subj /CN={name} -addext subjectAltName={names} -keyout {name}.key -out {name}.csr")
+    signed = f"-CA {authority}.pem -CAkey {authority}.key -CAcreateserial -copy_extensions copy"
+    openssl(folder, f"x509 -req -in {name}.csr {signed} -days 2 -out {name}.pem")
