@@ -58,21 +58,21 @@ class Nodes:
         self.database_name = self.database.create(made_by)
         self.clients_token = secrets.token_hex(32)
         """The same at each node, so that a client may call any."""
-        self.table: dict[str, float | str] = {"lease_seconds": LEASE_SECONDS}
+        token = folder / "nodes.token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        self.table: dict[str, float | str] = {"lease_seconds": LEASE_SECONDS, "token_file": str(token)}
         """What else is in the table [cluster] of those that are started from now on."""
-        self._folder = folder
+        self.folder = folder
         self.env = {"BEDROCK_DATABASE": self.database.url(self.database_name)} | env
         self._networks = networks
         self._servers = Servers(ServerProcess)
         self._addresses: dict[str, str] = {}
-        self._token = folder / "nodes.token"
-        self._token.write_text(secrets.token_hex(32))
-        self._token.chmod(0o600)
 
     def start(self, name: str, settings: str = "", **env: str) -> ServerProcess:
         """Start a node, in the folder and at the address that it had before. `settings`: more of its file."""
         address = self.address(name)
-        folder = self._folder / name
+        folder = self.folder / name
         folder.mkdir(exist_ok=True)
         (folder / "data").mkdir(mode=0o700, exist_ok=True)
         token = folder / "data" / "token"
@@ -83,7 +83,7 @@ class Nodes:
         if self._networks is not None:
             within, settings = self._networks.within(name), f"insecure_behind_proxy = true\n{settings}"
         file.write_text(
-            f'{settings}[cluster]\nname = "{name}"\naddress = "{address}"\ntoken_file = "{self._token}"\n'
+            f'{settings}[cluster]\nname = "{name}"\naddress = "{address}"\n'
             + "".join(f"{key} = {json.dumps(value)}\n" for key, value in self.table.items())
         )
         file.chmod(0o600)
@@ -97,7 +97,7 @@ class Nodes:
 
     def start_alone(self, name: str, **env: str) -> ServerProcess:
         """Start a server that has the database to itself."""
-        folder = self._folder / name
+        folder = self.folder / name
         folder.mkdir(exist_ok=True)
         return self._servers(folder, **(self.env | env))
 

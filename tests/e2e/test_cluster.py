@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import psycopg
 import pytest
@@ -48,7 +49,7 @@ def owner(nodes: Nodes) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def other(nodes: Nodes) -> ServerProcess:
     """The node that is called for them."""
-    return nodes.start("other")
+    return nodes.start("other", BEDROCK_METRICS_LISTEN=nodes.address("metrics"))
 
 
 @pytest.fixture
@@ -114,6 +115,14 @@ def test_a_cancel_at_another_node_ends_the_tool(
     chat.assert_valid()
 
 
+def taken_over(nodes: Nodes) -> float:
+    """How many conversations of dead nodes the node that is called has taken, by its metrics."""
+    with urlopen(f"http://{nodes.address('metrics')}/metrics", timeout=PATIENCE) as answer:
+        lines = answer.read().decode().splitlines()
+    counts = (line.split() for line in lines if line.startswith("bedrock_conversations_taken_over_total"))
+    return sum(float(count) for _, count in counts)
+
+
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_the_conversations_of_a_node_that_dies_go_on_at_another(  # noqa: PLR0917 -- fixtures
     how: str,
@@ -126,6 +135,7 @@ def test_the_conversations_of_a_node_that_dies_go_on_at_another(  # noqa: PLR091
     tmp_path: Path,
 ) -> None:
     """Killed, or stopped for longer than its lease: it never acts again, and its tools are dead before."""
+    before = taken_over(nodes)
     forever = processes.forever()
     working = Chat(
         at_owner, fake_provider.part(calls(("bash", {"cmd": f"sleep {forever}"}))), tmp_path, mode="unrestricted"
@@ -142,6 +152,7 @@ def test_the_conversations_of_a_node_that_dies_go_on_at_another(  # noqa: PLR091
     assert not processes.running(forever), "a tool outlived its node"
     conversation = at_other.conversation(streaming.name)
     eventually(lambda: conversation.get().state.kind == "idle", "it was taken over, too")
+    assert taken_over(nodes) == before + 2
     assert watcher.end() == "UNAVAILABLE"
     watcher.close()
     seen = watcher.revisions[-1]

@@ -186,6 +186,28 @@ def test_conversations_are_watched_waited_for_changed_and_deleted(
     assert all(models)
 
 
+def test_nodes_are_listed_over_all_pages(node: Node, tmp_path: Path) -> None:
+    fake = FakeBedrock()
+    fake.nodes = [
+        v1.Node(incarnation=1, name="one", address="10.0.0.1:7421", answering=True),
+        v1.Node(incarnation=2, name="two", draining=True, active_conversations=3),
+    ]
+    server = FakeServer(fake)
+    body = f"""
+        const bedrock = new Bedrock({{ address: '{server.address}', token: 'secret' }});
+        const nodes = [];
+        for await (const each of bedrock.nodes()) nodes.push(each);
+        console.log(JSON.stringify(nodes));
+        process.exit();
+    """
+    try:
+        one, two = run_script(node, tmp_path, body)
+    finally:
+        server.stop()
+    assert (one["incarnation"], one["name"], one["address"], one["answering"]) == (1, "one", "10.0.0.1:7421", True)
+    assert (two["draining"], two["activeConversations"], two["answering"]) == (True, 3, False)
+
+
 def test_quotas_are_told_with_what_is_used(node: Node, tmp_path: Path) -> None:
     fake = FakeBedrock()
     fake.quotas = [v1.Quota(principal="ada", quota="concurrent_runs", limit=2, used=1)]

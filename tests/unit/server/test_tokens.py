@@ -196,6 +196,10 @@ def test_a_method_that_nobody_has_thought_of_is_refused_to_everybody() -> None:
     check_role("/bedrock.v1.ConversationService/SendMessage", Role.OPERATOR)
     with pytest.raises(Rejected, match="it needs the role user"):
         check_role("/bedrock.v1.ConversationService/SendMessage", Role.READER)
+    for method in ("CatalogService/ListNodes", "ConversationService/ListAuditEntries"):
+        check_role(f"/bedrock.v1.{method}", Role.OPERATOR)
+        with pytest.raises(Rejected, match="it needs the role operator"):
+            check_role(f"/bedrock.v1.{method}", Role.USER)
     with pytest.raises(Rejected, match="nobody may"):
         check_role("/bedrock.v1.ConversationService/NewMethod", Role.OPERATOR)
 
