@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from actors.runtime.thread_pool import ThreadPool
 
 log = logging.getLogger(__name__)
+
+_numbers = itertools.count(1)
 
 Request = TypeVar("Request")
 
@@ -61,6 +65,14 @@ class Actor(pykka.ThreadingActor):
 
     Subclasses implement `receive`. Its exceptions are passed to `on_fault` on the actor's thread; the actor continues.
     """
+
+    def __init__(self) -> None:
+        # As pykka does, but for the name: a random one, for a registry that these actors are not in, costs a system
+        # call, in which the interpreter's lock is given up.
+        self.actor_urn = f"{type(self).__name__}-{next(_numbers)}"
+        self.actor_inbox = self._create_actor_inbox()
+        self.actor_stopped = threading.Event()
+        self._actor_ref = ActorRef(self)
 
     @staticmethod
     def _create_actor_inbox() -> Mailbox:

@@ -177,6 +177,18 @@ def test_it_is_in_no_registry_and_has_our_mailbox(parrot: Parrot) -> None:
     assert isinstance(parrot, pykka.ThreadingActor)
 
 
+def test_it_has_all_that_pykka_gives_an_actor_but_no_random_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain(pykka.ThreadingActor):
+        pass
+
+    expected = vars(Plain()).keys()
+    monkeypatch.setattr("uuid.uuid4", lambda: pytest.fail("a random name costs a system call"))
+    one, other = Parrot(), Parrot()
+    assert expected <= vars(one).keys()
+    assert one.actor_urn != other.actor_urn
+    assert str(one) == f"Parrot ({one.actor_urn})"
+
+
 def test_only_the_first_answer_counts() -> None:
     asked: AskEnvelope[str] = AskEnvelope("what?")
     asked.succeed(1)
