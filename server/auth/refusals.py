@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.ports import StoreError
+from actors.ports import DatabaseAwayError, StoreError
 from actors.ports.store.audit import AuditEntry, CommandOrigin, Outcome
 
 if TYPE_CHECKING:
@@ -129,4 +129,5 @@ class Refusals:
             kept = (entries + self._waiting)[-2 * MOST :]
             lost = len(entries) + len(self._waiting) - len(kept)
             self._waiting = kept
-            log.warning("refused calls are not in the audit trail yet (%d are lost): %s", lost, error)
+            if lost or not isinstance(error, DatabaseAwayError):  # which the store has logged
+                log.warning("refused calls are not in the audit trail yet (%d are lost): %s", lost, error)

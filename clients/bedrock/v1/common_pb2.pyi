@@ -183,7 +183,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Raise the budget with UpdateConversation.
     """
     REFUSAL_REASON_STORE_UNAVAILABLE: _RefusalReason.ValueType  # 24
-    """UNAVAILABLE. The store could not commit the call, so nothing of it happened.
+    """UNAVAILABLE. The store cannot be read, or cannot confirm what the call changes;
+    rarely it has written that nevertheless.
 
     Try again with the same `request_id` after the delay in
     `google.rpc.RetryInfo`.
@@ -438,7 +439,8 @@ ends with the detail "budget".
 Raise the budget with UpdateConversation.
 """
 REFUSAL_REASON_STORE_UNAVAILABLE: RefusalReason.ValueType  # 24
-"""UNAVAILABLE. The store could not commit the call, so nothing of it happened.
+"""UNAVAILABLE. The store cannot be read, or cannot confirm what the call changes;
+rarely it has written that nevertheless.
 
 Try again with the same `request_id` after the delay in
 `google.rpc.RetryInfo`.

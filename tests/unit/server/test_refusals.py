@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from actors.adapters.store.memory import MemoryStore
-from actors.ports import StoreUnavailableError
+from actors.ports import DatabaseAwayError, StoreUnavailableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin
 from server.auth import refusals
 from server.auth.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pytest
 
 ANN = CommandOrigin("ann", "reader", "t1", "unix:", "SendMessage", "first")
 NOBODY = CommandOrigin("", peer="ipv4:192.0.2.1", method="SendMessage")
@@ -23,15 +23,16 @@ NOBODY = CommandOrigin("", peer="ipv4:192.0.2.1", method="SendMessage")
 class Store(MemoryStore):
     """Counts the writes, and refuses as many as the test wants."""
 
-    def __init__(self, failing: int = 0) -> None:
+    def __init__(self, failing: int = 0, error: type[StoreUnavailableError] = StoreUnavailableError) -> None:
         super().__init__()
+        self.error = error
         self.writes = 0
         self.failing = failing
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
         self.writes += 1
         if self.writes <= self.failing:
-            raise StoreUnavailableError("full")
+            raise self.error("full")
         super().put_audit(entries)
 
 
@@ -90,11 +91,15 @@ def test_a_flood_fills_no_disk_and_pushes_nobody_out() -> None:
     assert store.writes == 1
 
 
-def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("error", "lines"), [(StoreUnavailableError, 2), (DatabaseAwayError, 0)])
+def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[StoreUnavailableError], lines: int
+) -> None:
+    """It is in the log, unless the store itself logs the outage."""
     for name in ("FLUSH_SECONDS", "RETRY_SECONDS"):
         monkeypatch.setattr(refusals, name, 0)
     monkeypatch.setattr(refusals, "WINDOW_SECONDS", 0.01)
-    store = Store(failing=2)
+    store = Store(failing=2, error=error)
 
     async def refuse() -> None:
         noting = noting_in(store)
@@ -106,3 +111,4 @@ def test_a_window_ends_and_what_the_store_could_not_take_is_tried_again(monkeypa
 
     asyncio.run(refuse())
     assert [count for *_, count in kept(store)] == [1, 2]
+    assert len(caplog.records) == lines
