@@ -85,6 +85,7 @@ class Reason(StrEnum):
     NOT_FORKABLE = "NOT_FORKABLE"
     MCP_NOT_ALLOWED = "MCP_NOT_ALLOWED"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    WORKSPACE_OFFLINE = "WORKSPACE_OFFLINE"
 
 
 REFUSAL_TEXTS: dict[Reason, str] = {
@@ -120,6 +121,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
     Reason.GENERATION_UNSUPPORTED: "the model cannot do that",
     Reason.MCP_NOT_ALLOWED: "the operator of this server does not allow MCP servers that clients name",
     Reason.QUOTA_EXCEEDED: "a quota is used up",
+    Reason.WORKSPACE_OFFLINE: "no server that has the working directory runs now",
     Reason.NOT_EXHAUSTED: "the context is not used up: send a message instead",
 }
 

@@ -55,6 +55,7 @@ class ConversationRecord(Struct, frozen=True):
     log_hash: str = ""
     """Hash of the last log row."""
     workspace_label: str = ""
+    """The directory at or above `cwd` that only some nodes have, on which the conversation has to be; "": on any."""
 
 
 def live_run(record: ConversationRecord) -> str:

@@ -281,6 +281,8 @@ class Node(Wrapper[v1.Node]):
     """How many conversations it has in memory, as it last said."""
     answering: bool
     """Whether it is the one that was asked."""
+    workspaces: tuple[str, ...]
+    """The directories that not every node has, but this one: conversations in them are on such nodes only."""
 
 
 @dataclass(frozen=True, slots=True)

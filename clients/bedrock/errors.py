@@ -55,7 +55,8 @@ Catch the class that you can do something about, or a class higher up:
         ├── ServerNotRunning       there is none on this machine, and no other one was named
         │   └── ServerUnreachable  there is one, but its socket is missing
         ├── ShuttingDown
-        └── StoreUnavailable
+        ├── StoreUnavailable
+        └── WorkspaceOffline
 
 Reasons and codes that this version does not know become the class of their code, or `BedrockError` itself.
 """
@@ -124,6 +125,7 @@ __all__ = [
     "Unavailable",
     "UnknownOrDecided",
     "WorkingDirectoryInvalid",
+    "WorkspaceOffline",
     "error_class",
 ]
 
@@ -415,6 +417,10 @@ class ShuttingDown(Unavailable):
 
 class StoreUnavailable(Unavailable):
     """The server cannot read its database, or cannot confirm a change: try again, with the same request id."""
+
+
+class WorkspaceOffline(Unavailable):
+    """No server that has the conversation's working directory runs; the call had no effect."""
 
 
 class RunEnded(BedrockError):

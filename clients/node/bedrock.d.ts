@@ -96,7 +96,8 @@ export class Bedrock {
   model(name: string): Promise<Message>;
   /** Quotas that are set: `principal` (empty: all together), `quota`, `limit`, `used` and `resetTime`. */
   quotas(): Promise<Message[]>;
-  /** Nodes: `incarnation`, `name`, `address`, `version`, `draining`, `activeConversations` and `answering`. */
+  /** Nodes: `incarnation`, `name`, `address`, `version`, `draining`, `activeConversations`, `answering` and
+   * `workspaces`. */
   nodes(): AsyncGenerator<Message>;
   call(method: string, request: Message, timeout?: number): Promise<Message>;
   insist(method: string, request: Message, timeout?: number): Promise<Message>;

@@ -34,7 +34,7 @@ from server.app.adapter_choice import (
 )
 from server.app.database_findings import FAIL, database_findings
 from server.app.node_listener import check_listener
-from server.app.store_choice import node_access
+from server.app.store_choice import check_workspaces, node_access
 from server.auth.authorizer.authorizer_tables import authorizer_class
 from server.auth.mcp_login_file import FILE as MCP_LOGINS
 from server.auth.mcp_login_file import McpLoginFile
@@ -144,7 +144,9 @@ def _checked_database(config: Config) -> Iterator[str]:
             yield f"{finding.subject}: {finding.text}{f'. {finding.advice}' if finding.advice else ''}"
     if config.cluster is not None:
         check_listener(config, node_access(config.cluster))
+        check_workspaces(config.cluster)
         yield f"node {config.cluster.name}: others reach it at {config.cluster.address}"
+        yield from (f"workspace of this node: {each}" for each in config.cluster.workspaces)
 
 
 def _checked_principals(config: Config) -> Iterator[str]:

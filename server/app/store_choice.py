@@ -15,6 +15,7 @@ import grpc
 from actors.adapters.store.sqlite.store import open_store
 from actors.ports import StoreError
 from actors.ports.cluster import OneNode
+from actors.ports.cluster.placement import EVERYTHING
 from server.app.adapter_choice import CannotStartError
 from server.auth.local_token import TokenUnusableError, read_token
 from server.cluster.node_marks import NodeMarks
@@ -77,9 +78,12 @@ def _shared(
     migrate(address_of(config.database))
     settings = config.cluster
     if settings is None:
-        new, timing = NewNode(address=own_address(config), version=version()), Timing()
+        new = NewNode(address=own_address(config), version=version(), labels=frozenset({EVERYTHING}))
+        timing = Timing()
     else:
-        new, timing = NewNode(settings.name, settings.address, version()), Timing(settings.lease_seconds)
+        check_workspaces(settings)
+        labels = frozenset(settings.workspaces)
+        new, timing = NewNode(settings.name, settings.address, version(), labels), Timing(settings.lease_seconds)
     outages = database_outages()
     cluster = PostgresCluster(config.database, new, timing, active=active, outages=outages)
     opened.callback(cluster.close)
@@ -120,6 +124,18 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
         raise CannotStartError(f"cluster.ca: {settings.ca} cannot be read: {error.strerror}") from None
     credentials = grpc.ssl_channel_credentials(authorities) if authorities is not None else None
     return NodeAccess(token=token, credentials=credentials, authorities=authorities)
+
+
+def check_workspaces(settings: ClusterSettings) -> None:
+    """Raise CannotStartError unless this server has its workspaces: a volume that is not mounted has no directory.
+
+    By the paths that conversations have, which lead through no link.
+    """
+    for workspace in settings.workspaces:
+        if not os.path.isdir(workspace):
+            raise CannotStartError(f"cluster.workspaces: {workspace} is no directory here: mount it, or leave it out")
+        if (real := os.path.realpath(workspace)) != workspace:
+            raise CannotStartError(f"cluster.workspaces: {workspace} leads through a link to {real}: name that")
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from actors.ports.cluster.placement import directories_above
 from actors.ports.settings.settings_checks import absolute_path_of, check_keys, host_and_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KEYS = ("address", "token_file", "name", "ca", "lease_seconds")
+KEYS = ("address", "token_file", "name", "ca", "lease_seconds", "workspaces")
 MAX_NAME_CHARS = 100
+MAX_WORKSPACES, MAX_PATH_CHARS = 100, 1_024
 USUAL_LEASE, LEASE_SECONDS = 10.0, (1.0, 60.0)
 
 
@@ -31,6 +33,8 @@ class ClusterSettings(Struct, frozen=True):
     """The PEM file with the authorities that sign the nodes' certificates; None: nodes listen without TLS."""
     lease_seconds: float = USUAL_LEASE
     """How long a node that does not answer keeps its conversations; the same for all nodes."""
+    workspaces: tuple[str, ...] = ()
+    """The directories that this server has and not every other."""
 
 
 def cluster_settings(table: Mapping[str, Any]) -> ClusterSettings:
@@ -42,6 +46,7 @@ def cluster_settings(table: Mapping[str, Any]) -> ClusterSettings:
         _name(table.get("name", socket.gethostname())),
         _path(table["ca"], "ca") if "ca" in table else None,
         _lease(table.get("lease_seconds", USUAL_LEASE)),
+        _workspaces(table.get("workspaces", [])),
     )
 
 
@@ -70,6 +75,23 @@ def _lease(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"cluster.lease_seconds: must be between {least:g} and {most:g}")
     return float(value)
+
+
+def _workspaces(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_WORKSPACES:
+        raise ValueError(f"cluster.workspaces: must be a list of {MAX_WORKSPACES} directories at most")
+    return tuple(map(_workspace, value))
+
+
+def _workspace(value: object) -> str:
+    is_path = isinstance(value, str) and value.isprintable() and len(value) <= MAX_PATH_CHARS
+    above = directories_above(str(value)) if is_path else ()
+    if not above or above[0] == "/":
+        raise ValueError(
+            f"cluster.workspaces: {value!r} must be an absolute path of {MAX_PATH_CHARS} characters at most, "
+            "beneath the root"
+        )
+    return above[0]
 
 
 def _name(value: object) -> str:

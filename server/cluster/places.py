@@ -14,17 +14,20 @@ class Place(Enum):
     """Which node serves the calls of a method."""
 
     HERE = "here"
-    """The one that was called: it reads the store, or its own settings. What is created is created here."""
+    """The one that was called: it reads the store, or its own settings."""
     OWNER = "owner"
     """The one that owns the conversation, whose actor it has."""
     WATCHED = "watched"
     """As OWNER, and the call lasts: it is told what happens by the owner's memory."""
+    DIRECTORY = "directory"
+    """One that has the directory: the one that was called, unless the directory is in a workspace that it has not."""
+    FORK = "fork"
+    """As DIRECTORY, with that of the conversation to fork."""
 
 
 PLACES: dict[str, Place] = {
     **dict.fromkeys(
         (
-            f"{CATALOG}BrowseDirectory",
             f"{CATALOG}GetModel",
             f"{CATALOG}GetQuotas",
             f"{CATALOG}GetServerInfo",
@@ -32,10 +35,8 @@ PLACES: dict[str, Place] = {
             f"{CATALOG}ListModels",
             f"{CATALOG}ListNodes",
             f"{CATALOG}ListTools",
-            f"{CONVERSATIONS}CreateConversation",
             f"{CONVERSATIONS}DownloadAttachment",
             f"{CONVERSATIONS}ExportConversation",
-            f"{CONVERSATIONS}ForkConversation",
             f"{CONVERSATIONS}GetApproval",
             f"{CONVERSATIONS}GetApprovalRule",
             f"{CONVERSATIONS}GetAttachment",
@@ -78,6 +79,8 @@ PLACES: dict[str, Place] = {
         ),
         Place.OWNER,
     ),
+    **dict.fromkeys((f"{CATALOG}BrowseDirectory", f"{CONVERSATIONS}CreateConversation"), Place.DIRECTORY),
+    f"{CONVERSATIONS}ForkConversation": Place.FORK,
     **dict.fromkeys((f"{CONVERSATIONS}Subscribe", f"{CONVERSATIONS}WaitRequestCycle"), Place.WATCHED),
 }
 """The place of each method, by the method's full name."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Behaviour = Callable[[Any, Any], Any]
     Trailers = tuple[tuple[str, str], ...]
 
-REPEATABLE = frozenset({"CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
+REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
 """Methods whose calls may be made again without a request id, although the first may have been carried out."""
 SEARCH_SECONDS = 5.0
 """How long a call waits for a conversation to have an owner who answers."""
@@ -87,6 +87,11 @@ class Router:
         self._loop = asyncio.get_running_loop()
         self._owners = ReadPool(THREADS, name="bedrock-owner")
         self._urgent_owners = ReadPool(1, name="bedrock-urgent-owner")
+        self._find: dict[Place, Callable[[str], Node | None]] = {
+            Place.DIRECTORY: cluster.place_of,
+            Place.FORK: cluster.place_of_fork,
+        }
+        """Who knows where a call is served that is not about a conversation's owner."""
         self.cluster.on_node_dead = self.peer_died
 
     @property
@@ -94,8 +99,8 @@ class Router:
         """What is sent at the end of calls that are served here."""
         return ((OWNER, self.cluster.me.address),)
 
-    def needs_owner(self, method: str) -> bool:
-        """Whether the calls of a method are served by the owner of their conversation."""
+    def routes(self, method: str) -> bool:
+        """Whether the calls of a method may have to be served by another node: the owner of their conversation, say."""
         return PLACES.get(method, Place.HERE) is not Place.HERE
 
     def peer(self, node: Node) -> Peer:
@@ -109,17 +114,17 @@ class Router:
         with suppress(RuntimeError):  # the loop is closed, and so are the connections
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
-    async def owner_of(self, conversation_id: str, *, urgent: bool) -> Node | None:
-        """Return the other node that owns a conversation; None: it can be served here.
+    async def node_for(self, place: Place, subject: str, *, urgent: bool) -> Node | None:
+        """Return the other node that serves calls about a conversation or directory; None: they are served here.
 
         Without the store nobody can tell what is not remembered; but if it is at work here, it can still be cancelled.
+        Raises Rejected (WORKSPACE_OFFLINE).
         """
-        remembered = self.cluster.remembered_owner(conversation_id)
-        if remembered is not None:
-            return None if remembered.incarnation == self.cluster.me.incarnation else remembered
-        pool = self._urgent_owners if urgent else self._owners
+        find: Callable[[str], Node | None] = self._find.get(place, self.cluster.owner_of)
+        if place not in self._find and (owner := self.cluster.remembered_owner(subject)) is not None:
+            return None if owner.incarnation == self.cluster.me.incarnation else owner
         try:
-            return await pool(self.cluster.owner_of, conversation_id)
+            return await (self._urgent_owners if urgent else self._owners)(find, subject)
         except StoreUnavailableError:
             return None
 
@@ -169,6 +174,11 @@ def _has_images(request: Any) -> bool:
     return hasattr(request, "images") and bool(request.images)
 
 
+def directory_in(request: Any) -> str:
+    """Return the directory that a request is about: to browse, or of a new conversation."""
+    return str(request.path if hasattr(request, "path") else request.conversation.working_directory)
+
+
 def _has_id(request: Any) -> bool:
     return hasattr(request, "request_id") and bool(request.request_id)
 
@@ -197,7 +207,7 @@ def _counted(telemetry: Telemetry) -> Generator[None]:
 
 
 class RoutedMethod:
-    """A method for calls of clients: they are served by the owner, wherever that is."""
+    """A method for calls of clients: they are served by the node that its place says, wherever that is."""
 
     def __init__(
         self, router: Router, method: str, behaviour: Behaviour, decode: Callable[[bytes], Message], *, streaming: bool
@@ -205,7 +215,8 @@ class RoutedMethod:
         self._router, self._method, self._behaviour, self._decode = router, method, behaviour, decode
         self._streaming = streaming
         name = method.rsplit("/", 1)[-1]
-        self._claims = PLACES[method] is Place.WATCHED
+        self._place = PLACES[method]
+        self._claims = self._place is Place.WATCHED
         self._repeatable = name in REPEATABLE
         self._lane = Lane.URGENT if name in URGENT else Lane.LASTING if self._claims else Lane.CALLS
 
@@ -220,11 +231,12 @@ class RoutedMethod:
     async def _serve(self, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any) -> Any:
         """Serve a call, again as long as its conversation is moving.
 
-        Raises NotOwnerError, OwnerLostError, what the owner answers, and what the method raises.
+        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE), what the owner answers, and what the method
+        raises.
         """
         context.set_trailing_metadata(self._router.trailers)
         try:
-            conversation_id = await self._router.resolver.identify(conversation_in(request))
+            subject = await self._subject(request)
         except ConversationNotFoundError:
             return await self._behaviour(request, context)  # which knows what to say to that
         loop = asyncio.get_running_loop()
@@ -232,7 +244,7 @@ class RoutedMethod:
         pause = 0.0
         while True:
             try:
-                return await self._attempt(conversation_id, raw, origin, request, context)
+                return await self._attempt(subject, raw, origin, request, context)
             except NotOwnerError:
                 pass
             except PeerLostError as lost:
@@ -245,16 +257,22 @@ class RoutedMethod:
                 until = loop.time() + (SEARCH_SECONDS if left is None else min(SEARCH_SECONDS, left))
             if loop.time() + pause >= until:
                 raise NotOwnerError("no owner was found in time")
-            self._router.cluster.forget(conversation_id)
+            self._router.cluster.forget(subject)
             await asyncio.sleep(pause)
             pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
             request = self._decode(raw)  # the method may have changed it
 
+    async def _subject(self, request: Any) -> str:
+        """Return the id of the conversation, or the directory, that a request is about. Raises what `identify` does."""
+        if self._place is Place.DIRECTORY:
+            return directory_in(request)
+        return await self._router.resolver.identify(conversation_in(request))
+
     async def _attempt(
-        self, conversation_id: str, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any
+        self, subject: str, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any
     ) -> Any:
         router = self._router
-        owner = await router.owner_of(conversation_id, urgent=self._lane is Lane.URGENT)
+        owner = await router.node_for(self._place, subject, urgent=self._lane is Lane.URGENT)
         if owner is None:
             return await served_here(router, self._behaviour, request, context, claims=self._claims)
         call = ForwardedCall(

@@ -182,6 +182,7 @@ def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
         draining=node.draining,
         active_conversations=node.active,
         answering=answering,
+        workspaces=sorted(node.labels) if shared else [],
     )
 
 

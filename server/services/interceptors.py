@@ -138,7 +138,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
     def _route(self, method: str, handler: Handler) -> RoutedMethod | None:
         """Return how calls of a method find the owner of their conversation; None if they need not."""
-        if self._router is None or not self._router.needs_owner(method):
+        if self._router is None or not self._router.routes(method):
             return None
         decode: Any = handler.request_deserializer
         return RoutedMethod(
@@ -157,7 +157,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self._strangers.worked()
         if method in router.for_nodes:
             return router.for_nodes[method]
-        if handler is None or not router.needs_owner(method):
+        if handler is None or not router.routes(method):
             return self._refusing(method)
         caller.set(Caller(origin.principal, Role(origin.role)))
         forwarded_origin.set(origin)

@@ -69,8 +69,11 @@ class Nodes:
         self._servers = Servers(ServerProcess)
         self._addresses: dict[str, str] = {}
 
-    def start(self, name: str, settings: str = "", **env: str) -> ServerProcess:
-        """Start a node, in the folder and at the address that it had before. `settings`: more of its file."""
+    def start(self, name: str, settings: str = "", *, workspace: str = "", **env: str) -> ServerProcess:
+        """Start a node, in the folder and at the address that it had before. `settings`: more of its file.
+
+        `workspace`: a directory that not all nodes have.
+        """
         address = self.address(name)
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
@@ -82,9 +85,10 @@ class Nodes:
         within = ""
         if self._networks is not None:
             within, settings = self._networks.within(name), f"insecure_behind_proxy = true\n{settings}"
+        table = self.table | ({"workspaces": [workspace]} if workspace else {})
         file.write_text(
             f'{settings}[cluster]\nname = "{name}"\naddress = "{address}"\n'
-            + "".join(f"{key} = {json.dumps(value)}\n" for key, value in self.table.items())
+            + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
         )
         file.chmod(0o600)
         return self._servers(folder, "--config", str(file), listen=address, within=within, **(self.env | env))

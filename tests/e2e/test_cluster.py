@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import psycopg
 import pytest
 from bedrock import Client, Unauthenticated, Unavailable
+from bedrock.errors import WorkspaceOffline
 
 from tests.e2e import processes
 from tests.e2e.auditing import audit
@@ -264,6 +265,57 @@ def test_a_node_with_another_lease_is_refused_with_both_values_and_leaves(nodes:
     shown = nodes.env["BEDROCK_DATABASE"].partition("?")[0].removeprefix("postgresql://")
     assert back.ready.endswith(f"(data {back.data}, database postgresql://{shown}, node differs)\n")
     assert back.stop() == 0
+
+
+def test_conversations_are_where_their_workspace_is(
+    fake_provider: FakeProvider, nodes: Nodes, at_other: Client, tmp_path: Path
+) -> None:
+    """The other node could reach the directory as well, but does not say so."""
+    having = nodes.start("having", workspace=str(tmp_path))
+    eventually(lambda: (str(tmp_path),) in [each.workspaces for each in at_other.nodes()], "both are seen at the other")
+    (tmp_path / "inner").mkdir()
+    forever = processes.forever()
+    part = fake_provider.part(says("One."), calls(("bash", {"cmd": f"sleep {forever}"})))
+    chat = Chat(at_other, part, tmp_path / "inner", mode="unrestricted")
+    assert chat.ask("First.") == "One."
+    fork = chat.conversation.fork()
+    assert "inner" in [each.name for each in at_other.browse(str(tmp_path)).entries]
+    with psycopg.connect(nodes.env["BEDROCK_DATABASE"]) as database:
+        placed = "SELECT name FROM conversations JOIN nodes ON incarnation = owner WHERE workspace_label = %s"
+        assert database.execute(placed, (str(tmp_path),)).fetchall() == [("having",)] * 2
+    chat.send("Second.")
+    eventually(lambda: processes.sleepers(forever), "the tool runs")
+    having.process.send_signal(signal.SIGKILL)
+
+    def offline() -> bool:
+        try:
+            chat.conversation.get()
+        except Unavailable as error:
+            return f"the workspace {tmp_path}: start one" in str(error)
+        return False
+
+    eventually(offline, "the node is declared dead")
+    for call in (partial(at_other.create, tmp_path), fork.fork):
+        with pytest.raises(WorkspaceOffline):
+            call()
+    shown = {each.name: each.state.kind for each in at_other.conversations()}
+    assert shown[chat.name] == "tool_executing", "nobody touches it"
+    assert [each.text for each in chat.conversation.messages()][:2] == [f"First. {part.key}", "One."]
+    again = nodes.start("having", workspace=str(tmp_path))
+    eventually(lambda: state_of(chat) == "idle", "it was taken over by the first that has it")
+    assert not processes.running(forever)
+    audit(again)
+    for conversation in (chat.conversation, fork):
+        conversation.delete()  # nobody could say anything of them any more
+    assert again.stop() == 0
+
+
+def state_of(chat: Chat) -> str:
+    """Return the state of a conversation; "" while it is offline."""
+    try:
+        return chat.conversation.get().state.kind
+    except Unavailable:
+        return ""
 
 
 def test_a_server_without_the_table_has_the_database_to_itself(nodes: Nodes, other: ServerProcess) -> None:

@@ -70,6 +70,7 @@ REFUSAL_REASONS = [
     "NOT_FORKABLE",
     "MCP_NOT_ALLOWED",
     "QUOTA_EXCEEDED",
+    "WORKSPACE_OFFLINE",
 ]
 
 # Where a code is prescribed.
@@ -147,7 +148,7 @@ def test_no_refusal_is_sent_as_unavailable_unless_trying_again_is_right() -> Non
 
     unavailable = {name for name, comment in comments.items() if comment.startswith("UNAVAILABLE.")}
 
-    assert unavailable == {"STORE_UNAVAILABLE", "SHUTTING_DOWN"}
+    assert unavailable == {"STORE_UNAVAILABLE", "SHUTTING_DOWN", "WORKSPACE_OFFLINE"}
 
 
 @pytest.mark.parametrize("enum", tuple(all_enums()), ids=lambda enum: enum.full_name)

@@ -75,6 +75,7 @@ def conversation(
         node=services.node,
         epoch=1,
         step=1,
+        workspace_label=services.cluster.label_of(cwd),
     )
     command = None
     if request.request_id:
@@ -170,6 +171,7 @@ def sub_agent(
         node=services.node,
         epoch=1,
         step=1,
+        workspace_label=parent.workspace_label,
     )
     return record, _creating_commit(record, None)
 

@@ -22,7 +22,7 @@ class Node(Struct, frozen=True):
     """Where its own gRPC listener is reached by the others, "host:port"."""
     version: str = ""
     labels: frozenset[str] = frozenset()
-    """The workspaces that it offers."""
+    """The workspaces that it has: see `placement`."""
     draining: bool = False
     """Whether it gives its conversations up and takes no others."""
     active: int = 0
@@ -69,9 +69,29 @@ class Cluster(Protocol):
         ...
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return the other living node that owns a conversation; None: this node owns it, or may claim it.
+        """Return the other living node that owns a conversation, or has to claim it since only some have its workspace.
 
-        Blocks briefly, for what is not remembered. Raises StoreUnavailableError.
+        None: this node owns it, or may claim it. Blocks briefly, for what is not remembered. Raises
+        StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if nobody owns it, and no living node has its workspace.
+        """
+        ...
+
+    def place_of(self, directory: str) -> Node | None:
+        """Return the other node that has to serve what is about a directory, as it was given; None: this one can.
+
+        Blocks briefly. Raises StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if no living node has its workspace,
+        which conversations are in.
+        """
+        ...
+
+    def place_of_fork(self, conversation_id: str) -> Node | None:
+        """Return the other node that has to create a fork of a conversation; None: this one can. As `place_of`."""
+        ...
+
+    def label_of(self, directory: str) -> str:
+        """Return the workspace of a new conversation of this node, in a directory that it has; "" for none.
+
+        Does not block. Raises Rejected (WORKING_DIRECTORY_INVALID) if the workspace is one that only others have.
         """
         ...
 
@@ -132,6 +152,18 @@ class OneNode:
     def owner_of(self, conversation_id: str) -> Node | None:
         """Return None: this node owns everything."""
         return None
+
+    def place_of(self, directory: str) -> Node | None:
+        """Return None: there is no other."""
+        return None
+
+    def place_of_fork(self, conversation_id: str) -> Node | None:
+        """Return None: there is no other."""
+        return None
+
+    def label_of(self, directory: str) -> str:
+        """Return "": all is on this node."""
+        return ""
 
     def forget(self, conversation_id: str) -> None:
         """Do nothing."""

@@ -934,6 +934,7 @@ class Node(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     ACTIVE_CONVERSATIONS_FIELD_NUMBER: _builtins.int
     ANSWERING_FIELD_NUMBER: _builtins.int
+    WORKSPACES_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     """Its number. No other node ever has it, and none that was started earlier has a
     greater one. Zero for a server that has its store to itself.
@@ -952,6 +953,12 @@ class Node(_message.Message):
     """How many conversations it has in memory, as it last said."""
     answering: _builtins.bool
     """Whether it is the one that answers this call."""
+    @_builtins.property
+    def workspaces(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The directories that not every node has, but this one: conversations that work in
+        one of them are on such nodes only.
+        """
+
     def __init__(
         self,
         *,
@@ -962,10 +969,11 @@ class Node(_message.Message):
         draining: _builtins.bool = ...,
         active_conversations: _builtins.int = ...,
         answering: _builtins.bool = ...,
+        workspaces: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "address", b"address", "answering", b"answering", "draining", b"draining", "incarnation", b"incarnation", "name", b"name", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_conversations", b"active_conversations", "address", b"address", "answering", b"answering", "draining", b"draining", "incarnation", b"incarnation", "name", b"name", "version", b"version", "workspaces", b"workspaces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -245,6 +245,13 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     Try again after the delay in `google.rpc.RetryInfo`, which may be hours: for
     tokens and costs it is when they are counted anew.
     """
+    REFUSAL_REASON_WORKSPACE_OFFLINE: _RefusalReason.ValueType  # 34
+    """UNAVAILABLE. Of several servers with one database, none that runs has the workspace
+    that the working directory is in, which the message names. Nothing was changed;
+    what the store has can still be read.
+
+    Start a server that has it, and repeat the call.
+    """
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """The reasons for which a well-formed call is refused.
@@ -500,6 +507,13 @@ together, is used up. The metadata has its `quota`, `limit` and `used`, and its
 
 Try again after the delay in `google.rpc.RetryInfo`, which may be hours: for
 tokens and costs it is when they are counted anew.
+"""
+REFUSAL_REASON_WORKSPACE_OFFLINE: RefusalReason.ValueType  # 34
+"""UNAVAILABLE. Of several servers with one database, none that runs has the workspace
+that the working directory is in, which the message names. Nothing was changed;
+what the store has can still be read.
+
+Start a server that has it, and repeat the call.
 """
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 

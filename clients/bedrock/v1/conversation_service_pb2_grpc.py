@@ -49,7 +49,8 @@ class ConversationServiceStub(object):
     path with a NUL character. A request that is right but cannot be followed now
     is refused for one of the reasons in RefusalReason; each call below names those
     that are particular to it. Any call that changes something can also be refused
-    with STORE_UNAVAILABLE or SHUTTING_DOWN (both UNAVAILABLE).
+    with STORE_UNAVAILABLE or SHUTTING_DOWN, or by servers that share a database with
+    WORKSPACE_OFFLINE (all UNAVAILABLE).
     Nothing changes when a call fails, with one exception that no protocol can
     avoid: when the connection breaks or the deadline passes, the client cannot
     know whether the call took effect. That is what request ids are for.
@@ -345,7 +346,8 @@ class ConversationServiceServicer(object):
     path with a NUL character. A request that is right but cannot be followed now
     is refused for one of the reasons in RefusalReason; each call below names those
     that are particular to it. Any call that changes something can also be refused
-    with STORE_UNAVAILABLE or SHUTTING_DOWN (both UNAVAILABLE).
+    with STORE_UNAVAILABLE or SHUTTING_DOWN, or by servers that share a database with
+    WORKSPACE_OFFLINE (all UNAVAILABLE).
     Nothing changes when a call fails, with one exception that no protocol can
     avoid: when the connection breaks or the deadline passes, the client cannot
     know whether the call took effect. That is what request ids are for.
@@ -1268,7 +1270,8 @@ class ConversationService(object):
     path with a NUL character. A request that is right but cannot be followed now
     is refused for one of the reasons in RefusalReason; each call below names those
     that are particular to it. Any call that changes something can also be refused
-    with STORE_UNAVAILABLE or SHUTTING_DOWN (both UNAVAILABLE).
+    with STORE_UNAVAILABLE or SHUTTING_DOWN, or by servers that share a database with
+    WORKSPACE_OFFLINE (all UNAVAILABLE).
     Nothing changes when a call fails, with one exception that no protocol can
     avoid: when the connection breaks or the deadline passes, the client cannot
     know whether the call took effect. That is what request ids are for.

@@ -34,6 +34,7 @@ from tests.integration.server.watch_harness import Author, changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.integration.server.grpc_harness import Loop
 
@@ -169,6 +170,47 @@ def test_reads_of_the_store_are_served_where_they_come(nodes: TwoNodes, author: 
     author.commit(author.says("hi"))
     messages = call(nodes.a.stub, "ListMessages", v1.ListMessagesRequest(parent=NAME)).messages
     assert [message.content[0].text for message in messages] == ["hi"]
+
+
+CREATE = v1.CreateConversationRequest(conversation=v1.Conversation(working_directory="/mnt/a/x"))
+FORK = v1.ForkConversationRequest(name=NAME)
+OFFLINE = Rejected(Reason.WORKSPACE_OFFLINE, "no server that runs has the workspace /mnt/a: start one")
+
+
+@pytest.mark.parametrize(("method", "request_", "place"), [
+    ("CreateConversation", CREATE, "/mnt/a/x"), ("ForkConversation", FORK, ID),
+])  # fmt: skip
+def test_what_is_created_is_created_where_its_directory_is(
+    nodes: TwoNodes, author: Author, method: str, request_: Any, place: str
+) -> None:
+    nodes.a.harness.conversations.will(author.record)
+    assert call(nodes.a.stub, method, request_).conversation.name == NAME
+    assert (len(nodes.a.asked), len(nodes.b.asked)) == (1, 0), "every node has it"
+    nodes.a.cluster.places[place] = nodes.b.cluster.me
+    nodes.b.harness.conversations.will(author.record)
+    assert call(nodes.a.stub, method, request_).conversation.name == NAME
+    assert (len(nodes.a.asked), len(nodes.b.asked)) == (1, 1)
+    nodes.a.cluster.places[place] = OFFLINE
+    refusal = failed(nodes.a.stub, method, request_)
+    assert (refusal.code(), refusal.details()) == (grpc.StatusCode.UNAVAILABLE, str(OFFLINE))
+    assert (Refusal(refusal).reason, retry_seconds(refusal)) == ("WORKSPACE_OFFLINE", None)
+    assert (len(nodes.a.asked), len(nodes.b.asked)) == (1, 1)
+    nodes.b.cluster.places[place] = nodes.a.cluster.me
+    nodes.a.cluster.places[place] = nodes.b.cluster.me
+    nodes.b.harness.conversations.will(author.record)
+    call(nodes.a.stub, method, request_)
+    assert (len(nodes.a.asked), len(nodes.b.asked)) == (1, 2), "it is forwarded once"
+
+
+def test_a_directory_is_browsed_where_it_is(nodes: TwoNodes, tmp_path: Path) -> None:
+    browse = v1.BrowseDirectoryRequest(path=str(tmp_path))
+    for at, owner in (nodes.b.cluster.me, nodes.b), (None, nodes.a):
+        nodes.begin()
+        if at is not None:
+            nodes.a.cluster.places[browse.path] = at
+        answer, ended = nodes.a.harness.catalog.BrowseDirectory.with_call(browse, metadata=AUTHORIZED, timeout=SECONDS)
+        assert answer.path == str(tmp_path)
+        assert dict(ended.trailing_metadata()) == {OWNER: owner.harness.address}
 
 
 def test_a_name_of_nothing_is_not_found_without_a_search(nodes: TwoNodes) -> None:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.store.memory import MemoryStore
+from actors.core.errors import Rejected
 from actors.ports import Owner, StoreUnavailableError
 from actors.ports.cluster import Node, OneNode
 from server.cluster.router import NodeAccess
@@ -27,6 +28,8 @@ class FakeCluster(OneNode):
         """Where a conversation is, if not here."""
         self.remembered: dict[str, Node] = {}
         """Where a conversation is, as far as that needs no look."""
+        self.places: dict[str, Node | Rejected] = {}
+        """Where what is about a directory, or a fork of a conversation, is served, if not here; or why nowhere."""
         self.others: tuple[Node, ...] = ()
         """The other living nodes."""
         self.deaf = False
@@ -48,6 +51,15 @@ class FakeCluster(OneNode):
         if self.deaf:
             raise StoreUnavailableError("the database is gone")
         return self.owners.get(conversation_id)
+
+    def place_of(self, directory: str) -> Node | None:
+        found = self.places.get(directory)
+        if isinstance(found, Rejected):
+            raise found
+        return found
+
+    def place_of_fork(self, conversation_id: str) -> Node | None:
+        return self.place_of(conversation_id)
 
     def forget(self, conversation_id: str) -> None:
         self.forgotten.append(conversation_id)
@@ -88,6 +100,7 @@ class RunningNode:
             each.clear()
         self.cluster.owners.clear()
         self.cluster.remembered.clear()
+        self.cluster.places.clear()
         self.cluster.forgotten.clear()
         self.cluster.forgets, self.cluster.deaf = True, False
         self.woken.clear()

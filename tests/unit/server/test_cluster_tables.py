@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.app.adapter_choice import CannotStartError
-from server.app.store_choice import node_access
+from server.app.store_choice import check_workspaces, node_access
 from server.cluster.cluster_tables import KEYS, ClusterSettings, cluster_settings
 from server.config import Config, ConfigError, load, shown_database
 from tests.documents.pages import ROOT
@@ -32,15 +32,19 @@ def test_what_is_left_out_has_a_usual_value() -> None:
 
 def test_everything_can_be_given() -> None:
     given = NEEDED | {"address": "[fd00::1]:7421", "name": "ada", "ca": "/ca.pem", "lease_seconds": 3}
+    given |= {"workspaces": ["/mnt/a/", "/mnt//b"]}
     assert cluster_settings(given) == ClusterSettings(
-        "[fd00::1]:7421", Path("/etc/bedrock/nodes.token"), "ada", Path("/ca.pem"), 3.0
+        "[fd00::1]:7421", Path("/etc/bedrock/nodes.token"), "ada", Path("/ca.pem"), 3.0, ("/mnt/a", "/mnt/b")
     )
 
 
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
-        ({"place": "x"}, r"cluster\.place: unknown; there are: address, token_file, name, ca, lease_seconds"),
+        (
+            {"place": "x"},
+            r"cluster\.place: unknown; there are: address, token_file, name, ca, lease_seconds, work",
+        ),
         ({"address": None}, r"cluster\.address: must be host:port"),
         ({"address": "host"}, r"cluster\.address: must be host:port"),
         ({"address": "host:0"}, r"cluster\.address: must be host:port"),
@@ -51,6 +55,12 @@ def test_everything_can_be_given() -> None:
         ({"name": ""}, r"cluster\.name: must be a text"),
         ({"name": "a\nb"}, r"cluster\.name: must be a text"),
         ({"lease_seconds": 0.5}, r"cluster\.lease_seconds: must be between 1 and 60"),
+        ({"workspaces": "/mnt"}, r"cluster\.workspaces: must be a list of 100 directories at most"),
+        ({"workspaces": ["/mnt", "team-a"]}, r"cluster\.workspaces: 'team-a' must be an absolute path"),
+        ({"workspaces": ["/"]}, r"cluster\.workspaces: '/' must be .* beneath the root"),
+        ({"workspaces": ["*"]}, r"cluster\.workspaces: '\*' must be an absolute path"),
+        ({"workspaces": ["/a\nb"]}, r"cluster\.workspaces: '/a\\nb' must be an absolute path"),
+        ({"workspaces": [1]}, r"cluster\.workspaces: 1 must be an absolute path"),
         ({"lease_seconds": True}, r"cluster\.lease_seconds: must be between 1 and 60"),
     ],
 )
@@ -130,3 +140,16 @@ def test_a_ca_without_certificates_is_refused(tmp_path: Path) -> None:
     ca.unlink()
     with pytest.raises(CannotStartError, match=rf"cluster\.ca: {ca} cannot be read"):
         node_access(settings)
+
+
+def test_a_workspace_must_be_there_by_its_real_path(tmp_path: Path) -> None:
+    there, missing, link = tmp_path / "there", tmp_path / "missing", tmp_path / "link"
+    there.mkdir()
+    link.symlink_to(there)
+    for named, refusal in (
+        (missing, "is no directory here: mount it"),
+        (link, f"leads through a link to {there}: name"),
+    ):
+        with pytest.raises(CannotStartError, match=f"{named} {refusal}"):
+            check_workspaces(cluster_settings(NEEDED | {"workspaces": [str(there), str(named)]}))
+    check_workspaces(cluster_settings(NEEDED | {"workspaces": [f"{there}/"]}))

@@ -14,7 +14,7 @@ from actors.ports.telemetry import Telemetry
 from server.auth.authorization import NEEDED
 from server.cluster.node_marks import TOKEN, NodeMarks
 from server.cluster.places import PLACES, URGENT, Place
-from server.cluster.router import REPEATABLE, NodeAccess, Router
+from server.cluster.router import REPEATABLE, NodeAccess, Router, directory_in
 from server.contract.resource_names import conversation_in
 from tests.unit.server.test_checks import GOOD, made
 
@@ -31,13 +31,23 @@ def test_every_method_has_a_place() -> None:
     assert PLACES.keys() == REQUESTS.keys() == NEEDED.keys()
 
 
-@pytest.mark.parametrize("method", [method for method, place in PLACES.items() if place is not Place.HERE])
+@pytest.mark.parametrize(
+    "method", [method for method, place in PLACES.items() if place not in (Place.HERE, Place.DIRECTORY)]
+)
 def test_a_request_that_needs_the_owner_names_a_conversation(method: str) -> None:
     kind = REQUESTS[method]
     kind_of_name, _, key = conversation_in(made(kind, GOOD[kind])).partition("/")
     assert kind_of_name == "conversations"
     assert key
     assert "/" not in key
+
+
+@pytest.mark.parametrize("method", [method for method, place in PLACES.items() if place is Place.DIRECTORY])
+def test_a_request_that_needs_a_directory_names_it(method: str) -> None:
+    kind = REQUESTS[method]
+    request: Any = made(kind, GOOD[kind])
+    given = request.path if hasattr(request, "path") else request.conversation.working_directory
+    assert directory_in(request) == given
 
 
 def test_what_is_repeated_is_named_as_in_the_contract() -> None:

@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING
 
 from actors.adapters.store.sql.queries import NOT_DELETED, UNSETTLED
 from actors.ports import NotOwnerError, Owner
+from actors.ports.cluster.placement import EVERYTHING
 
 if TYPE_CHECKING:
     from actors.adapters.store.sql.dialect import Connection
 
+
+def has_workspace(conversation: str) -> str:
+    """Return the condition that the node `mine` has the workspace of a row: `placement.has` in SQL."""
+    label = f"{conversation}.workspace_label"
+    return f"({label} = '' OR mine.labels && ARRAY[{label}, '{EVERYTHING}'])"
+
+
 ALIVE = "EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead)"
 """Whether this server may write at all; with it a write of a server that is declared dead changes nothing."""
-_TAKING = """
+_TAKING = f"""
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = :me AND NOT mine.dead AND NOT mine.draining
-            AND mine.expires > clock_timestamp())
+            AND mine.expires > clock_timestamp() AND {has_workspace("conversations")})
 """
 FREE = """
     (owner IS NULL OR EXISTS (SELECT FROM nodes AS theirs WHERE theirs.incarnation = owner AND theirs.dead)

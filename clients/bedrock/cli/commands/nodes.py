@@ -16,6 +16,7 @@ _ZEROS = {
     "draining": False,
     "activeConversations": "0",
     "answering": False,
+    "workspaces": [],
 }
 
 
@@ -34,8 +35,9 @@ def nodes(ctx: click.Context, output: str) -> None:
     if not any(each.address for each in found):
         print_text("This server shares its conversations with no other.")
         return
+    titles = ["workspaces"] if any(each.workspaces for each in found) else []
     print_table(
-        ("node", "address", "number", "version", "active", "state", ""),
+        ("node", "address", "number", "version", "active", "state", "", *titles),
         (
             (
                 each.name,
@@ -45,6 +47,7 @@ def nodes(ctx: click.Context, output: str) -> None:
                 f"{each.active_conversations:,}",
                 "stopping" if each.draining else "running",
                 "answers" if each.answering else "",
+                *([" ".join(each.workspaces)] if titles else []),
             )
             for each in found
         ),

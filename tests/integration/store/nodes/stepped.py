@@ -52,16 +52,20 @@ class Database:
         cursor = self._connection.execute(statement.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
 
-    def add(self, owner: int | None, family: str, *members: str, state: str = "awaiting_llm") -> None:
+    def add(
+        self, owner: int | None, family: str, *members: str, state: str = "awaiting_llm", workspace: str = ""
+    ) -> None:
         """Add a family: people's conversation at the top, in a state, and sub-agents at work."""
         for conversation in (family, *members):
             self.ask(
-                "INSERT INTO conversations (id, family, owner, state, user_initiated) VALUES (%s, %s, %s, %s, %s)",
+                "INSERT INTO conversations (id, family, owner, state, user_initiated, workspace_label) "
+                "VALUES (%s, %s, %s, %s, %s, %s)",
                 conversation,
                 family,
                 owner,
                 state if conversation == family else "awaiting_llm",
                 int(conversation == family),
+                workspace,
             )
 
     def owners(self) -> dict[str, int | None]:
@@ -103,8 +107,9 @@ class Stepped:
         timing: Timing = TIMING,
         session: Callable[..., NodeSession] = NodeSession,
         steady: bool = True,
+        labels: tuple[str, ...] = ("here",),
     ) -> None:
-        """Join; `steady`: as one that has been there for long."""
+        """Join; `steady`: as one that has been there for long; `labels`: the workspaces that it has."""
         self.clock = Clock()
         self.timing = timing
         self.refusing: set[str] = set()
@@ -117,7 +122,7 @@ class Stepped:
         for closed in (self.lease, self.beats, self.looks):
             ending.callback(closed.close)
         self.heartbeat = Heartbeat(self.beats, self.lease, timing, active=lambda: 3, monotonic=self.clock.nanoseconds)
-        self.me = self.heartbeat.join(NewNode(f"node of {address}", address, "1.0", frozenset({"here"})))
+        self.me = self.heartbeat.join(NewNode(f"node of {address}", address, "1.0", frozenset(labels)))
         self.heartbeat.listening = True
         assert self.heartbeat.beat()
         if steady:

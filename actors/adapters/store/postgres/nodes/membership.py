@@ -18,6 +18,7 @@ from actors.adapters.store.postgres.nodes.take_over import TakeOver, release
 from actors.adapters.store.postgres.nodes.timing import Timing
 from actors.ports import StoreError, StoreUnavailableError
 from actors.ports.cluster.lease_clock import LeaseClock
+from actors.ports.cluster.placement import EVERYTHING, directories_above, has, label_of, node_with, workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,15 +143,32 @@ class PostgresCluster:
         """Return the other node that owns a conversation; see Cluster."""
         owner = self.remembered_owner(conversation_id)
         if owner is None:
-            found = self._looks.rows(said.OWNER, {"conversation": conversation_id})
-            if not found:
-                return None  # it may be claimed: nothing to remember
-            owner = node_of(found[0])
+            label, owner = self._stored_owner(conversation_id)
+            if owner is None:
+                return self._with(label)  # it is to be claimed: nothing to remember
             with self._guard:
                 self._owners[conversation_id] = owner
                 if len(self._owners) > MAX_OWNERS:
                     self._owners.popitem(last=False)
         return None if owner.incarnation == self._me.incarnation else owner
+
+    def place_of(self, directory: str) -> Node | None:
+        """Return the other node that has to serve what is about a directory; see Cluster."""
+        above = directories_above(directory)
+        if EVERYTHING in self._me.labels or not above:
+            return None
+        stored = (label for (label,) in self._looks.rows(said.WORKSPACE, {"above": list(above)}))
+        offered = (label for node in self.nodes() for label in node.labels)
+        return self._with(workspace_of(directory, (*stored, *offered)))
+
+    def place_of_fork(self, conversation_id: str) -> Node | None:
+        """Return the other node that has to create a fork of a conversation; see Cluster."""
+        label, _ = self._stored_owner(conversation_id)
+        return self._with(label)
+
+    def label_of(self, directory: str) -> str:
+        """Return the workspace of a new conversation of this node; see Cluster."""
+        return label_of(directory, self._me, self.nodes())
 
     def forget(self, conversation_id: str) -> None:
         """Forget an owner; see Cluster."""
@@ -175,6 +193,18 @@ class PostgresCluster:
         self._beats.close()
         self._looks.close()
         self._lease.close()
+
+    def _stored_owner(self, conversation_id: str) -> tuple[str, Node | None]:
+        """Return the workspace of a conversation, "" if there is no such one, and the living node that owns it."""
+        found = self._looks.rows(said.OWNER, {"conversation": conversation_id})
+        label, *owner = found[0] if found else ("", None)
+        return label, None if owner[0] is None else node_of(owner)
+
+    def _with(self, workspace: str) -> Node | None:
+        """Return another node that has a workspace; None: this one has it. Raises Rejected (WORKSPACE_OFFLINE)."""
+        if has(self._me, workspace):
+            return None
+        return node_with(workspace, (each for each in self.nodes() if each.incarnation != self._me.incarnation))
 
     def _end(self) -> None:
         self._ended.set()

@@ -6,6 +6,7 @@ waited for a row looks at it again, and at the time as well.
 
 from __future__ import annotations
 
+from actors.adapters.store.postgres.owner_sql import has_workspace
 from actors.adapters.store.sql.queries import UNSETTLED
 
 LOCKS = 0x426564
@@ -15,9 +16,9 @@ _ALIVE = """
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead
             AND mine.expires > clock_timestamp())
 """
-_TAKING = """
+_TAKING = f"""
     EXISTS (SELECT FROM nodes AS mine WHERE mine.incarnation = %(me)s AND NOT mine.dead AND NOT mine.draining
-            AND mine.expires > clock_timestamp())
+            AND mine.expires > clock_timestamp() AND {has_workspace("top")})
 """
 _HELD = f"""
     EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = {LOCKS} AND objsubid = 2 AND granted
@@ -82,9 +83,9 @@ WHERE taken.family = families.id AND (taken.owner IS NULL OR taken.owner = %(dea
 RETURNING taken.id, ({UNSETTLED})
 """  # noqa: S608
 TAKE = _TAKE.format(owned="owner = %(dead)s")
-"""Take families of a dead node with something unsettled in them. A family is locked by the conversation at its top, as
-by every claim, and what somebody else has locked is his. One that this node has, or nobody, may still have members of
-the dead node: what it had sent before may have arrived late."""
+"""Take families of a dead node with something unsettled in them, if this node has their workspace. A family is locked
+by the conversation at its top, as by every claim, and what somebody else has locked is his. One that this node has, or
+nobody, may still have members of the dead node: what it had sent before may have arrived late."""
 TAKE_ABANDONED = _TAKE.format(owned="owner IS NULL")
 """Take families that nobody owns although something in them is unsettled: of a node that gave them up as it ended."""
 
@@ -115,7 +116,14 @@ DELETE FROM nodes WHERE incarnation = %(other)s AND dead AND expires < clock_tim
 """
 
 OWNER = """
-SELECT owner.incarnation, owner.name, owner.address, owner.version, owner.labels, owner.draining, owner.active
-FROM conversations JOIN nodes AS owner ON owner.incarnation = conversations.owner AND NOT owner.dead
+SELECT workspace_label,
+       owner.incarnation, owner.name, owner.address, owner.version, owner.labels, owner.draining, owner.active
+FROM conversations LEFT JOIN nodes AS owner ON owner.incarnation = conversations.owner AND NOT owner.dead
 WHERE conversations.id = %(conversation)s
 """
+
+WORKSPACE = """
+SELECT workspace_label FROM conversations WHERE workspace_label = ANY(%(above)s) AND workspace_label <> ''
+ORDER BY length(workspace_label) DESC LIMIT 1
+"""
+"""The innermost workspace among some directories that a conversation is in: its nodes may all be gone."""
