@@ -254,6 +254,14 @@ SETTINGS: dict[str, Parser] = {
 name."""
 
 
+LISTS = ("mcp_servers", "approval_rules")
+"""Tables of which the file may have several."""
+OF_PEOPLE = (
+    "principals", "principal_defaults", "issuers", "client_certificates", "authorizer", "quotas", "cluster",
+)  # fmt: skip
+"""Tables that say who calls, and what for."""
+
+
 def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file: Path | None = None) -> Config:
     """Merge the settings. `flags` holds only those that were given; `file` is the argument of --config.
 
@@ -261,38 +269,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
     """
     source = _file(file, environ)
     table, origin = _read(source)
-    providers = table.pop("providers", {})
-    if not (isinstance(providers, dict) and all(isinstance(each, dict) for each in providers.values())):
-        raise ConfigError(f"{origin}: providers: must be tables, [providers.NAME]")
-    models = table.pop("models", {})
-    if not isinstance(models, dict):
-        raise ConfigError(f'{origin}: models: must be tables, [models."name"]')
-    mcp_from_clients = table.pop("mcp_from_clients", {})
-    if not isinstance(mcp_from_clients, dict):
-        raise ConfigError(f"{origin}: mcp_from_clients: must be a table, [mcp_from_clients]")
-    lists = {name: _tables(table, name, origin) for name in ("mcp_servers", "approval_rules")}
-    principals = _named_tables(table, "principals", origin, principals_from_tables)
-    issuers = _named_tables(table, "issuers", origin, partial(issuers_from_tables, principals=principals))
-    listen_tables = _listen_tables(table, origin)
-    certificates = _client_certificates(table, principals, listen_tables, origin)
-    quotas = _quotas(table, principals, issuers, origin)
-    own_rules = table.pop("authorizer", None)
-    authorizer = None if own_rules is None else _made(authorizer_settings, own_rules, "authorizer", origin)
-    nodes = table.pop("cluster", None)
-    cluster = None if nodes is None else _made(cluster_settings, nodes, "cluster", origin)
-    unknown = table.keys() - SETTINGS.keys()
-    if unknown:
-        of_people = (
-            "principals",
-            "principal_defaults",
-            "issuers",
-            "client_certificates",
-            "authorizer",
-            "quotas",
-            "cluster",
-        )
-        known = ", ".join((*SETTINGS, "providers", "models", "mcp_from_clients", *lists, *of_people))
-        raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
+    given = _given_tables(table, origin)
+    _refuse_unknown(table, origin)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name, parse in SETTINGS.items():
@@ -308,18 +286,55 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, file
         values[name] = _parsed(parse, value, origins[name])
     if "data_dir" not in values:
         values["data_dir"] = data_directory(environ)
-    given: dict[str, Any] = {"providers": providers, "models": models, "principals": principals, "quotas": quotas}
-    given |= {
+    if given["listen_tables"]:
+        if "listen" in values:
+            del given["listen_tables"]  # a flag or a variable stands for all of them
+        else:
+            values["listen"], origins["listen"] = None, f"{origin}: [[listen]]"
+    return _checked(Config(file=source, environ=environ, origins=origins, **given, **values))
+
+
+def _given_tables(table: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Take the tables out of the file's; return the fields of Config that they are. Raises ConfigError."""
+    providers = table.pop("providers", {})
+    if not (isinstance(providers, dict) and all(isinstance(each, dict) for each in providers.values())):
+        raise ConfigError(f"{origin}: providers: must be tables, [providers.NAME]")
+    models = table.pop("models", {})
+    if not isinstance(models, dict):
+        raise ConfigError(f'{origin}: models: must be tables, [models."name"]')
+    mcp_from_clients = table.pop("mcp_from_clients", {})
+    if not isinstance(mcp_from_clients, dict):
+        raise ConfigError(f"{origin}: mcp_from_clients: must be a table, [mcp_from_clients]")
+    lists = {name: _tables(table, name, origin) for name in LISTS}
+    principals = _named_tables(table, "principals", origin, principals_from_tables)
+    issuers = _named_tables(table, "issuers", origin, partial(issuers_from_tables, principals=principals))
+    listen_tables = _listen_tables(table, origin)
+    certificates = _client_certificates(table, principals, listen_tables, origin)
+    quotas = _quotas(table, principals, issuers, origin)
+    own_rules = table.pop("authorizer", None)
+    authorizer = None if own_rules is None else _made(authorizer_settings, own_rules, "authorizer", origin)
+    nodes = table.pop("cluster", None)
+    cluster = None if nodes is None else _made(cluster_settings, nodes, "cluster", origin)
+    return {
+        "providers": providers,
+        "models": models,
         "mcp_from_clients": mcp_from_clients,
         **lists,
+        "principals": principals,
+        "quotas": quotas,
         "issuers": issuers,
+        "listen_tables": listen_tables,
         "client_certificates": certificates,
         "authorizer": authorizer,
         "cluster": cluster,
     }
-    if listen_tables and "listen" not in values:
-        given["listen_tables"], values["listen"], origins["listen"] = listen_tables, None, f"{origin}: [[listen]]"
-    return _checked(Config(file=source, environ=environ, origins=origins, **given, **values))
+
+
+def _refuse_unknown(table: Mapping[str, Any], origin: str) -> None:
+    """Raise ConfigError for a key of the file that is neither a setting nor one of its tables."""
+    if unknown := table.keys() - SETTINGS.keys():
+        known = ", ".join((*SETTINGS, "providers", "models", "mcp_from_clients", *LISTS, *OF_PEOPLE))
+        raise ConfigError(f"{origin}: unknown setting {min(unknown)!r}; there are: {known}")
 
 
 def _tables(table: dict[str, Any], name: str, origin: str) -> tuple[Mapping[str, Any], ...]:

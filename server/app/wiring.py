@@ -125,16 +125,12 @@ def wire(config: Config) -> Generator[Wiring]:
         access = None if config.cluster is None else node_access(config.cluster)
         if access is not None:
             check_listener(config, access)
-        try:
+        with _refusing_start():
             claim_directory(config.data_dir)
             written = telemetry.written if exported else None
             store, cluster = opened_store(config, opened, clock, active=active, written=written)
             authentication = authentication_of(config, opened)
             socket = socket_path(config.data_dir, config.environ)
-        except (DataDirectoryBusyError, StoreError, TokenUnusableError, NotPrivateError) as error:
-            raise CannotStartError(str(error)) from None
-        except OSError as error:
-            raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
         threads = ThreadPool()
         opened.callback(threads.close)
         sandbox = tool_sandbox(config, socket, tool_cpus, threads, cluster.lease)
@@ -173,9 +169,7 @@ def wire(config: Config) -> Generator[Wiring]:
         if exported:
             for observer in exporters(config, clock, _gauges(supervisor, hub, store, services)):
                 telemetry.add(observer)
-        if (memory := malloc_trim.of_this_process()) is not None:
-            memory.start()
-            opened.callback(memory.close)
+        _trim_memory(opened)
         housekeeper = Housekeeper(store, supervisor, clock, retention(config))
         opened.callback(housekeeper.close)
         yield Wiring(
@@ -191,6 +185,17 @@ def wire(config: Config) -> Generator[Wiring]:
             functools.partial(_load, toolbox, mcp),
             sandbox.exposed,
         )
+
+
+@contextmanager
+def _refusing_start() -> Generator[None]:
+    """Raise CannotStartError for what makes the data directory, the store or the token unusable."""
+    try:
+        yield
+    except (DataDirectoryBusyError, StoreError, TokenUnusableError, NotPrivateError) as error:
+        raise CannotStartError(str(error)) from None
+    except OSError as error:
+        raise CannotStartError(f"{error.filename} cannot be used: {(error.strerror or '').lower()}") from None
 
 
 def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tuple[str, ...]) -> None:
@@ -231,6 +236,13 @@ def _observed(services: Services, telemetry: FanOut) -> Services:
         toolbox=ObservedToolbox(services.toolbox, telemetry, services.clock),
         mcp=ObservedMcpServers(services.mcp, telemetry, services.clock),
     )
+
+
+def _trim_memory(opened: ExitStack) -> None:
+    """Give free memory back to the system from time to time, where the C library can."""
+    if (memory := malloc_trim.of_this_process()) is not None:
+        memory.start()
+        opened.callback(memory.close)
 
 
 def _close(telemetry: Telemetry) -> None:

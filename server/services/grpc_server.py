@@ -110,14 +110,15 @@ class GrpcServer:
         """
         watching = watching or WatchSettings()
         conversion = conversion_context(services)
-        self._reads = ReadPool()
+        reads, store = ReadPool(), services.store
+        self._reads = reads
         self._pictures = ImageUploads(services.images, services.quotas.check_stored)
         calls, encoded = LoopCalls(asyncio.get_running_loop()), EncodedConversations(conversion)
         sources = Sources(
             hub=hub,
-            store=services.store,
-            reads=self._reads,
-            frames=EventEncoder(services.store, conversion, encoded, services.clock),
+            store=store,
+            reads=reads,
+            frames=EventEncoder(store, conversion, encoded, services.clock),
             conversion=conversion,
             delivered=_lag_of(services) if services.telemetry.measures else None,
             wakeups=Wakeups(calls),
@@ -125,7 +126,6 @@ class GrpcServer:
         )
         self.watchers = SubscribeStreams(sources, watching)
         self._health = Health(("", *SERVICES))
-        reads, store = self._reads, services.store
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
         resolver = NameResolver(store, reads)
         self._router = (
@@ -142,36 +142,58 @@ class GrpcServer:
             router=self._router,
         )
         self._greeting: asyncio.Task[None] | None = None
-        connections = ("grpc.max_allowed_incoming_connections", max_connections())
-        options = (*OPTIONS, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
-        self._server = grpc.aio.server(interceptors=[interceptor], options=options)
-        service = ConversationService(
+        self._server = grpc.aio.server(interceptors=[interceptor], options=_options(reachable))
+        registry = registry_of(self._server)
+        service = self._conversation_service(services, conversations, resolver, sources, encoded=encoded, calls=calls)
+        v1.add_ConversationServiceServicer_to_server(service, registry)
+        catalog = self._catalog_service(services, watching, engine_version, shared=access is not None)
+        v1.add_CatalogServiceServicer_to_server(catalog, registry)
+        self._server.add_generic_rpc_handlers((self._health.handler(),))
+        if reflection:
+            _add_reflection(self._server)
+
+    def _conversation_service(
+        self,
+        services: Services,
+        conversations: Conversations,
+        resolver: NameResolver,
+        sources: Sources,
+        *,
+        encoded: EncodedConversations,
+        calls: LoopCalls,
+    ) -> ConversationService:
+        store, reads, conversion = services.store, self._reads, sources.conversion
+        return ConversationService(
             conversations=conversations,
             resolver=resolver,
-            listings=Listings(services.store, conversion, services.approval_rules),
+            listings=Listings(store, conversion, services.approval_rules),
             watchers=self.watchers,
             watch_list=ConversationListStreams(
                 self.watchers,
-                feed=hub.conversation_list,
-                store=services.store,
-                reads=self._reads,
+                feed=sources.hub.conversation_list,
+                store=store,
+                reads=reads,
                 conversion=conversion,
                 conversations=encoded,
                 wakeups=sources.wakeups,
-                others=self._lists_of_nodes(hub, sources.wakeups),
+                others=self._lists_of_nodes(sources.hub, sources.wakeups),
             ),
             waits=RunWaits(self.watchers, sources),
             pictures=self._pictures,
-            downloads=AttachmentDownloads(services.store, self._reads),
-            audits=StoredAudits(services.store, self._reads),
-            exports=ConversationExports(services.store, self._reads, conversion),
-            reads=self._reads,
+            downloads=AttachmentDownloads(store, reads),
+            audits=StoredAudits(store, reads),
+            exports=ConversationExports(store, reads, conversion),
+            reads=reads,
             conversion=conversion,
             encoded=encoded,
             calls=calls,
             clock=services.clock,
         )
-        catalog = CatalogService(
+
+    def _catalog_service(
+        self, services: Services, watching: WatchSettings, engine_version: str, *, shared: bool
+    ) -> CatalogService:
+        return CatalogService(
             models=services.models,
             toolbox=services.toolbox,
             mcp=services.mcp,
@@ -180,18 +202,12 @@ class GrpcServer:
             permissions=services.permissions,
             quotas=services.quotas,
             cluster=services.cluster,
-            shared=access is not None,
+            shared=shared,
             reads=self._reads,
             bounds=services.limits,
             watching=watching,
             engine_version=engine_version,
         )
-        registry = registry_of(self._server)
-        v1.add_ConversationServiceServicer_to_server(service, registry)
-        v1.add_CatalogServiceServicer_to_server(catalog, registry)
-        self._server.add_generic_rpc_handlers((self._health.handler(),))
-        if reflection:
-            _add_reflection(self._server)
 
     def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed] | None:
         """Let other nodes follow the list of this one; return how it follows theirs, None if there are no others."""
@@ -245,6 +261,12 @@ class GrpcServer:
         await self._refusals.close()
         await asyncio.to_thread(self._pictures.close)
         await asyncio.to_thread(self._reads.close)
+
+
+def _options(reachable: bool) -> tuple[tuple[str, int], ...]:
+    """Return the options of the gRPC library. `reachable`: by strangers in a network."""
+    connections = ("grpc.max_allowed_incoming_connections", max_connections())
+    return (*OPTIONS, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
 
 
 def max_connections() -> int:
