@@ -103,7 +103,7 @@ class PostgresServer:
     @property
     def pid(self) -> int:
         """Its first process, the parent of all others, as long as it runs."""
-        return int(Path(self._directory, "data", "postmaster.pid").read_text().split()[0])
+        return int(Path(f"{self.socket}.lock").read_text().split()[0])
 
     def url(self, database: str = "postgres", user: str = "postgres", password: str = "") -> str:
         """Return the address of a database."""

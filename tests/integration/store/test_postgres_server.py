@@ -12,8 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests import postgres
+from tests.bench.cluster.nodes import spent_by
 from tests.e2e.patience import PATIENCE, eventually
-from tests.postgres import ROOT
+from tests.postgres import ROOT, PostgresServer
 
 KILLED = """
 import os, signal
@@ -41,6 +42,15 @@ def _command(process: Path) -> str:
         return (process / "cmdline").read_text(errors="replace")
     except OSError:
         return ""
+
+
+def test_what_a_server_spends_is_counted(request: pytest.FixtureRequest) -> None:
+    server: PostgresServer = request.getfixturevalue("postgres")
+    before = spent_by(server)
+    server.execute("CREATE TABLE spent ()", server.create())
+    spent = spent_by(server) - before
+    assert (spent.commits >= 2, spent.written > 0, spent.cpu >= 0) == (True, True, True)
+    assert "postgres" in _command(Path("/proc", str(server.pid)))
 
 
 def test_a_machine_without_its_programs_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
