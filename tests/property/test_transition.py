@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from actors.core.content import Delivery, MessageType, ToolUse
 from actors.core.effects import PersistMessage
@@ -26,17 +27,34 @@ from actors.core.states import (
 from actors.core.transition import TransitionResult, run_chain, transition
 from tests.property.arbitrary import a_state, an_event, an_outcome
 from tests.property.drive import a_context
-from tests.property.profiles import profile
+from tests.property.profiles import CI_EXAMPLES, profile
 from tests.property.step_laws import check_transition
-from tests.property.tape import Tape, tapes
+from tests.property.tape import Tape
 from tests.property.world import COMMANDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors.core.context import ConvContext
 
 pytestmark = pytest.mark.timeout(3_600)
 
-DECISIONS = tapes(60, 60)
+DECISIONS = 60
+"""A tape."""
+TOGETHER = 10
+"""Tapes in an example: Hypothesis takes several times as long over an example as a law takes over a tape."""
+
+
+def law(holds: Callable[[Tape], None]) -> Callable[[], None]:
+    """Make a test of what must hold for any tape: it gets as many as other laws get examples."""
+
+    def test(decisions: bytes) -> None:
+        for begin in range(0, len(decisions), DECISIONS):
+            holds(Tape(decisions[begin : begin + DECISIONS]))
+
+    test.__name__, test.__doc__ = holds.__name__, holds.__doc__
+    length = DECISIONS * TOGETHER
+    return profile(CI_EXAMPLES // TOGETHER)(given(st.binary(min_size=length, max_size=length))(test))
 
 
 def verdict(state: State, context: ConvContext, event: Event) -> TransitionResult | Reason:
@@ -46,16 +64,14 @@ def verdict(state: State, context: ConvContext, event: Event) -> TransitionResul
         return refusal.reason
 
 
-@profile()
-@given(DECISIONS)
+@law
 def test_state_transitions_are_deterministic(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     state, event = a_state(tape, context), an_event(tape)
     assert verdict(state, context, event) == verdict(state, context, event)
 
 
-@profile()
-@given(DECISIONS)
+@law
 def test_cancellation_produces_synthetic_results_for_all_pending_tools(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     current, *remaining = (f"t-{number}-{tape.number(255)}" for number in range(1 + tape.number(12)))
@@ -74,8 +90,7 @@ def test_cancellation_produces_synthetic_results_for_all_pending_tools(tape: Tap
     assert isinstance(result.new_state, TERMINAL if context.is_sub_agent else Idle)
 
 
-@profile()
-@given(DECISIONS)
+@law
 def test_every_event_in_every_state_gets_a_lawful_verdict(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     state, event = a_state(tape, context), an_event(tape)
@@ -88,8 +103,7 @@ def test_every_event_in_every_state_gets_a_lawful_verdict(tape: Tape) -> None:
         assert isinstance(state, Idle | Error), f"I14: {event} was taken in {state}"
 
 
-@profile()
-@given(DECISIONS)
+@law
 def test_every_chain_ends_where_the_machine_may_rest(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     state, event = a_state(tape, context), an_event(tape)
@@ -106,16 +120,14 @@ def test_every_chain_ends_where_the_machine_may_rest(tape: Tape) -> None:
         assert after.ledger.live <= (not isinstance(after, QUIET))
 
 
-@profile()
-@given(DECISIONS)
+@law
 def test_an_outcome_with_a_wrong_identity_is_ignored_in_every_state(tape: Tape) -> None:
     context = a_context(tape, sub_agent=tape.one_in(3))
     state, event = a_state(tape, context), an_outcome(tape, mine=False)
     assert transition(state, context, event) == TransitionResult(state, ())
 
 
-@profile()
-@given(DECISIONS)
+@law
 def test_a_message_is_accepted_while_no_run_is_in_progress_and_refused_by_default_otherwise(tape: Tape) -> None:
     context = a_context(tape)
     state = a_state(tape, context)
