@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from actors.adapters.store.sqlite.files.data_directory import refuse_moved
 from actors.ports import StoreError
 from server.app.store_choice import check_postgres, own_address
 from server.config import ConfigError, load
@@ -43,13 +44,22 @@ class DatabaseFinding(NamedTuple):
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Yield what is found with the settings of the server on this machine; nothing if they name no database."""
+    """Yield what is found with the settings of the server on this machine; nothing of one that needs no database."""
     try:
         config = load({}, file=Path(file) if file else None)
         if config.database:
             yield from database_findings(config)
+        else:
+            yield from _moved(config)
     except ConfigError as error:
         yield DatabaseFinding(FAIL, "settings", str(error), "bedrock config check says more.")
+
+
+def _moved(config: Config) -> Iterator[DatabaseFinding]:
+    try:
+        refuse_moved(config.data_dir)
+    except StoreError as error:
+        yield DatabaseFinding(FAIL, "database", str(error))
 
 
 def database_findings(config: Config) -> Iterator[DatabaseFinding]:
@@ -81,12 +91,18 @@ def _schema(report: DatabaseReport) -> DatabaseFinding:
     if report.unknown:
         text = f"written by a newer version, with {', '.join(report.unknown)}"
         return DatabaseFinding(FAIL, "tables", text, "Start that version, or name another database.")
+    if (report.empty or report.missing) and not report.may_create:
+        text = f"the user may not make any in the schema {report.schema or 'that comes first in its search_path'}"
+        advice = (
+            "Let it, with GRANT CREATE ON SCHEMA, or make it the owner of the database: PostgreSQL 15 asks for that."
+        )
+        return DatabaseFinding(FAIL, "tables", text, advice)
     if report.empty:
-        return DatabaseFinding(OK, "tables", "none yet: the first start makes them")
+        return DatabaseFinding(OK, "tables", f"none yet: the first start makes them in the schema {report.schema}")
     if report.missing:
         text = f"of an older version, without {', '.join(report.missing)}"
         return DatabaseFinding(WARN, "tables", text, "The next start of this version adds them; do not go back then.")
-    return DatabaseFinding(OK, "tables", "as this version makes them")
+    return DatabaseFinding(OK, "tables", f"as this version makes them, in the schema {report.schema}")
 
 
 def _clock(report: DatabaseReport) -> DatabaseFinding:

@@ -127,6 +127,8 @@ class ForwardedStream(Stream):
             self._calling = method(call.request, metadata=call.metadata, timeout=call.seconds)
             try:
                 async for frame in self._calling:
+                    if not self.began:
+                        self._peer.accepts()
                     await self._out.send(frame)
                     self.began = True
                 self.trailers = tuple(await self._calling.trailing_metadata() or ())

@@ -71,13 +71,13 @@ def test_a_database_that_can_serve_is_described_and_left_as_it_is(url: str) -> N
     assert [each.level for each in first.values()] == ["ok"] * 4
     assert "PostgreSQL 1" in first["database"].text
     assert "UTF8, takes writes" in first["database"].text
-    assert first["tables"].text == "none yet: the first start makes them"
+    assert first["tables"].text == "none yet: the first start makes them in the schema public"
     assert "this machine's" in first["clock"].text
     assert first["nodes"].text == "none lives"
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
     migrate(address_of(url))
-    assert found()["tables"].text == "as this version makes them"
+    assert found()["tables"].text == "as this version makes them, in the schema public"
 
 
 def test_what_would_keep_a_server_from_starting_is_said_with_what_to_do(url: str, tmp_path: Path) -> None:
@@ -101,6 +101,22 @@ def test_what_would_keep_a_server_from_starting_is_said_with_what_to_do(url: str
 
     read_only = found()["database"]
     assert (read_only.level, "only reads" in read_only.text) == ("fail", True)
+
+
+def test_a_user_who_may_make_no_tables_is_told_what_to_grant(
+    url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PostgreSQL 15 has it for all but the owner of a database."""
+    name, user = _name(url), "grantless"
+    postgres.execute(f"CREATE USER {user}")
+    try:
+        postgres.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", name.strip('"'))
+        monkeypatch.setenv("BEDROCK_DATABASE", postgres.url(name.strip('"'), user))
+        tables = found()["tables"]
+    finally:
+        postgres.execute(f"DROP USER {user}")
+    assert (tables.level, "may not make any in the schema public" in tables.text) == ("fail", True)
+    assert "GRANT CREATE ON SCHEMA" in tables.advice
 
 
 def _name(url: str) -> str:
@@ -140,6 +156,11 @@ def test_without_a_database_there_is_nothing_to_say_and_wrong_settings_are_told(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("BEDROCK_CONFIG", raising=False)
     assert found() == {}
+    data = tmp_path / ".local" / "state" / "bedrock"
+    data.mkdir(parents=True)
+    (data / "moved").write_text("postgresql://db.example/bedrock\n")
+    assert "were moved to postgresql://db.example/bedrock" in found()["database"].text
+    (data / "moved").unlink()
     file = tmp_path / "wrong.toml"
     file.write_text("data_base = 3\n")
     file.chmod(0o600)

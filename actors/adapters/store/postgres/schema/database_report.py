@@ -21,7 +21,10 @@ REPORT_SECONDS = 3
 """How long a connection and each statement may take."""
 
 _ABOUT = f"SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())::float8, {FITNESS}"  # noqa: S608 -- ours
-_TABLE = "SELECT to_regclass('schema_migration') IS NOT NULL, to_regclass('nodes') IS NOT NULL"
+_TABLES = """
+SELECT to_regclass('schema_migration') IS NOT NULL, to_regclass('nodes') IS NOT NULL, coalesce(current_schema(), ''),
+       coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)
+"""
 _APPLIED = "SELECT name FROM schema_migration"
 
 
@@ -45,6 +48,10 @@ class DatabaseReport(NamedTuple):
     """Why it cannot serve; "" if it can."""
     clock_ahead: float
     """Seconds by which its clock is ahead of this machine's, as far as that can be told."""
+    schema: str
+    """Where its tables are, or would be made; "" if there is no such place."""
+    may_create: bool
+    """Whether the user may make tables there."""
     empty: bool
     """Whether it has no tables of Bedrock yet."""
     missing: tuple[str, ...]
@@ -80,7 +87,7 @@ def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], shown: str, dire
     before = time.time()
     ((version, clock, *fitness),) = connection.execute(_ABOUT.encode()).fetchall()
     ahead = clock - (before + time.time()) / 2
-    ((has_tables, has_nodes),) = connection.execute(_TABLE.encode()).fetchall()
+    ((has_tables, has_nodes, schema, may_create),) = connection.execute(_TABLES.encode()).fetchall()
     applied = {name for (name,) in connection.execute(_APPLIED.encode())} if has_tables else set[str]()
     known = {path.stem for path in directory.glob("[0-9]*.py")}
     return DatabaseReport(
@@ -89,6 +96,8 @@ def _looked_at(connection: psycopg.Connection[tuple[Any, ...]], shown: str, dire
         str(fitness[1]),
         _unfit(fitness),
         ahead,
+        schema=schema,
+        may_create=may_create,
         empty=not applied,
         missing=tuple(sorted(known - applied)),
         unknown=tuple(sorted(applied - known)),
