@@ -36,7 +36,6 @@ World = Any
 
 CANCELS = int(os.environ.get("BEDROCK_CLIENT_CANCELS", "40"))
 SCHEMA = '{"type":"object","properties":{"id":{"type":"integer"}},"required":["id"]}'
-LONG_SCHEMA = '{"type":"object","title":"' + "x" * 16_384 + '"}'
 FIND = ClientTool("find_order", "Finds an order.", SCHEMA, ToolGroup.READ, 60_000, read_only=True)
 SHIP = ClientTool("ship_order", "Ships an order.", SCHEMA, ToolGroup.WRITE, 60_000)
 CALL = ToolUse("t1", "find_order", '{"id": 7}')

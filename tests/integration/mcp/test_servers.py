@@ -37,10 +37,6 @@ CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "40"))
 """Calls that are cancelled at a random moment."""
 
 
-def children_of(hub: Hub) -> list[int]:
-    return [pid for pid in hub.running() if processes.alive(pid)]
-
-
 # --- what there is ----------------------------------------------------------------------------------------------------
 
 
