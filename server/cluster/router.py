@@ -231,8 +231,8 @@ class RoutedMethod:
     async def _serve(self, raw: bytes, origin: Callable[[], CommandOrigin], request: Any, context: Any) -> Any:
         """Serve a call, again as long as its conversation is moving.
 
-        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE), what the owner answers, and what the method
-        raises.
+        Raises NotOwnerError, OwnerLostError, Rejected (WORKSPACE_OFFLINE, SHUTTING_DOWN), what the owner answers, and
+        what the method raises.
         """
         context.set_trailing_metadata(self._router.trailers)
         try:
@@ -252,6 +252,8 @@ class RoutedMethod:
                     raise OwnerLostError from None
                 if lost.hopeless:
                     raise NotOwnerError("its owner lives, and cannot be called") from None
+            if self._router.streams.closing:  # else the call would be cut in the middle of its search
+                raise Rejected(Reason.SHUTTING_DOWN)
             if until is None:  # from now on: a call may have lasted for minutes before its owner died
                 left = context.time_remaining()
                 until = loop.time() + (SEARCH_SECONDS if left is None else min(SEARCH_SECONDS, left))

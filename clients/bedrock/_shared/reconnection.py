@@ -118,7 +118,8 @@ class Attempts:
         Raises:
             BedrockError: The error itself, if another attempt would not help, or all have been made.
         """
-        if self.last or error.code != "UNAVAILABLE":
+        cut = error.code == "CANCELLED" and not error.reason  # by a server that stops: the caller gets no such error
+        if self.last or not (cut or error.code == "UNAVAILABLE"):
             raise error
         self._left -= 1
         delay = self._backoff.next(error.retry_after or 0.0) if self._left else None

@@ -274,6 +274,21 @@ def test_two_nodes_that_believe_in_each_other_forward_once_and_give_up(
     assert 1 < len(nodes.b.asked) < 30, "the pauses get longer"
 
 
+def test_a_search_for_an_owner_ends_when_the_server_stops(loop: Loop) -> None:
+    """Else it would be cut, which looks as if the client had cancelled it."""
+    with closing(TwoNodes(loop)) as pair:
+        Author(pair.b.store, pair.b.harness.hub)
+        pair.owned_by_b(ID)
+        pair.a.cluster.forgets = False
+        pair.b.harness.conversations.will(*[NotOwnerError("moving")] * 999)
+        with ThreadPoolExecutor(1) as caller:
+            calling = caller.submit(failed, pair.a.stub, "SendMessage", HELLO)
+            eventually(lambda: len(pair.b.asked) > 1, "it is searched for")
+            pair.a.harness.stop()
+            error = calling.result(SECONDS)
+        assert (error.code(), Refusal(error).reason) == (grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN")
+
+
 def test_a_call_whose_deadline_passes_is_searched_for_no_longer(nodes: TwoNodes, author: Author) -> None:
     nodes.a.cluster.forgets = False
     nodes.b.harness.conversations.will(*[NotOwnerError("moving")] * 99)

@@ -117,7 +117,8 @@ def test_a_call_that_may_not_happen_twice_is_made_once(client: Client, fake: Fak
 def test_a_message_that_is_sent_again_is_the_same_message(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(says("Once."))
     fake.refuse("CreateConversation", Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone for a moment"))
-    fake.refuse("SendMessage", *[Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone for a moment")] * 2)
+    cut = Refusal(grpc.StatusCode.CANCELLED, "", "cut as its server stopped")
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone for a moment"), cut)
     assert client.ask("Hi") == "Once."
     sent = fake.asked(v1.SendMessageRequest)
     assert len(sent) == 3
