@@ -66,7 +66,7 @@ coverage: $(STAMP)  ## Measure the lines and branches that unit and integration 
 
 .PHONY: test-peers
 test-peers: $(STAMP)  ## Test with programs by others (aimock, llama.cpp with a real model, MCP servers, Node, Envoy) and the client's wheel; installs into .peers
-	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client installers mcp promtool envoy
+	@PYTHONPATH=. $(BIN)/python -m tests.peers.install node llama client installers mcp promtool envoy base-image
 	BEDROCK_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadscope tests/peers $(ARGS)
 
 .PHONY: format

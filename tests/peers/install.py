@@ -49,6 +49,9 @@ CLIENTS = {
 INSTALLERS = ("pip==26.1.2", "pipx==1.8.0")
 MCP_SERVERS = ("mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19", "tzdata==2026.2")
 """Reference servers that are written in Python; those for Node are in package.json."""
+BASE_RELEASE, BASE_PYTHON = "bookworm", "3.11"
+"""The Debian of the base image, and the Python that it has."""
+BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
 
 INSTALL_SECONDS = 600
 
@@ -102,11 +105,34 @@ def promtool() -> None:
     """Take promtool from Debian's package of Prometheus, without installing the package."""
     if shutil.which("promtool") or installed.PROMTOOL.exists():
         return
-    folder = installed.PROMTOOL.parents[2]
-    what = "promtool, 20 MB"
-    _run(what, ["apt-get", "download", "-q", "prometheus"], dict(os.environ), folder)
-    packages = sorted(str(file) for file in folder.glob("prometheus_*.deb"))
-    _run(what, ["dpkg-deb", "-x", packages[-1], str(folder)], dict(os.environ), folder)
+    _debian_package("promtool, 20 MB", "prometheus", installed.PROMTOOL.parents[2])
+
+
+def base_image() -> None:
+    """Make a Debian for the Containerfile with mmdebstrap, which is not installed for it, and download the wheels.
+
+    Does nothing for another user than root, who could not use it.
+    """
+    if os.geteuid() != 0:
+        return
+    folder = installed.BASE_IMAGE.parent
+    requirements = installed.ROOT / "requirements" / "run.txt"
+    stamp, wanted = folder / ".installed", "\n".join((*BASE_PACKAGES, requirements.read_text()))
+    if _holds(stamp, wanted):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    environment = dict(os.environ)
+    _debian_package("mmdebstrap, 0.1 MB", "mmdebstrap", folder)
+    packages = f"--include={','.join(BASE_PACKAGES)}"
+    # The images of Python for containers have a program `python`, in a directory that is searched first.
+    link = '--customize-hook=ln -s /usr/bin/python3 "$1/usr/local/bin/python"'
+    made = [str(folder / "usr" / "bin" / "mmdebstrap"), "--variant=minbase", packages, link]
+    _run("a Debian with Python, 230 MB", [*made, BASE_RELEASE, str(installed.BASE_IMAGE)], environment, folder)
+    pip = [str(installed.INSTALLERS / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "download"]
+    kind = ["--no-deps", "--only-binary=:all:", "--python-version", BASE_PYTHON, "--require-hashes"]
+    wheels = ["--quiet", "--dest", str(installed.WHEELS), "-r", str(requirements)]
+    _run("wheels for it", [*pip, *kind, *wheels], environment, folder)
+    stamp.write_text(wanted)
 
 
 PARTS: dict[str, Callable[[], None]] = {
@@ -118,6 +144,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "promtool": promtool,
     "envoy": envoy,
     "faketime": faketime,
+    "base-image": base_image,
 }
 
 
@@ -168,6 +195,13 @@ def _python_packages(what: str, packages: Sequence[str], target: Path) -> None:
     command = [*pip, "install", "--quiet", *with_python, "--no-deps", "--target", str(target), *packages]
     _run(what, command, dict(os.environ), target.parent)
     stamp.write_text(wanted)
+
+
+def _debian_package(what: str, package: str, folder: Path) -> None:
+    """Put the files of a package of Debian's into a folder."""
+    _run(what, ["apt-get", "download", "-q", package], dict(os.environ), folder)
+    files = sorted(str(file) for file in folder.glob(f"{package}_*.deb"))
+    _run(what, ["dpkg-deb", "-x", files[-1], str(folder)], dict(os.environ), folder)
 
 
 def _node_packages(source: Path, target: Path) -> None:

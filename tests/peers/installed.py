@@ -30,6 +30,10 @@ FAKETIME = PEERS / "faketime"
 """A library that shows a program another time."""
 MCP_SERVERS = PEERS / "mcp-servers"
 """An environment with MCP servers."""
+BASE_IMAGE = PEERS / "base-image" / "base.tar"
+"""The file system of a Debian with Python, for the stages of the Containerfile."""
+WHEELS = PEERS / "base-image" / "wheels"
+"""What the server needs, for the Python of that Debian."""
 
 OLDEST_NODE = (20, 15)
 
