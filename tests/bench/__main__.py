@@ -24,6 +24,7 @@ PARTS = (
     "pieces",
     "pinned",
     "watched",
+    "telemetry",
     "kernel_counts",
     "profile",
     "fan_out",

@@ -109,6 +109,8 @@ GOALS = (
         of("fairness: first text, beside 1,000 runs of another", "ratio"),
         most=2,
     ),
+    Goal("CPU of a turn with Prometheus, times off", of("telemetry: a turn's CPU with Prometheus", "ratio"), most=1.05),
+    Goal("CPU of a turn with OTLP, times off", of("telemetry: a turn's CPU with OTLP", "ratio"), most=1.05),
     Goal("live events a second to 100 watchers", of("fan-out: live, 100 watchers"), least=90_000),
     Goal("a change → 100 watchers, p99", of("fan-out: paced, change → watcher", "p99"), most=8, unit=" ms"),
     Goal("abort of a model request, p99 of the slowest phase", _aborts("p99"), most=3, unit=" ms"),
