@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,6 +20,7 @@ from actors.adapters.store.postgres import changes, removal
 from actors.adapters.store.postgres.engine import address_of, connect
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sql.commit_rows import PIECE_BYTES, copied_pieces
+from actors.adapters.store.sqlite import changes as sqlite_changes
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
 from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
@@ -140,6 +143,38 @@ def test_a_fork_is_not_taken_for_what_is_deleted_meanwhile(store: Store, monkeyp
         patched.setattr(type(store), "attachment", attachment)
         store.commit(fork)
     assert_whole(store)
+
+
+def test_forks_at_the_same_time_copy_one_after_the_other(
+    store: Store, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of them would have a piece in the same transaction, and a hundred hold everybody up again."""
+    fork = grown_origin(store)
+    names = [f"f{number}" for number in range(4)]
+    forks = [replace(fork, record=replace(fork.record, id=name, slug=name), messages=()) for name in names]
+    copied: list[int] = []
+
+    def counted(kind: Any) -> None:
+        real = kind.apply
+
+        def apply(self: Any, connection: Any) -> None:
+            copied.append(gate.hits.count("store.before_begin"))
+            real(self, connection)
+
+        monkeypatch.setattr(kind, "apply", apply)
+
+    counted(changes.AttachmentCopies)
+    counted(sqlite_changes.AttachmentCopies)
+    gate.close()
+    with ThreadPoolExecutor(len(forks)) as threads:
+        running = [threads.submit(store.commit, each) for each in forks]
+        gate.wait_until_held()
+        gate.open()
+        for each in running:
+            each.result(SECONDS)
+    assert len(copied) == (0 if isinstance(store, MemoryStore) else len(forks) * len(IMAGES))
+    assert len(copied) == len(set(copied)), "never two in one transaction"
+    assert all(store.attachment(name, IMAGES[0]) is not None for name in names)
 
 
 def test_a_fork_whose_origin_is_deleted_meanwhile_is_not_there(

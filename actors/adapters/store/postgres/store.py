@@ -63,7 +63,8 @@ class PostgresStore(PostgresReads, StoreWrites[Writer]):
         """
         self._writer.write(changes.UnfinishedFork(fork, self._me))
         for piece in copied_pieces(fork, self.attachment):
-            self._writer.write(changes.AttachmentCopies(piece, self._me))
+            with self._copying:
+                self._writer.write(changes.AttachmentCopies(piece, self._me))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
         """Remove what is there of forks that could not be finished, now or once this server is known to be dead."""

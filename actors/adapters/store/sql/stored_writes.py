@@ -81,6 +81,7 @@ class StoreWrites(Generic[WriterT]):
         """Take the writer, and what is closed at the end."""
         self._writer = writer
         self._clock = clock
+        self._copying = threading.Lock()  # one piece of all forks at a time, or a transaction would have many
         self._close_once = threading.Lock()  # a concurrent second close returns only when the first is done
         self._closing = closing
 

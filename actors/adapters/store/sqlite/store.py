@@ -83,7 +83,8 @@ class PeeweeStore(SqliteReads, StoreWrites[Writer]):
         """
         self._writer.write(changes.UnfinishedFork(fork))
         for piece in copied_pieces(fork, self.attachment):
-            self._writer.write(changes.AttachmentCopies(piece))
+            with self._copying:
+                self._writer.write(changes.AttachmentCopies(piece))
 
     def _abandon(self, forks: Sequence[Commit]) -> None:
         """Remove what is there of forks that could not be finished, now or after the next start."""
