@@ -47,7 +47,7 @@ def test_a_server_that_is_asked_to_stop_ends_every_run(
 
         assert [watcher.end() for watcher in watchers] == ["UNAVAILABLE"] * 4
         assert all("shutting down" in watcher.details for watcher in watchers)
-        assert exchange.closed.wait(1)
+        assert exchange.closed.wait(30)
         assert processes.running(FOREVER) == []
         assert server.running() == []
         assert not (server.data / "address").exists()

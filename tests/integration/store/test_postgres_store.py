@@ -302,7 +302,7 @@ def test_a_closed_store_has_no_connection_and_no_thread(database: str) -> None:
     threads = threading.active_count()
     with closing(open_postgres(database, ME)) as store:
         together(*(lambda: store.load("c1") for _ in range(4)))
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     mine = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'bedrock'"
     eventually(lambda: query(database, f"SELECT {mine}") == [], "the connections are closed")
 

@@ -258,8 +258,8 @@ def test_an_answer_that_is_late_is_an_error(address: str, fake: FakeBedrock) -> 
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
 
     async def story(client: AsyncClient) -> None:
-        with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.2 s; the run was cancelled"):
-            await client.ask("Remove x", wait_for_others=True, timeout=0.2)
+        with pytest.raises(DeadlineExceeded, match="no answer within 1 s; the run was cancelled"):
+            await client.ask("Remove x", wait_for_others=True, timeout=1)
 
     run(address, story)
     assert len(fake.asked(v1.CancelConversationRequest)) == 1

@@ -157,8 +157,8 @@ def test_without_a_decider_it_is_denied_at_once(client: Client, fake: FakeBedroc
 
 def test_a_question_may_be_left_to_others(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(uses_tool("rm x", "gone", "Done.", ask=True))
-    with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.2 s; the run was cancelled"):
-        client.ask("Remove x", wait_for_others=True, timeout=0.2)
+    with pytest.raises(DeadlineExceeded, match="no answer within 1 s; the run was cancelled"):
+        client.ask("Remove x", wait_for_others=True, timeout=1)
     assert not fake.asked(v1.ResolveApprovalRequest)
     (cancel,) = fake.asked(v1.CancelConversationRequest)
     assert isinstance(cancel, v1.CancelConversationRequest)

@@ -72,7 +72,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield made
     made.shared.close()
     made.shared.close()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_token_is_known_from_its_creation_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_the_address_of_another_node_is_refused(
     threads = threading.active_count()
     with pytest.raises(StoreUnusableError, match="the node 'me' is reached at me:1 as well: give each server"):
         PostgresCluster(database.url, NewNode("twin", "me:1"), TIMING)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 def test_few_owners_are_remembered(
@@ -140,15 +140,13 @@ def test_what_is_said_of_a_node(database: Database, cluster: PostgresCluster) ->
 
 
 def test_nothing_is_left_of_a_node(database: Database) -> None:
-    def counts() -> tuple[int, int]:
-        return threading.active_count(), len(os.listdir("/proc/self/fd"))
-
-    before = counts()
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     cluster = PostgresCluster(database.url, NewNode(), TIMING)
     cluster.start()
     cluster.close()
     cluster.close()
-    assert counts() == before
+    assert threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= files
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'bedrock %'"
     eventually(lambda: database.ask(sessions) == [(0,)], "its sessions have ended")
 
