@@ -12,6 +12,7 @@ import select
 import shutil
 import signal
 import subprocess
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,7 +39,7 @@ WRAPPERS = ("bash", "sh", "env", "nice", "nohup", "timeout", "xargs", "find", "a
 SECONDS = 20
 
 NOTE = """#!/bin/sh
-printf '%s\\0' "${{0##*/}}" "$@" '' >> {trace}
+printf '%s\\0' "$#" "${{0##*/}}" "$@" >> {trace}
 """
 
 BASIC = (
@@ -178,8 +179,8 @@ class Bash:
                 os.killpg(running.pid, signal.SIGKILL)
             running.wait()
             os.close(ended)
-        records = self.trace.read_bytes().decode(errors="replace").split("\0\0")
-        return [tuple(record.lstrip("\0").split("\0")) for record in records if record.strip("\0")]
+        noted = iter(self.trace.read_bytes().decode(errors="replace").split("\0")[:-1])
+        return [tuple(islice(noted, int(count) + 1)) for count in noted]
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +199,7 @@ def denied(call: tuple[str, ...]) -> bool:
 
 
 @example("make;git push")
+@example("ls '' rm")
 @example("g''it pu\\\nsh")
 @example('git "push"')
 @example("echo $'\\x67'it; git $'push'")
