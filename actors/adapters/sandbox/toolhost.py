@@ -2,7 +2,7 @@
 
 Started by `fork_server.py` as an interpreter with `-I -S`, single-threaded, in a session of its own, with an empty
 environment: as the fork server, which has everything loaded and forks a host for each call, or as a host.
-It is made of this module, those of `host` and `broker`, which import nothing else of this project and as little
+It is made of this module and those of `fork_server.MODULES`, which import nothing else of this project and as little
 as possible: hosts, init and main are copies of that process.
 
 Theory of operation. Three processes, each the only child of the previous one:
