@@ -1,0 +1,27 @@
+"""The pool of connections that both databases read over."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from actors.adapters.store.sql.reader_pool import ReaderPool
+from actors.ports import StoreUnavailableError
+from tests.e2e.patience import eventually
+
+
+def test_a_connection_that_is_lent_while_the_pool_closes_is_closed_when_it_is_given_back() -> None:
+    closed: list[str] = []
+    pool = ReaderPool(closed.append)
+    with ThreadPoolExecutor(1) as threads:
+        with pool._places:
+            pool._give_back("idle")
+            closing = threads.submit(pool.close)
+            eventually(lambda: closed == ["idle"], "what nobody uses is closed at once")
+            assert not closing.done(), "it waits for the read"
+            pool._give_back("lent")
+        closing.result()
+    assert closed == ["idle", "lent"]
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        pool._take_idle()
