@@ -229,8 +229,17 @@ cluster: cluster-e2e  ## After cluster-e2e, work through any of three nodes whil
 	-@PYTHONPATH=. $(BIN)/python -m tests.peers.install faketime # without it, no clock is set, and the report says so
 	PYTHONPATH=.:clients $(BIN)/python -m tests.soak.cluster --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
+CONVERSATIONS ?= 100 1000
+CANCELS_ACROSS ?= 200
+JOINS ?= 9
+
+.PHONY: cluster-faults
+cluster-faults: $(STAMP)  ## Measure how soon all rests when a node dies, cancels across nodes, and what joins and leaves cost (CONVERSATIONS, CANCELS_ACROSS, JOINS)
+	PYTHONPATH=.:clients $(BIN)/python -m tests.soak.cluster.measured --conversations $(CONVERSATIONS) \
+	  --cancels $(CANCELS_ACROSS) --joins $(JOINS)
+
 .PHONY: reliability
-reliability: $(STAMP)  ## Write docs/reliability.md with the figures of reports/soak.json and reports/fault.json
+reliability: $(STAMP)  ## Write docs/reliability.md with the figures of reports/soak.json, cluster-soak.json and fault.json
 	PYTHONPATH=.:clients $(BIN)/python -m tests.generate.reliability
 
 .PHONY: figures

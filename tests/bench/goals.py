@@ -65,6 +65,33 @@ def _storms(field: str) -> Callable[[Reported], float]:
     return worst
 
 
+_FAULTS = (
+    Goal(
+        "a node of 100 conversations at work is declared dead → all are at rest",
+        of("faults: 100 conversations at work, declared dead → all at rest"),
+        most=2,
+        unit=" s",
+    ),
+    Goal(
+        "a node of 1,000 conversations at work is declared dead → all are at rest",
+        of("faults: 1,000 conversations at work, declared dead → all at rest"),
+        most=6,
+        unit=" s",
+    ),
+    Goal(
+        "cancel at a node that does not own → every process of the tool dead, p99",
+        of("faults: cancel at another node → tool dead", "p99"),
+        most=100,
+        unit=" ms",
+    ),
+    Goal(
+        "calls that fail while nodes leave and join",
+        of("faults: messages while nodes leave and join", "failed"),
+        most=0,
+    ),
+)
+FAULT_GOALS = frozenset(goal.label for goal in _FAULTS)
+"""The goals of nodes that fail, by their labels."""
 GOALS = (
     Goal("turns a second of 50 conversations, of bare threads", of("turns: 50 conversations", "of_floor"), least=0.6),
     Goal("the same, times LangGraph with SQLite", _times("peers: Bedrock", "peers: LangGraph"), least=3),
@@ -122,6 +149,7 @@ GOALS = (
     Goal("memory with 100 conversations", of("resident memory, 100 conversations"), most=90, unit=" MiB"),
     Goal("memory at rest", of("resident memory, idle", "p50"), most=60, unit=" MiB"),
     Goal("start to ready", of("start to ready", "p50"), most=0.4, unit=" s"),
+    *_FAULTS,
     Goal("calls during storms, behind Envoy, p99 of the worst", _storms("p99"), most=250, unit=" ms"),
     Goal("memory that is left 5 s after a storm, behind Envoy", _storms("memory_left_mib"), most=16, unit=" MiB"),
 )

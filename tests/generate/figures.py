@@ -1,5 +1,5 @@
-"""Write docs/figures.json from the reports of bench, bench-peers and bench-cluster, and from that docs/figures.md and
-the figures of README.md and docs/cluster.md: `make figures`.
+"""Write docs/figures.json from the reports of bench, bench-peers, bench-cluster, cluster-faults and cluster, and from
+that docs/figures.md and the figures of README.md and docs/cluster.md: `make figures`.
 
 A figure that the reports lack keeps what docs/figures.json says of it, with the machine it was measured on.
 """
@@ -7,9 +7,10 @@ A figure that the reports lack keeps what docs/figures.json says of it, with the
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from tests.bench.goals import GOALS, judged
+from tests.bench.goals import FAULT_GOALS, GOALS, judged
 from tests.documents.pages import README, ROOT, section
 from tests.generate.figure_rows import FIGURES
 
@@ -27,10 +28,10 @@ HEAD = """\
 
 `make bench` measures all of this on your machine in about sixteen minutes, clients and a model provider on the same
 cores, prints a line each with its percentiles, and writes `reports/bench.json`; `make bench-peers` writes
-`reports/peers.json`, and `make bench-cluster` `reports/cluster.json`. `make figures` writes `figures.json` from these,
-and from that this page, the figures of the [README](../README.md) and [those of clusters](cluster.md#what-it-costs). A
-row says which machine and commit it is of. What is compared is measured in three interleaved rounds, of which the
-medians count.
+`reports/peers.json`, `make bench-cluster` `reports/cluster.json`, and `make cluster-faults`
+`reports/cluster-faults.json`. `make figures` writes `figures.json` from these, and from that this page, the figures of
+the [README](../README.md) and [those of clusters](cluster.md#what-it-costs). A row says which machine and commit it is
+of. What is compared is measured in three interleaved rounds, of which the medians count.
 
 | figure | measured | on |
 |---|---|---|
@@ -52,6 +53,15 @@ OpenHands, which takes long. Bodies have a length instead of chunks, which is th
 |---|---|---|---|---|---|---|
 """
 
+FAULTS_HEADING = "## What failures cost"
+FAULTS_HEAD = """\
+| | wanted | measured | reached | on |
+|---|---|---|---|---|
+"""
+PAUSES_HEAD = """\
+| what happened | times | longest pause | on |
+|---|---|---|---|
+"""
 CLUSTER_HEAD = """\
 | | turns/s | CPU of a turn | passing it on | PostgreSQL | commits | CPU that nobody used | on |
 |---|---|---|---|---|---|---|---|
@@ -61,15 +71,21 @@ Document = dict[str, Any]
 """The content of docs/figures.json: figures and goals by their labels, other programs and nodes by their names."""
 
 
-def collected(
-    document: Document, report: Mapping[str, Any], peers: Mapping[str, Any], cluster: Mapping[str, Any]
+def collected(  # noqa: PLR0917 -- the reports
+    document: Document,
+    report: Mapping[str, Any],
+    peers: Mapping[str, Any],
+    cluster: Mapping[str, Any],
+    faults: Mapping[str, Any],
+    soak: Mapping[str, Any],
 ) -> Document:
     """Return the document with what the reports hold; each may be empty."""
     return {
         "figures": {**document.get("figures", {}), **_figures(report)},
-        "goals": {**document.get("goals", {}), **_goals(report), **_goals(peers), **_goals(cluster)},
+        "goals": {**document.get("goals", {}), **_goals(report), **_goals(peers), **_goals(cluster), **_goals(faults)},
         "peers": _rows_of("peers: ", peers) or document.get("peers", {}),
         "cluster": _rows_of("cluster: ", cluster) or document.get("cluster", {}),
+        "pauses": _pauses(soak) or document.get("pauses", {}),
     }
 
 
@@ -98,6 +114,16 @@ def _goals(report: Mapping[str, Any]) -> Document:
 
 def _rows_of(prefix: str, report: Mapping[str, Any]) -> Document:
     return {name.removeprefix(prefix): {**row, **_where(report)} for name, row in _named(report).items()}
+
+
+def _pauses(soak: Mapping[str, Any]) -> Document:
+    """Return for how long a conversation took no command at most, by what happened to the nodes meanwhile."""
+    longest = soak.get("longest_pause_seconds", {})
+    return {
+        kind: {"times": round(times), "pause": f"{longest[kind]:.1f} s", **_where(soak)}
+        for kind, times in soak.get("disturbances", {}).items()
+        if kind in longest
+    }
 
 
 def render(document: Document) -> str:
@@ -156,9 +182,18 @@ def render_readme(readme: str, document: Document) -> str:
 
 def render_cluster(page: str, document: Document) -> str:
     """Return the page about clusters with the figures of the document."""
-    old = "".join(line for line in section(page, CLUSTER_HEADING).splitlines(keepends=True) if line.startswith("|"))
     shown = {name: _node(row) for name, row in document["cluster"].items()}
-    return page.replace(old, CLUSTER_HEAD + _table(list(shown), shown, *_NODE_CELLS))
+    page = page.replace(_tables(page, CLUSTER_HEADING)[0], CLUSTER_HEAD + _table(list(shown), shown, *_NODE_CELLS))
+    faults, pauses = _tables(page, FAULTS_HEADING)
+    goals, labels = document["goals"], [goal.label for goal in GOALS if goal.label in FAULT_GOALS]
+    page = page.replace(faults, FAULTS_HEAD + _table(labels, goals, "wanted", "measured", "reached"))
+    return page.replace(pauses, PAUSES_HEAD + _table(list(document["pauses"]), document["pauses"], "times", "pause"))
+
+
+def _tables(page: str, heading: str) -> list[str]:
+    """Return the tables of a section."""
+    lines = section(page, heading).splitlines(keepends=True)
+    return ["".join(rows) for is_row, rows in groupby(lines, lambda line: line.startswith("|")) if is_row]
 
 
 _NODE_CELLS = ("rate", "turn", "passing", "database", "writes", "idle")
@@ -189,9 +224,13 @@ def _report(name: str) -> dict[str, Any]:
     return found
 
 
+def _faults() -> tuple[dict[str, Any], dict[str, Any]]:
+    return _report("cluster-faults"), _report("cluster-soak")
+
+
 def main() -> None:
     known = json.loads(DATA.read_text(encoding="utf-8"))
-    document = collected(known, _report("bench"), _report("peers"), _report("cluster"))
+    document = collected(known, _report("bench"), _report("peers"), _report("cluster"), *_faults())
     DATA.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(render(document), encoding="utf-8")
     README.write_text(render_readme(README.read_text(encoding="utf-8"), document), encoding="utf-8")

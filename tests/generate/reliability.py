@@ -1,7 +1,7 @@
 """Write docs/reliability.md: what is promised, against which faults, by which suite, and how much of it was run.
 
-The figures are those of reports/soak.json and reports/fault.json. A suite without a report keeps the figures that the
-page has of it.
+The figures are those of reports/soak.json, reports/cluster-soak.json and reports/fault.json. A suite without a report
+keeps the figures that the page has of it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ HEAD = """\
 # Reliability
 
 What Bedrock promises when things break, and the suites that break them. `make test` runs every suite in short, at each
-change; the long runs are those of `make soak` and `make fault`, and their figures here are of the runs that are named.
-`make reliability` writes this page from their reports.
+change; the long runs are those of `make soak`, `make cluster` and `make fault`, and their figures here are of the runs
+that are named. `make reliability` writes this page from their reports.
 
 | promise | faults | suite | long run | found wrong | date | commit |
 |---|---|---|---|---|---|---|
@@ -82,6 +82,14 @@ SUITES = (
         "SIGKILL of the server every few seconds, under clients of every kind",
         ("tests/soak/test_soak.py",),
         "make soak",
+    ),
+    Suite(
+        "cluster",
+        "nodes that share a database lose nothing acknowledged, and none writes what it does not own",
+        "SIGKILL, SIGSTOP, lost packets, cut and slow connections, late commits, set clocks; PostgreSQL crashes, is "
+        "locked, or has no room",
+        ("tests/soak/test_cluster.py", "tests/e2e/test_cluster.py"),
+        "make cluster",
     ),
     Suite(
         "machine",
@@ -211,6 +219,8 @@ def reported(reports: Path) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
     if (reports / "soak.json").exists():
         found["soak"] = _soak(json.loads((reports / "soak.json").read_text()))
+    if (reports / "cluster-soak.json").exists():
+        found["cluster"] = _cluster(json.loads((reports / "cluster-soak.json").read_text()))
     if (reports / "fault.json").exists():
         for part, each in json.loads((reports / "fault.json").read_text()).items():
             amounts = ", ".join(f"{count:,} {name.lower()}" for name, count in each["amounts"].items()) or "all"
@@ -220,9 +230,25 @@ def reported(reports: Path) -> dict[str, Figures]:
 
 def _soak(report: dict[str, Any]) -> Figures:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report["accepted"].items()))
+    return _worked(report, f"{report['kills']:,.0f} kills", f"messages acknowledged ({kinds})")
+
+
+def _cluster(report: dict[str, Any]) -> Figures:
+    happened = ", ".join(f"{count:,.0f} {kind}" for kind, count in sorted(report["disturbances"].items()))
+    without = "; ".join(f"without {what}: {why}" for what, why in report["without"].items() if why)
+    pause = max(report["longest_pause_seconds"].values(), default=0.0)
+    told = f"longest pause of a conversation {pause:.1f} s; load {report['load_before']}"
+    amount, *rest = _worked(
+        report, f"{sum(report['disturbances'].values()):,.0f} times ({happened})", "messages acknowledged"
+    )
+    return "; ".join(each for each in (amount, told, without) if each), rest[0], rest[1], rest[2]
+
+
+def _worked(report: dict[str, Any], troubles: str, messages: str) -> Figures:
+    """`troubles`: what was done to the servers; `messages`: what these were."""
     amount = (
-        f"{report['rounds']} rounds, {report['seconds'] / 60:.0f} min of work; {report['kills']:,.0f} kills; "
-        f"{sum(report['accepted'].values()):,} messages acknowledged ({kinds}) in {report['conversations']:,.0f} "
+        f"{report['rounds']} rounds, {report['seconds'] / 60:.0f} min of work; {troubles}; "
+        f"{sum(report['accepted'].values()):,.0f} {messages} in {report['conversations']:,.0f} "
         f"conversations and {report['sub_agents']:,.0f} sub-agents; {report['deleted']:,.0f} deleted; "
         f"{report['requests']:,.0f} requests; {report['events']:,.0f} events compared; {report['steps']:,.0f} steps "
         f"replayed; seed {report['seed']}"

@@ -68,7 +68,7 @@ def test_every_figure_is_one_that_the_generator_knows() -> None:
 
 def test_a_report_replaces_the_figures_that_it_holds() -> None:
     label = "start to ready; memory at rest"
-    after = collected(DOCUMENT, REPORT, {}, {})
+    after = collected(DOCUMENT, REPORT, {}, {}, {}, {})
     assert after["figures"][label] == {"measured": "0.50 s; 50 MiB", **MACHINE}
     assert {name: row for name, row in after["figures"].items() if name != label} == {
         name: row for name, row in DOCUMENT["figures"].items() if name != label
@@ -78,7 +78,7 @@ def test_a_report_replaces_the_figures_that_it_holds() -> None:
 
 
 def test_goals_are_compared_with_the_measured_values() -> None:
-    goals = collected(DOCUMENT, REPORT, PEERS, CLUSTER_REPORT)["goals"]
+    goals = collected(DOCUMENT, REPORT, PEERS, CLUSTER_REPORT, {}, {})["goals"]
     assert goals["start to ready"] == {"wanted": "≤ 0.4 s", "measured": "0.5 s", "reached": False, **MACHINE}
     assert goals["memory at rest"]["reached"] is True
     assert goals["the same, times LangGraph with SQLite"]["measured"] == "3"
@@ -88,7 +88,7 @@ def test_goals_are_compared_with_the_measured_values() -> None:
 
 
 def test_a_program_that_could_not_be_run_says_what_it_needs() -> None:
-    page = render(collected(DOCUMENT, {}, PEERS, {}))
+    page = render(collected(DOCUMENT, {}, PEERS, {}, {}, {}))
     assert "| LangGraph + SQLite 1.0 | 30.0 | 0.1 | 9 ms (4 times) | 90 MiB | 0.30 s | 1 cores of Z80" in page
     assert "| OpenHands SDK 1.0 | not run: needs Python 3.12 to 3.13 |" in page
 
@@ -96,7 +96,20 @@ def test_a_program_that_could_not_be_run_says_what_it_needs() -> None:
 def test_what_nodes_cost_is_said_where_clusters_are_explained() -> None:
     missing = [{"name": "cluster: LangGraph + PostgreSQL 2.0", "not_run": "needs an installation"}]
     report = {**MACHINE, "figures": CLUSTER_REPORT["figures"] + missing}  # type: ignore[operator]
-    page = render_cluster(CLUSTER.read_text(encoding="utf-8"), collected(DOCUMENT, {}, {}, report))
+    page = render_cluster(CLUSTER.read_text(encoding="utf-8"), collected(DOCUMENT, {}, {}, report, {}, {}))
     assert "| 1 node, called itself | 82 | 9 ms |  | 1.1 ms | 0.9 | 2 % | 1 cores of Z80" in page
     assert "| LangGraph + PostgreSQL 1.0 | 20 | 30 ms |  |  |  | 40 % | 1 cores of Z80" in page
     assert "| LangGraph + PostgreSQL 2.0 | not run: needs an installation |" in page
+
+
+def test_what_failures_cost_is_said_there_too() -> None:
+    faults = {**MACHINE, "figures": [{"name": "faults: cancel at another node → tool dead", "p99": 27}]}
+    soak = {**MACHINE, "disturbances": {"kill": 3.0, "blink": 1.0}, "longest_pause_seconds": {"kill": 4.21, "": 0.5}}
+    after = collected(DOCUMENT, {}, {}, {}, faults, soak)
+    page = render_cluster(CLUSTER.read_text(encoding="utf-8"), after)
+    assert (
+        "| cancel at a node that does not own → every process of the tool dead, p99 | ≤ 100 ms | 27 ms | yes | 1"
+        in page
+    )
+    assert "| kill | 3 | 4.2 s | 1 cores of Z80" in page
+    assert collected(after, {}, {}, {}, {}, {}) == after

@@ -1,7 +1,7 @@
 """`make cluster`: rounds of work at three nodes and a database that are disturbed, for so many minutes.
 
-Prints a line for each round and writes reports/cluster.json. Ends with 1 if anything was wrong, and keeps the folders
-of the rounds in which it was.
+Prints a line for each round and writes reports/cluster-soak.json. Ends with 1 if anything was wrong, and keeps the
+folders of the rounds in which it was.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUND_SECONDS = 60.0
 SMALL_DISK_EVERY = 3
 """In every third round the database has a small disk."""
 STATE = ROOT / ".soak" / "cluster"
-REPORT = ROOT / "reports" / "cluster.json"
+REPORT = ROOT / "reports" / "cluster-soak.json"
 CLIENTS = (SyncClient, AsyncioClient, RawClient, AskProgram, ChatProgram)
 
 
