@@ -45,6 +45,8 @@ REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversatio
 """Methods whose calls may be made again without a request id, although the first may have been carried out."""
 SEARCH_SECONDS = 5.0
 """How long a call waits for a conversation to have an owner who answers."""
+LEAVING_SECONDS = 60.0
+"""The same while a node gives up what it has, which it does once its runs have ended."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
 """Seconds between two attempts, doubled each time."""
 THREADS = 4
@@ -102,6 +104,11 @@ class Router:
     def routes(self, method: str) -> bool:
         """Whether the calls of a method may have to be served by another node: the owner of their conversation, say."""
         return PLACES.get(method, Place.HERE) is not Place.HERE
+
+    @property
+    def some_leave(self) -> bool:
+        """Whether a node is about to stop, and still has conversations: this one or another."""
+        return any(node.draining for node in self.cluster.nodes())
 
     def peer(self, node: Node) -> Peer:
         """Return the connections to a node; those to nodes that are gone are cut."""
@@ -247,6 +254,9 @@ class RoutedMethod:
                 return await self._attempt(subject, raw, origin, request, context)
             except NotOwnerError:
                 pass
+            except Rejected as refused:
+                if not self._moves_on(refused):
+                    raise
             except PeerLostError as lost:
                 if lost.sent and not (self._repeatable or _has_id(request)):
                     raise OwnerLostError from None
@@ -256,13 +266,24 @@ class RoutedMethod:
                 raise Rejected(Reason.SHUTTING_DOWN)
             if until is None:  # from now on: a call may have lasted for minutes before its owner died
                 left = context.time_remaining()
-                until = loop.time() + (SEARCH_SECONDS if left is None else min(SEARCH_SECONDS, left))
+                patience = LEAVING_SECONDS if self._router.some_leave else SEARCH_SECONDS
+                until = loop.time() + (patience if left is None else min(patience, left))
             if loop.time() + pause >= until:
                 raise NotOwnerError("no owner was found in time")
             self._router.cluster.forget(subject)
             await asyncio.sleep(pause)
             pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
             request = self._decode(raw)  # the method may have changed it
+
+    def _moves_on(self, refused: Rejected) -> bool:
+        """Whether what this node refuses is for another to serve soon, since this one stops and others do not.
+
+        Streams are to be resumed elsewhere by whoever reads them.
+        """
+        stops = refused.reason is Reason.SHUTTING_DOWN and self._lane is not Lane.LASTING
+        cluster = self._router.cluster
+        me = cluster.me.incarnation
+        return stops and any(node.incarnation != me and not node.draining for node in cluster.nodes())
 
     async def _subject(self, request: Any) -> str:
         """Return the id of the conversation, or the directory, that a request is about. Raises what `identify` does."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from bedrock import v1
 
-from actors.core.errors import Rejected
+from actors.core.errors import Reason, Rejected
 from actors.messages import commands as requests
 from actors.messages.refusals import InvalidFieldError, TaskRefusedError, UnknownConversationError
 from server.auth.authentication import caller
@@ -392,10 +392,12 @@ class ConversationService(v1.ConversationServiceServicer):
 
 @contextmanager
 def _within(field: str) -> Generator[None, None, None]:
-    """Name the field that is refused as one of this field of the request."""
+    """Name the field that is refused as one of this field of the request; a server that stops is about none."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:
+        if isinstance(refusal, Rejected) and refusal.reason is Reason.SHUTTING_DOWN:
+            raise
         raise NestedFieldError(field, refusal) from None
 
 

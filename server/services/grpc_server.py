@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
 """How long streams may take at shutdown to send their remaining events."""
-GRACE_SECONDS = 0.5
+GRACE_SECONDS = 2.0
 """How long other calls may take to finish after the streams have ended."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -186,6 +187,28 @@ def test_a_node_that_is_stopped_in_order_gives_its_conversations_up(  # noqa: PL
         assert within(client.conversation(chat.name).send("Third.").answer) == "Three."
         audit(back)
     assert back.stop() == 0
+
+
+def test_a_node_that_is_stopped_in_order_passes_on_what_it_begins_no_more(
+    fake_provider: FakeProvider, nodes: Nodes, other: ServerProcess, at_other: Client, tmp_path: Path
+) -> None:
+    """While a run of it has time to end: whoever calls it notices nothing."""
+    leaving = nodes.start("leaving", BEDROCK_DRAIN_SECONDS=str(PATIENCE))
+    with leaving.client() as client:
+        resting = client.create(tmp_path)
+        chat = Chat(client, fake_provider.part(streams), tmp_path)
+        chat.send("Talk.")
+        chat.part.next_reached(streams)
+        leaving.process.send_signal(signal.SIGTERM)
+        eventually(lambda: any(node.draining for node in at_other.nodes()), "it gives up what it has")
+        made = client.create(tmp_path)
+        with ThreadPoolExecutor(1) as pool:
+            titled = pool.submit(resting.update, title="While it stops")
+            at_other.conversation(chat.name).cancel()
+            assert titled.result(PATIENCE).title == "While it stops"
+    assert within(leaving.process.wait) == 0
+    assert at_other.conversation(resting.name).get().title == "While it stops"
+    assert at_other.conversation(made.name).get().state.kind == "idle"
 
 
 def test_the_living_nodes_are_listed_at_each_of_them(

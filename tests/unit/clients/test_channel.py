@@ -114,6 +114,13 @@ def test_a_call_that_may_not_happen_twice_is_made_once(client: Client, fake: Fak
     assert len(fake.asked(v1.SendMessageRequest)) == 1
 
 
+def test_a_call_that_a_server_cancels_as_it_stops_is_made_again(client: Client, fake: FakeBedrock) -> None:
+    fake.answers.append(says("Once."))
+    fake.refuse("SendMessage", Refusal(grpc.StatusCode.CANCELLED, "", ""))
+    assert client.ask("Hi") == "Once."
+    assert len(fake.asked(v1.SendMessageRequest)) == 2
+
+
 def test_a_message_that_is_sent_again_is_the_same_message(client: Client, fake: FakeBedrock) -> None:
     fake.answers.append(says("Once."))
     fake.refuse("CreateConversation", Refusal(grpc.StatusCode.UNAVAILABLE, "", "gone for a moment"))

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from actors.adapters.store.postgres.engine import database_outages
@@ -16,6 +17,7 @@ from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.adapters.store.postgres.nodes.node_watch import NodeWatch
 from actors.adapters.store.postgres.nodes.take_over import TakeOver, release
 from actors.adapters.store.postgres.nodes.timing import Timing
+from actors.core.errors import Rejected
 from actors.ports import StoreError, StoreUnavailableError
 from actors.ports.cluster.lease_clock import LeaseClock
 from actors.ports.cluster.placement import EVERYTHING, directories_above, has, label_of, node_with, workspace_of
@@ -61,7 +63,7 @@ class PostgresCluster:
         self._ended = threading.Event()
         self._guard = threading.Lock()  # guards what follows
         self._owners: OrderedDict[str, Node] = OrderedDict()
-        self._lost = self._told = False
+        self._lost = self._told = self._retired = False
         self._threads: list[threading.Thread] = []
         self._lease = LeaseClock(timing.young)
         outages = outages or database_outages()
@@ -155,8 +157,10 @@ class PostgresCluster:
     def place_of(self, directory: str) -> Node | None:
         """Return the other node that has to serve what is about a directory; see Cluster."""
         above = directories_above(directory)
-        if EVERYTHING in self._me.labels or not above:
+        if EVERYTHING in self._me.labels:
             return None
+        if not above:
+            return self._with("")
         stored = (label for (label,) in self._looks.rows(said.WORKSPACE, {"above": list(above)}))
         offered = (label for node in self.nodes() for label in node.labels)
         return self._with(workspace_of(directory, (*stored, *offered)))
@@ -177,6 +181,7 @@ class PostgresCluster:
 
     def retire(self) -> None:
         """Take no conversations any more, from others or for callers; see Cluster."""
+        self._retired = True
         self._looks.rows(said.RETIRE, {"me": self._me.incarnation})
 
     def drain(self) -> None:
@@ -201,10 +206,17 @@ class PostgresCluster:
         return label, None if owner[0] is None else node_of(owner)
 
     def _with(self, workspace: str) -> Node | None:
-        """Return another node that has a workspace; None: this one has it. Raises Rejected (WORKSPACE_OFFLINE)."""
-        if has(self._me, workspace):
-            return None
-        return node_with(workspace, (each for each in self.nodes() if each.incarnation != self._me.incarnation))
+        """Return another node that has a workspace; None: this one has it, and takes what is in it.
+
+        One that gives its conversations up takes nothing, if another can. Raises Rejected (WORKSPACE_OFFLINE).
+        """
+        others = (each for each in self.nodes() if each.incarnation != self._me.incarnation)
+        if not has(self._me, workspace):
+            return node_with(workspace, others)
+        if self._retired:
+            with suppress(Rejected):
+                return node_with(workspace, others)
+        return None
 
     def _end(self) -> None:
         self._ended.set()
