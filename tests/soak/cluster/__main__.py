@@ -21,7 +21,7 @@ from msgspec import to_builtins
 
 from tests.bench.figures import ROOT, machine
 from tests.soak.cluster import clocks, networks
-from tests.soak.cluster.disturbances import possible
+from tests.soak.cluster.disturbances import KINDS, possible
 from tests.soak.cluster.rounds import Outcome, Round
 from tests.soak.cluster.three_nodes import NAMES, World
 from tests.soak.programs import AskProgram, ChatProgram
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace, own: networks.Networks | None, without: di
     for what, why in without.items():
         if why:
             print(f"cluster: no {what}: {why}")
-    machine_before = machine()
+    machine_before, order = machine(), Order(options.seed, list(KINDS))
     until = time.monotonic() + options.minutes * 60
     while time.monotonic() < until:
         count = len(outcomes) + 1
@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace, own: networks.Networks | None, without: di
         seconds = min(ROUND_SECONDS, max(1.0, until - time.monotonic()))
         small_disk = count % SMALL_DISK_EVERY == 0 and not without["small disk"]
         world = World(own, clock=not without["clock"], small_disk=small_disk)
-        happening = _disturbances(possible(world), random.Random(f"{options.seed}/disturbances/{count}"), seconds)
+        happening = order.during(possible(world), seconds)
         outcome = Round(folder, count, options.seed, CLIENTS, world).run(happening)
         outcomes.append(outcome)
         _show(outcome)
@@ -90,13 +90,23 @@ def _disk_hindrance() -> str:
     return "" if os.getuid() == 0 else "only root can mount one"
 
 
-def _disturbances(kinds: list[str], chance: random.Random, seconds: float) -> Iterator[str]:
-    """Everything in an order of its own, again and again, until the time is over."""
-    until = time.monotonic() + seconds
-    while True:
-        for kind in chance.sample(kinds, len(kinds)):
-            if time.monotonic() > until:
-                return
+class Order:
+    """Everything that may happen, in an order that goes on from round to round, so that all gets its turn."""
+
+    def __init__(self, seed: int, kinds: list[str]) -> None:
+        self._chance = random.Random(f"{seed}/disturbances")
+        self._kinds = kinds
+        self._waiting: list[str] = []
+
+    def during(self, kinds: list[str], seconds: float) -> Iterator[str]:
+        """Yield what happens in a round with these kinds, until the time is over; others wait for one that has them."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if not any(kind in kinds for kind in self._waiting):
+                left = [kind for kind in self._kinds if kind not in self._waiting]
+                self._waiting += self._chance.sample(left, len(left))
+            kind = next(kind for kind in self._waiting if kind in kinds)
+            self._waiting.remove(kind)
             yield kind
 
 
