@@ -127,7 +127,7 @@ class PostgresServer:
         self._say("fill")
 
     def free(self) -> None:
-        """Make room again; return when it takes connections, started again if it has ended."""
+        """Make room again, and start it again; return when it takes connections."""
         self._say("free")
 
     def execute(self, statement: str, database: str = "postgres") -> None:
@@ -214,16 +214,10 @@ class _Keeper:
         return "done"
 
     def free(self) -> str:
-        """Make room, and start what has ended of that."""
+        """Make room, and start again: what has crashed for want of room may try to recover for ever."""
         self._filler.unlink(missing_ok=True)
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            if self._process is None or self._process.poll() is not None:
-                return self.start()
-            if self._takes_connections():
-                return "done"
-            time.sleep(0.05)
-        return "it does not get ready"
+        self.end(signal.SIGQUIT)
+        return self.start()
 
     def initialise(self) -> None:
         program = [self._bin / "initdb", "--pgdata", self._data, "--username=postgres", "--encoding=UTF8"]
@@ -260,10 +254,6 @@ class _Keeper:
             self._process.wait(SECONDS)
             self._process = None
         return "done"
-
-    def _takes_connections(self) -> bool:
-        program = [str(self._bin / "pg_isready"), "-q", "-h", str(self._disk.parent)]
-        return subprocess.run(program, check=False, stdin=subprocess.DEVNULL).returncode == 0
 
     def _is_ready(self) -> bool:
         """Whether the last line of its file says so."""
