@@ -421,6 +421,8 @@ def _struct(name: str, value: Mapping[str, Any]) -> Struct:
         return json_format.ParseDict(dict(value), Struct())
     except json_format.ParseError as error:
         raise TypeError(f"{name}: must hold values of JSON only: {error}") from None
+    except RecursionError:
+        raise TypeError(f"{name}: must not be nested that deeply") from None
 
 
 def _generation_message(generation: Generation | None) -> v1.Generation | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from datetime import UTC, datetime
@@ -482,7 +483,10 @@ def test_a_run_ends_with_a_value(client: Client, fake: FakeBedrock) -> None:
     assert fake.asked(v1.SendMessageRequest)[1].HasField("output_schema")
 
 
-@pytest.mark.parametrize("schema", ["{}", {"enum": [object()]}])
+NESTED: dict[str, Any] = functools.reduce(lambda inner, _: {"not": inner}, range(5_000), {})
+
+
+@pytest.mark.parametrize("schema", ["{}", {"enum": [object()]}, NESTED], ids=["text", "object", "nested"])
 def test_an_output_schema_is_a_dict_of_json(client: Client, schema: Any) -> None:
     with pytest.raises(TypeError, match="output_schema: must"):
         client.conversation(NAME).send("Who?", output_schema=schema)
