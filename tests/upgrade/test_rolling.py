@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 OLD = Path(__file__).with_name("nodes.tar.xz")
 OLD_MIGRATIONS = {"0001_initial", "0002_nodes", "0003_documents"}
+NEWER = sorted({file.stem for file in MIGRATIONS.glob("0*.py")} - OLD_MIGRATIONS)
 TALKS, ROUNDS = 2, 2
 """Conversations begun with the older nodes and with both, and how often each is gone on with before the next change."""
 
@@ -187,11 +188,9 @@ ADDITIONS = re.compile(
 )
 
 
-@pytest.mark.parametrize("file", sorted(MIGRATIONS.glob("0*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [MIGRATIONS / f"{name}.py" for name in NEWER], ids=NEWER)
 def test_a_migration_of_nodes_only_adds(file: Path) -> None:
     """The nodes of the version before go on while the first of the next one migrates; see docs/upgrading.md."""
-    if file.stem in OLD_MIGRATIONS:
-        pytest.skip("no node ran before it")
     assert statements(file)
     for statement in statements(file):
         assert ADDITIONS.match(statement), f"nodes of the version before may not be able to go on: {statement}"
