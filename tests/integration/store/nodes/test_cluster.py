@@ -17,6 +17,7 @@ import pytest
 from actors.adapters.store.postgres.nodes import heartbeat, membership
 from actors.adapters.store.postgres.nodes.heartbeat import NewNode
 from actors.adapters.store.postgres.nodes.membership import PostgresCluster
+from actors.adapters.store.postgres.nodes.take_over import release
 from actors.adapters.store.postgres.nodes.timing import Timing
 from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.e2e.patience import PATIENCE, eventually
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import ExitStack
 
+    from actors.adapters.store.postgres.nodes.node_session import NodeSession
     from actors.ports.cluster import Node
 
 SHORT = Timing(ttl=1.5)
@@ -119,8 +121,9 @@ def test_who_drains_gives_everything_up_and_leaves(
 
 
 def test_a_row_that_is_being_written_keeps_its_node_from_leaving(
-    database: Database, cluster: PostgresCluster, ending: ExitStack
+    database: Database, cluster: PostgresCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(membership, "RELEASE_SECONDS", 0.0)
     database.add(cluster.me.incarnation, "busy")
     database.ask("BEGIN")
     database.ask("SELECT id FROM conversations FOR UPDATE")
@@ -129,6 +132,27 @@ def test_a_row_that_is_being_written_keeps_its_node_from_leaving(
     database.ask("ROLLBACK")
     cluster.drain()
     assert database.owner("busy") is None
+
+
+def test_a_node_that_leaves_waits_for_a_row_that_another_looks_at(
+    database: Database, cluster: PostgresCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[bool] = []
+
+    def tried(session: NodeSession, owner: int) -> bool:
+        tries.append(release(session, owner))
+        if not tries[-1] and len(tries) == 2:
+            database.ask("ROLLBACK")
+        return tries[-1]
+
+    monkeypatch.setattr(membership, "release", tried)
+    monkeypatch.setattr(membership, "RELEASE_SECONDS", 60.0)
+    database.add(cluster.me.incarnation, "called for")
+    database.ask("BEGIN")
+    database.ask("SELECT id FROM conversations FOR UPDATE")
+    cluster.drain()
+    assert tries == [False, False, True]
+    assert database.ask("SELECT incarnation FROM nodes") == [], "nobody waits for the end of its lease"
 
 
 def test_what_is_said_of_a_node(database: Database, cluster: PostgresCluster) -> None:

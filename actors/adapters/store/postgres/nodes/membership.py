@@ -34,6 +34,9 @@ _log = logging.getLogger(__name__)
 
 PREDECESSOR_SECONDS = 5.0
 """How long a start waits at most for the end of the node before it at the same address."""
+RELEASE_SECONDS, RELEASE_PAUSE = 2.0, 0.02
+"""How long a node that leaves waits for rows that others have locked, and between two tries: what it can't let go, they
+have only after its lease."""
 MAX_OWNERS = 20_000
 """Conversations whose owners are remembered: some 3 MB."""
 
@@ -187,10 +190,17 @@ class PostgresCluster:
     def drain(self) -> None:
         """Give everything up, and leave; see Cluster."""
         self.retire()
-        if not release(self._looks, self._me.incarnation):
-            raise StoreUnavailableError("some conversations could not be given up: they are being written to")
+        self._release_all()
         self._end()
         self._beats.rows(said.LEAVE, {"me": self._me.incarnation})
+
+    def _release_all(self) -> None:
+        """Let everything go. What others look at is locked for a moment, as by a call that would claim it."""
+        until = time.monotonic() + RELEASE_SECONDS
+        while not release(self._looks, self._me.incarnation):
+            if time.monotonic() >= until:
+                raise StoreUnavailableError("some conversations could not be given up: they are being written to")
+            self._ended.wait(RELEASE_PAUSE)
 
     def close(self) -> None:
         """End the threads and sessions; see Cluster. Without `drain` the others take this node for dead."""
