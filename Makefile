@@ -48,12 +48,15 @@ local-llm: $(RUN)  ## Chat with a small model that runs on this machine, without
 	@PYTHONPATH=. $(BIN)/python -m tests.peers.install llama
 	@PYTHONPATH=. $(BIN)/python -m tests.peers.local_llm $(if $(GGUF),--gguf $(GGUF)) $(ARGS)
 
+# A minute of three nodes that are killed, frozen and cut off.
+CLUSTER_ROUND = tests/soak/test_cluster.py
+
 # A third of a test's time is spent waiting (for processes, limits, a slow provider): three fill two cores.
 TEST_WORKERS = -n 3 --dist loadscope --no-loadscope-reorder
 
 .PHONY: test
-test: $(STAMP)  ## Set up and run the whole suite
-	$(BIN)/python -m pytest $(TEST_WORKERS) $(ARGS)
+test: $(STAMP)  ## Set up and run the whole suite, but for a round of `make cluster`, which cluster-e2e has
+	$(BIN)/python -m pytest $(TEST_WORKERS) --ignore $(CLUSTER_ROUND) $(ARGS)
 
 .PHONY: test-pythons
 test-pythons: $(STAMP)  ## Test with every other Python from 3.11 to 3.14 that is found (ONE=1 for one, TESTS="tests/unit/core" for some)
@@ -221,8 +224,8 @@ soak: $(STAMP)  ## Work with clients of every kind while the server is killed ag
 E2E_SHORT = sending cancel queue directing watching sub_agents asking fork images structured_output
 
 .PHONY: cluster-e2e
-cluster-e2e: $(STAMP)  ## Run the end-to-end tests through a node that owns none of their conversations (SHORT=1 for some)
-	BEDROCK_E2E_NODES=2 $(BIN)/python -m pytest $(TEST_WORKERS) $(if $(SHORT),$(E2E_SHORT:%=tests/e2e/test_%.py),tests/e2e) $(ARGS)
+cluster-e2e: $(STAMP)  ## Run the end-to-end tests through a node that owns none of their conversations (SHORT=1 for some), and a round of `make cluster`
+	BEDROCK_E2E_NODES=2 $(BIN)/python -m pytest $(TEST_WORKERS) $(CLUSTER_ROUND) $(if $(SHORT),$(E2E_SHORT:%=tests/e2e/test_%.py),tests/e2e) $(ARGS)
 
 .PHONY: cluster
 cluster: cluster-e2e  ## After cluster-e2e, work through any of three nodes while they, PostgreSQL, disks, clocks and networks fail (MINUTES, SEED, SHORT)

@@ -24,8 +24,8 @@ HEAD = """\
 # Reliability
 
 What Bedrock promises when things break, and the suites that break them. `make test` runs every suite in short, at each
-change; the long runs are those of `make soak`, `make cluster` and `make fault`, and their figures here are of the runs
-that are named. `make reliability` writes this page from their reports.
+change, and `make cluster-e2e` that of nodes; the long runs are those of `make soak`, `make cluster` and `make fault`,
+and their figures here are of the runs that are named. `make reliability` writes this page from their reports.
 
 | promise | faults | suite | long run | found wrong | date | commit |
 |---|---|---|---|---|---|---|
