@@ -49,25 +49,26 @@ def formatted(text: str, path: Path) -> str:
 
 def generated() -> dict[Path, str]:
     """Return the text of each generated module."""
-    sources = sorted(path for path in SOURCE.glob("*.py") if path.name not in BY_HAND)
-    return {
-        TARGET / path.name: formatted(
-            HEAD.format(source=path.relative_to(CLIENTS.parents[1])) + translate(path.read_text()), TARGET / path.name
-        )
-        for path in sources
-    }
+    sources = sorted(path for path in SOURCE.rglob("*.py") if path.name not in BY_HAND)
+    texts: dict[Path, str] = {}
+    for path in sources:
+        head = HEAD.format(source=path.relative_to(CLIENTS.parents[1]))
+        target = TARGET / path.relative_to(SOURCE)
+        texts[target] = formatted(head + translate(path.read_text()), target)
+    return texts
 
 
 def main() -> int:
     """Write the modules or, with --check, say which are out of date."""
     texts = generated()
     stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
-    left = [path for path in TARGET.glob("*.py") if path not in texts and path.name not in BY_HAND]
+    left = [path for path in TARGET.rglob("*.py") if path not in texts and path.name not in BY_HAND]
     if "--check" in sys.argv:
         for path in stale + left:
             print(f"{path.relative_to(CLIENTS.parents[1])} is out of date: make client-sync")
         return 1 if stale or left else 0
     for path in stale:
+        path.parent.mkdir(exist_ok=True)
         path.write_text(texts[path])
     for path in left:
         path.unlink()

@@ -1,0 +1,1 @@
+"""The methods of a conversation, in parts by what they are about."""

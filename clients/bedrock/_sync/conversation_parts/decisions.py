@@ -1,0 +1,187 @@
+# Generated from clients/bedrock/_async/conversation_parts/decisions.py by `make client-sync`; edit that file.
+"""A conversation's methods about what a person decides: approvals, rules for them, and questions of tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bedrock import v1
+from bedrock._shared import requests
+from bedrock._sync.conversation_parts.base import ConversationBase
+from bedrock.conversations import ConversationInfo
+from bedrock.states import Approval, ApprovalRule, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from bedrock.types import RuleAction
+
+__all__ = ["ConversationDecisions"]
+
+
+class ConversationDecisions(ConversationBase):
+    """Decide what the agent asks a person: approvals, rules for them, and questions of tools."""
+
+    def approvals(self, *, timeout: float | None = None) -> Iterator[Approval]:
+        """Iterate over the open approvals, in the order of the model's response."""
+        request = v1.ListApprovalsRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListApprovals, request, timeout):
+            for approval in page.approvals:
+                yield Approval.from_proto(approval)
+
+    def approval(self, name: str, *, timeout: float | None = None) -> Approval:
+        """Read an open approval by its resource name or the id of its tool call.
+
+        Raises:
+            NotFound: There is none, or it was answered or withdrawn.
+        """
+        request = v1.GetApprovalRequest(name=requests.child_name(self.name, "approvals", name))
+        response = self._transport.call(self._stub.GetApproval, request, timeout)
+        return Approval.from_proto(response.approval)
+
+    def approve(
+        self,
+        approval: Approval | str,
+        *,
+        rule: ApprovalRule | None = None,
+        note: str = "",
+        timeout: float | None = None,
+    ) -> ConversationInfo:
+        """Approve a tool call, or the change to a wider mode.
+
+        Args:
+            approval: The approval, its name, or the id of its tool call.
+            rule: Allow later calls by this rule, one of `approval.suggestions`.
+            note: A note for the record.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            NotAwaitingApproval, UnknownOrDecided: It was answered or withdrawn already.
+        """
+        request = requests.resolve(self.name, approval, "approve", note, rule)
+        response = self._transport.call(self._stub.ResolveApproval, request, timeout)
+        return ConversationInfo.from_proto(response.conversation)
+
+    def deny(
+        self,
+        approval: Approval | str,
+        note: str = "",
+        *,
+        rule: ApprovalRule | None = None,
+        timeout: float | None = None,
+    ) -> ConversationInfo:
+        """Refuse a tool call; the agent reads the refusal and the note. Raises the same as `approve`.
+
+        With a rule, one of `approval.suggestions`, later calls that it names are denied without a question.
+        """
+        request = requests.resolve(self.name, approval, "deny", note, rule)
+        response = self._transport.call(self._stub.ResolveApproval, request, timeout)
+        return ConversationInfo.from_proto(response.conversation)
+
+    def approval_rules(self, *, timeout: float | None = None) -> Iterator[ApprovalRule]:
+        """Iterate over the rules that hold in this conversation: those of the operator, then its own."""
+        request = v1.ListApprovalRulesRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListApprovalRules, request, timeout):
+            for rule in page.approval_rules:
+                yield ApprovalRule.from_proto(rule)
+
+    def approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> ApprovalRule:
+        """Read a rule: the rule, its name or its id; a rule of the operator by its name. Raises NotFound."""
+        request = v1.GetApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
+        response = self._transport.call(self._stub.GetApprovalRule, request, timeout)
+        return ApprovalRule.from_proto(response.approval_rule)
+
+    def create_approval_rule(
+        self,
+        action: RuleAction,
+        *,
+        tool: str = "",
+        command: str = "",
+        command_prefix: str = "",
+        path: str = "",
+        mcp_server: str = "",
+        timeout: float | None = None,
+    ) -> ApprovalRule:
+        """Make a rule about later tool calls, and return it as it is kept; it replaces one with the same subject.
+
+        Args:
+            action: "allow" runs them without a question, "ask" asks a person under every policy, "deny" never runs
+                them and tells the agent why.
+            tool: The name of a tool. Give exactly one of `tool` and the following ones.
+            command: An exact shell command.
+            command_prefix: The words that shell commands begin with, e.g. "git status".
+            path: An absolute directory on the server, for what tools with a path read and write beneath it.
+            mcp_server: The name of an MCP server.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            InvalidArgument: The rule cannot be kept; the error names the field, and says why.
+            ValueError: Not exactly one subject is given.
+        """
+        request = requests.create_approval_rule(
+            self.name,
+            action,
+            tool=tool,
+            command=command,
+            command_prefix=command_prefix,
+            path=path,
+            mcp_server=mcp_server,
+        )
+        response = self._transport.call(self._stub.CreateApprovalRule, request, timeout)
+        return ApprovalRule.from_proto(response.approval_rule)
+
+    def delete_approval_rule(self, rule: ApprovalRule | str, *, timeout: float | None = None) -> None:
+        """Revoke a rule of this conversation: the rule, its name or its id. Raises NotFound."""
+        request = v1.DeleteApprovalRuleRequest(name=requests.approval_rule_name(self.name, rule))
+        self._transport.call(self._stub.DeleteApprovalRule, request, timeout)
+
+    def tool_questions(self, *, timeout: float | None = None) -> Iterator[Question]:
+        """Iterate over what the running tool asks a person, in the order of asking."""
+        request = v1.ListQuestionsRequest(parent=self.name)
+        for page in self._transport.pages(self._stub.ListQuestions, request, timeout):
+            for asked in page.questions:
+                yield Question.from_proto(asked)
+
+    def tool_question(self, name: str, *, timeout: float | None = None) -> Question:
+        """Read what a running tool asks a person, by the name or the id of the question.
+
+        Raises NotFound, also if it does not wait any more.
+        """
+        request = v1.GetQuestionRequest(name=requests.child_name(self.name, "questions", name))
+        response = self._transport.call(self._stub.GetQuestion, request, timeout)
+        return Question.from_proto(response.question)
+
+    def answer_question(
+        self,
+        question: Question | str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Question:
+        """Answer what a running tool asks a person, as ``question_changed`` events report it.
+
+        Any client may answer; the first answer counts.
+
+        Args:
+            question: The question, its name or its id.
+            content: A value for each field of its form that is filled in. For an address leave it out: to answer
+                means to have visited it.
+            request_id: The id to reuse if this call is repeated; generated if None.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            InvalidArgument: The content does not fit the form; the question still waits.
+            UnknownOrDecided: It does not wait, or no longer; `metadata["cause"]` says why.
+        """
+        request = requests.answer_question(self.name, question, content, request_id)
+        response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
+        return Question.from_proto(response.question)
+
+    def decline_question(
+        self, question: Question | str, *, request_id: str | None = None, timeout: float | None = None
+    ) -> Question:
+        """Refuse to answer what a running tool asks; what becomes of the call is up to it. See `answer_question`."""
+        request = requests.decline_question(self.name, question, request_id)
+        response = self._transport.call(self._stub.AnswerQuestion, request, timeout)
+        return Question.from_proto(response.question)

@@ -1,0 +1,149 @@
+# Generated from clients/bedrock/_async/conversation_parts/function_tools.py by `make client-sync`; edit that file.
+"""A conversation's methods about tools that are functions of this program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from bedrock._shared import requests
+from bedrock._shared.client_tools.functions import tool_function
+from bedrock._shared.cursor import EventCursor
+from bedrock._shared.deadline import Deadline
+from bedrock._shared.run_progress import waiting_calls
+from bedrock._sync.conversation_parts.base import ConversationBase
+from bedrock._sync.sending import fitting
+from bedrock._sync.subscription import follow
+from bedrock.messages import Message
+from bedrock.streams import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
+    from bedrock.messages import ToolCall
+    from bedrock.types import ToolGroup
+
+FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
+
+__all__ = ["ConversationTools"]
+
+
+class ConversationTools(ConversationBase):
+    """Give the agent functions of this program as tools, and answer their calls."""
+
+    @overload
+    def tool(self, function: FunctionT, /) -> FunctionT: ...
+
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        group: ToolGroup = "other",
+        timeout: timedelta | None = None,
+        read_only: bool = False,
+        requires_approval: bool = False,
+    ) -> Callable[[FunctionT], FunctionT]: ...
+
+    def tool(
+        self,
+        function: FunctionT | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        group: ToolGroup = "other",
+        timeout: timedelta | None = None,
+        read_only: bool = False,
+        requires_approval: bool = False,
+    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
+        """Give the agent a function of this program as a tool, with ``@conversation.tool``.
+
+        Its parameters, which need types, are the tool's input, and its docstring is what the model reads of it. What it
+        returns is the result: a text, a value that becomes JSON, or a `ToolAnswer` with images. What it raises is an
+        error that the agent reads. Runs that this object sends or waits for answer its calls, and so does
+        `serve_tools`; a call waits until another client answers it, or its time is over. The tool is declared to the
+        server with the next message that is sent, which is refused during a run if the conversation does not have it.
+
+        Args:
+            function: The function.
+            name: The name for the model; the function's if None.
+            description: What it does, for the model; the docstring if None.
+            group: The kind of work: "read", "write", "search", "execute", … as of the server's own tools.
+            timeout: How long a call waits for an answer; five minutes if None.
+            read_only: Whether it changes nothing: in restricted mode only such tools are offered.
+            requires_approval: Whether a person must approve every call.
+
+        Raises:
+            TypeError: A parameter has no type, or one that JSON has no counterpart for.
+        """
+
+        def add(wrapped: FunctionT) -> FunctionT:
+            made = tool_function(
+                fitting(wrapped),
+                name=name,
+                description=description,
+                group=group,
+                timeout=timeout,
+                read_only=read_only,
+                requires_approval=requires_approval,
+            )
+            self._tools.add(made)
+            return wrapped
+
+        return add if function is None else add(function)
+
+    def serve_tools(self, *, timeout: float | None = None) -> None:
+        """Answer calls of the functions that `tool` was given, in all runs, until the conversation is deleted.
+
+        For a program that does not follow the runs itself, because others send the messages. Survives broken
+        connections and restarts of the server.
+
+        Args:
+            timeout: Seconds after which DeadlineExceeded is raised; no limit if None.
+
+        Raises:
+            AgentBusy: The conversation does not have the tools yet, and a run is in progress.
+            NotFound, DeadlineExceeded, Unavailable: As for `events`.
+        """
+        deadline = Deadline(timeout)
+        self._tools.declare(deadline.shorten(self._transport.timeout))
+        cursor = EventCursor(self.name, None, 1, omit_deltas=True)
+        with Stream(follow(self._transport, cursor, deadline)) as events:
+            for event in events:
+                self._tools.answer(list(waiting_calls(event).values()), deadline)
+
+    def submit_tool_result(
+        self,
+        call: ToolCall | str,
+        output: str = "",
+        *,
+        json: Mapping[str, Any] | None = None,
+        images: requests.ImageSource | Sequence[requests.ImageSource] = (),
+        error: str = "",
+        request_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Message:
+        """Answer a call of a client's tool, as ``client_tool_call_changed`` events report it; return the result.
+
+        Any client may answer; the first answer counts. The same answer again is accepted.
+
+        Args:
+            call: The call or its id.
+            output: The result as text.
+            json: The result as a JSON object, instead of `output`.
+            images: Images that belong to the result, as for `send`.
+            error: Why the tool failed, instead of a result.
+            request_id: The id to reuse if this call is repeated; generated if None.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            UnknownOrDecided: The call does not, or no longer, wait for an answer.
+        """
+        request = requests.tool_result(
+            self.name, call, output, json=json, images=images, error=error, request_id=request_id
+        )
+        response = self._transport.call(self._stub.SubmitToolResult, request, timeout)
+        return Message.from_proto(response.message)

@@ -1,0 +1,159 @@
+# Generated from clients/bedrock/_async/conversation_parts/records.py by `make client-sync`; edit that file.
+"""A conversation's methods that read what the server keeps of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bedrock import v1
+from bedrock._shared import requests
+from bedrock._shared.deadline import Deadline
+from bedrock._shared.enum_names import enum_value
+from bedrock._sync.conversation_parts.base import ConversationBase
+from bedrock.conversations import ConversationInfo, ReplayStep
+from bedrock.messages import Attachment, Message, QueuedMessage
+from bedrock.request_cycles import RequestCycle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bedrock.streams import Stream
+    from bedrock.types import CycleView
+
+__all__ = ["ConversationRecords"]
+
+
+class ConversationRecords(ConversationBase):
+    """Read what the server keeps of a conversation."""
+
+    def messages(
+        self, *, after_sequence: int = 0, newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Iterate over the stored messages."""
+        request = v1.ListMessagesRequest(parent=self.name, after_sequence=after_sequence, descending=newest_first)
+        for page in self._transport.pages(self._stub.ListMessages, request, timeout):
+            for message in page.messages:
+                yield Message.from_proto(message)
+
+    def message(self, name: str, *, timeout: float | None = None) -> Message:
+        """Read a message by its resource name or id; also one that waits in the queue. Raises NotFound."""
+        request = v1.GetMessageRequest(name=requests.child_name(self.name, "messages", name))
+        response = self._transport.call(self._stub.GetMessage, request, timeout)
+        return Message.from_proto(response.message)
+
+    def queue(
+        self, *, include_settled: bool = False, newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[QueuedMessage]:
+        """Iterate over the queued messages and, on request, over earlier ones and what became of them.
+
+        Args:
+            include_settled: Include those that are no longer queued; they come first.
+            newest_first: Begin with the one that was accepted last.
+            timeout: Time limit of each page in seconds; the client's if None.
+        """
+        request = v1.ListQueueRequest(parent=self.name, include_settled=include_settled, descending=newest_first)
+        for page in self._transport.pages(self._stub.ListQueue, request, timeout):
+            for message in page.messages:
+                yield QueuedMessage.from_proto(message)
+
+    def cycles(
+        self, *, view: CycleView = "steps", newest_first: bool = False, timeout: float | None = None
+    ) -> Iterator[RequestCycle]:
+        """Iterate over the request cycles: what was asked and all that was done for it.
+
+        Args:
+            view: "steps" (made for people), "rounds" (the requests to the model), "full" (both), or "events" (the
+                log that both are made of).
+            newest_first: Begin with the latest.
+            timeout: Time limit of each page in seconds; the client's if None.
+        """
+        request = v1.ListRequestCyclesRequest(
+            parent=self.name,
+            view=enum_value(v1.ListRequestCyclesRequest.View, view),
+            descending=newest_first,
+        )
+        for page in self._transport.pages(self._stub.ListRequestCycles, request, timeout):
+            for cycle in page.request_cycles:
+                yield RequestCycle.from_proto(cycle)
+
+    def cycle(
+        self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
+    ) -> RequestCycle:
+        """Read one request cycle.
+
+        Args:
+            run: The run, or its resource name or id; see `Run.name` and `Event.run`.
+            view: As for `cycles`.
+            timeout: Time limit of this call in seconds; the client's if None.
+
+        Raises:
+            NotFound: The conversation has no such run.
+        """
+        request = v1.GetRequestCycleRequest(
+            name=requests.cycle_name(self.name, run), view=enum_value(v1.ListRequestCyclesRequest.View, view)
+        )
+        response = self._transport.call(self._stub.GetRequestCycle, request, timeout)
+        return RequestCycle.from_proto(response.request_cycle)
+
+    def wait_for_cycle(
+        self, run: RequestCycle | str, *, view: CycleView = "steps", timeout: float | None = None
+    ) -> RequestCycle:
+        """Wait for the end of a run without following its events, and read its request cycle.
+
+        Nothing is decided about its approvals: they stay open for other clients. `run` decides them, and returns the
+        answer.
+
+        Args:
+            run: As for `cycle`.
+            view: As for `cycles`.
+            timeout: Seconds to wait; no limit if None. When they have passed, the cycle is returned as it is then,
+                without an `end_time`.
+
+        Raises:
+            NotFound: The conversation has no such run, or was deleted meanwhile.
+        """
+        deadline = Deadline(timeout)
+        while True:
+            request = requests.wait_for_cycle(self.name, run, view, deadline.left())
+            limit = requests.LONGEST_WAIT + self._transport.timeout
+            response = self._transport.call(self._stub.WaitRequestCycle, request, limit)
+            cycle = RequestCycle.from_proto(response.request_cycle)
+            if cycle.end_time is not None or deadline.left() == 0:
+                return cycle
+
+    def sub_agents(self, *, timeout: float | None = None) -> Iterator[ConversationInfo]:
+        """Iterate over the conversations of the sub-agents, the latest changed first."""
+        request = requests.conversations(archived=None, parent=self.name)
+        for page in self._transport.pages(self._stub.ListConversations, request, timeout):
+            for conversation in page.conversations:
+                yield ConversationInfo.from_proto(conversation)
+
+    def verify(self, *, timeout: float | None = None) -> list[str]:
+        """Check the stored conversation and return its defects, one sentence each; usually none."""
+        request = v1.VerifyConversationRequest(name=self.name)
+        response = self._transport.call(self._stub.VerifyConversation, request, timeout)
+        return list(response.violations)
+
+    def replay(self, until_revision: int = 0, *, timeout: float | None = None) -> Stream[ReplayStep]:
+        """Replay the log through the state machine; each step has its difference from the stored one."""
+        request = v1.ReplayConversationRequest(name=self.name, until_revision=until_revision)
+        steps = self._transport.stream(self._stub.ReplayConversation, request, timeout)
+        return steps.map(ReplayStep.from_proto)
+
+    def export(self, *, timeout: float | None = None) -> Iterator[str]:
+        """Iterate over the conversation, its messages and its events as lines of JSON."""
+        request = v1.ExportConversationRequest(name=self.name)
+        for piece in self._transport.stream(self._stub.ExportConversation, request, timeout):
+            yield piece.line
+
+    def attachment_info(self, name: str, *, timeout: float | None = None) -> Attachment:
+        """Return the format and the size of an image by the name that a message holds. Raises NotFound."""
+        request = v1.GetAttachmentRequest(name=name)
+        response = self._transport.call(self._stub.GetAttachment, request, timeout)
+        return Attachment.from_proto(response.attachment)
+
+    def attachment(self, name: str, *, timeout: float | None = None) -> bytes:
+        """Read the bytes of an image by the name that a message holds, as they were sent."""
+        request = v1.DownloadAttachmentRequest(name=name)
+        pieces = self._transport.stream(self._stub.DownloadAttachment, request, timeout)
+        return b"".join([piece.data for piece in pieces])
