@@ -17,10 +17,11 @@ FORMS = (("", ""), ("demo", "demo"), ("anthropic", "a-1"))
 
 
 class Growing:
-    """Views of all forms over one history, each compared with the view of the whole."""
+    """Views of some forms over one history, each compared with the view of the whole."""
 
-    def __init__(self) -> None:
-        self.views = {form: GrowingView(*form) for form in FORMS}
+    def __init__(self, *forms: tuple[str, str]) -> None:
+        """`forms`: all if none is given."""
+        self.views = {form: GrowingView(*form) for form in forms or FORMS}
         self.length = 0
         self.settled: dict[Prefix, tuple[Turn, ...]] = {}
 

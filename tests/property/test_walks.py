@@ -1,6 +1,7 @@
 """The laws of the machine along random lives of a conversation (I1 to I30, I39 to I43), and its growing view (C48).
 
-Every walk checks every law at every step, so one set of walks is the examples of all of them.
+Every walk checks every law at every step, so one set of walks is the examples of all of them. Its view grows in one of
+the forms that providers get.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from hypothesis import given
 
 from actors.core.content import MessageType
 from tests.property.drive import a_context, walk
-from tests.property.growing import Growing, kinds_of
+from tests.property.growing import FORMS, Growing, kinds_of
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
@@ -67,7 +68,7 @@ def test_every_law_holds_along_any_life_of_a_conversation() -> None:
     @given(tapes(100, 260))
     def live(tape: Tape) -> None:
         world = World(a_context(tape), seen)
-        walk(world, tape, Growing().follow)
+        walk(world, tape, Growing(tape.pick(FORMS)).follow)
         seen.update(kinds_of(world.laws.history))
 
     live()
@@ -93,7 +94,7 @@ def test_every_law_holds_along_any_life_of_a_sub_agent() -> None:
     @profile()
     @given(tapes(70, 210))
     def live(tape: Tape) -> None:
-        walk(World(a_context(tape, sub_agent=True), seen), tape, Growing().follow)
+        walk(World(a_context(tape, sub_agent=True), seen), tape, Growing(tape.pick(FORMS)).follow)
 
     live()
     states = {state for state in REQUESTS if state.startswith("Llm")} | TOOLS | {"Completed", "Failed"}
