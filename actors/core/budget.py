@@ -1,4 +1,4 @@
-"""Budgets: limits of token usage, and what remains of them."""
+"""Budgets of a conversation: how much of them is used, and how much remains for its sub-agents."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def spent(budget: Budget, ledger: Ledger) -> str:
-    """Describe the budget that is spent; "" if none is."""
+    """Describe the budget that is used up; return "" if none is used up."""
     if 0 < budget.run_tokens <= ledger.run_usage.context_tokens:
         return f"{budget.run_tokens} tokens per run"
     return spent_for_good(budget, ledger)
 
 
 def spent_for_good(budget: Budget, ledger: Ledger) -> str:
-    """Describe the budget of the conversation if it is spent; a new run does not renew it. "" otherwise."""
+    """Describe the conversation's total budget, which a new run does not renew, if it is used up. "" otherwise."""
     whole = ledger.total_usage + ledger.aside_usage
     if 0 < budget.conversation_tokens <= whole.context_tokens:
         return f"{budget.conversation_tokens} tokens"
@@ -28,7 +28,10 @@ def spent_for_good(budget: Budget, ledger: Ledger) -> str:
 
 
 def share(budget: Budget, ledger: Ledger, among: int) -> Budget:
-    """Return the budget of each of several sub-agents: an equal part of the rest. Call it while none is `spent`."""
+    """Return the budget for each of `among` sub-agents: an equal part of the rest.
+
+    Call it while no budget is `spent`.
+    """
     whole = ledger.total_usage + ledger.aside_usage
     limits = (
         (budget.run_tokens, ledger.run_usage.context_tokens),

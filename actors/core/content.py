@@ -1,7 +1,7 @@
-"""Messages and their content: text, images, tool calls and results.
+"""The messages of a conversation and their content: text, images, tool calls and tool results.
 
-They cannot form reference cycles, so the garbage collector need not track them (`gc=False`), which saves time for long
-histories.
+These structs cannot form reference cycles, so the garbage collector need not track them (`gc=False`). This saves time
+in long histories.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since the epoch: the latest time that a protobuf Timestamp can hold."""
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
-"""Ids of tool calls that every provider accepts, so that a conversation can change its model."""
+"""Matches call ids that every provider accepts, so that a conversation can switch to another provider's model."""
 _NOT_IN_CALL_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -41,7 +41,7 @@ class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
     protocol: str = ""
     """The wire protocol of `raw`; requests in other protocols omit the block."""
     model: str = ""
-    """The model that wrote it; requests to other models omit the block."""
+    """The model that wrote the reasoning; requests to other models omit this block."""
     raw: str = ""
     """The provider's block as JSON text, sent back byte for byte."""
 
@@ -50,14 +50,14 @@ class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use")
     """A tool call of the model."""
 
     id: str
-    """Unique in the conversation; see `distinct_calls`."""
+    """Unique in the conversation: `distinct_calls` replaces ids that were used before."""
     name: str
     input: str
     """The arguments as JSON text, as the model wrote them; if invalid, the call gets an error result."""
     bad_input: str = ""
-    """For a client's tool: why the input does not fit its schema, so that no client is asked; else ""."""
+    """For tools that clients run: why the input does not match the tool's schema, so no client is asked; else ""."""
     group: ToolGroup | None = None
-    """The tool's group at the time of the call, if a client declared it. None: a tool of ours, which has its own."""
+    """The tool's group at the time of the call, for tools that clients declared. None for built-in and MCP tools."""
 
 
 class Image(Struct, frozen=True, gc=False, tag="image"):
@@ -71,7 +71,7 @@ class Image(Struct, frozen=True, gc=False, tag="image"):
 
 
 class ToolOutcome(StrEnum):
-    """How a call ended, for programs: they must not match on texts."""
+    """How a tool call ended, for programs, so that they need not parse result texts."""
 
     OK = "ok"
     ERROR = "error"
@@ -89,7 +89,7 @@ class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
     output: str
     images: tuple[Image, ...] = ()
     display: str = ""
-    """JSON for display: a diff, a table; "" if the output says everything."""
+    """JSON data that clients can display, such as a diff or a table; "" if the output is enough."""
     duration_ms: int = 0
     outcome: ToolOutcome = ToolOutcome.OK
 
@@ -217,7 +217,7 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
     usage: Usage | None = None
     kind: SystemKind = SystemKind.NONE
     meta: bool = False
-    """Whether it was written for the model only, not for people."""
+    """Whether the message was written only for the model, not for people."""
     error_kind: str = ""
 
 
@@ -232,7 +232,7 @@ def is_tool_result(block: Content) -> TypeGuard[ToolResult]:
 
 
 def distinct_calls(content: tuple[Content, ...], request_id: str, *taken: Container[str]) -> tuple[Content, ...]:
-    """Return the content with a new id for every call whose id is not usable or was used before in it or in `taken`.
+    """Return the content, with a new id for each tool call whose id is unusable, repeated in `content`, or in `taken`.
 
     If two calls had the same id, one of them could run twice or never. The function is idempotent.
     """

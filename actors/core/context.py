@@ -1,4 +1,7 @@
-"""The context of a transition: facts about the conversation that a transition never changes."""
+"""The context of a transition: facts about the conversation that the state machine reads.
+
+Only one of them, the mode, can be changed by a transition.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ class Mode(StrEnum):
 
 
 BY_WIDTH = (Mode.RESTRICTED, Mode.WORKSPACE, Mode.UNRESTRICTED)
-"""All modes: each gives tools more rights than the one before."""
+"""All modes, ordered by the rights that they give to tools, the fewest first."""
 
 
 def wider(mode: Mode, than: Mode) -> bool:
-    """Whether `mode` gives tools more rights than the other one."""
+    """Return whether `mode` gives tools more rights than the mode `than`."""
     return BY_WIDTH.index(mode) > BY_WIDTH.index(than)
 
 
@@ -37,8 +40,10 @@ class Rules(IntEnum):
     INTERRUPTIONS = 2
     """The agent gets a notice of an interrupted run; the budget is checked before every attempt."""
     OWN_TOOLS = 3
-    """A conversation may be offered less than all tools, request_mode_upgrade included. Whether a call of a
-    sub-agent needs approval is decided once, when the response arrives."""
+    """A conversation may be offered only some of the tools, perhaps without request_mode_upgrade.
+
+    Whether a sub-agent's tool call needs approval is decided once, when the response arrives.
+    """
 
 
 class ApprovalPolicy(StrEnum):
@@ -66,24 +71,24 @@ class ToolGroup(StrEnum):
 
 
 class ToolTraits(Struct, frozen=True, omit_defaults=True):
-    """Properties of a tool that the state machine needs."""
+    """The properties of a tool that the state machine uses."""
 
     name: str
     group: ToolGroup
     retry_safe: bool = False
     """Whether a failed call may be started again, because the tool cannot change anything."""
     writes: bool = False
-    """Whether it needs approval under ASK_WRITES. Unknown tools count as writing."""
+    """Whether calls need approval under ASK_WRITES. Tools that the machine does not know count as writing."""
     always_asks: bool = False
-    """Whether it needs approval under every policy: request_mode_upgrade, and tools of clients that ask for it."""
+    """Whether calls need approval under every policy: request_mode_upgrade, and client tools that demand it."""
     client: bool = False
-    """Whether a client runs it: the machine waits for the client's answer."""
+    """Whether a client runs the tool: the state machine then waits for the client's answer."""
     timeout_ms: int = 0
-    """For a client's tool: how long a call waits for the answer, in milliseconds."""
+    """For a tool that a client runs: how long a call waits for the client's answer, in milliseconds."""
 
 
 class Limits(Struct, frozen=True):
-    """Limits of the state machine. Times in milliseconds."""
+    """Limits that the state machine enforces. Times are in milliseconds."""
 
     max_attempts: int = 3
     retry_base_ms: int = 1_000
@@ -99,7 +104,7 @@ class Limits(Struct, frozen=True):
 
 
 class Budget(Struct, frozen=True):
-    """Limits of token usage; 0: no limit."""
+    """Limits of token usage and cost; 0 means no limit."""
 
     run_tokens: int = 0
     conversation_tokens: int = 0
@@ -118,18 +123,18 @@ class ConvContext(Struct, frozen=True):
     mode: Mode = Mode.UNRESTRICTED
     restriction_available: bool = False
     workspace_available: bool = False
-    """Whether the workspace mode can be kept in this conversation's directory."""
+    """Whether workspace mode can be enforced in this conversation's working directory."""
     unrestricted_available: bool = True
     """Whether the conversation's principal may use the unrestricted mode."""
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     always_approved: tuple[str, ...] = ()
-    """Names of tools that ask no more; only in logs of earlier versions, where approval_rules are now."""
+    """Names of tools that need no approval; only in logs of earlier versions, before `approval_rules` existed."""
     approval_rules: tuple[ApprovalRule, ...] = ()
-    """The rules of the operator, then those of the conversation."""
+    """The operator's rules, then those of the conversation."""
     follow_up_policy: FollowUpPolicy = FollowUpPolicy.ALWAYS
     budget: Budget = Budget()
     quota_spent: str = ""
-    """The quota of which the conversation's principal has nothing left to spend; "" if there is none."""
+    """A description of a quota that the conversation's principal has used up; "" if there is none."""
     limits: Limits = Limits()
     tools: tuple[ToolTraits, ...] = ()
     """The tools offered to this conversation, in the order the model sees them."""

@@ -1,4 +1,8 @@
-"""Effects: the actions that a transition requests. They are carried out in three phases: commit, publish, act."""
+"""Effects: the actions that a transition requests, as data.
+
+The conversation's actor carries them out in three phases: first it commits (stores) the Persist effects, then it
+publishes the notifications to clients, then it acts on the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from actors.core.states import AgentOutcome, AgentTask, QuestionStatus, State
 
 
 class PersistMessage(Struct, frozen=True, tag="persist_message"):
-    """Commit: append a message to the history."""
+    """Commit phase: append a message to the history."""
 
     message: Message
 
@@ -30,30 +34,30 @@ class PersistMessage(Struct, frozen=True, tag="persist_message"):
 
 
 class PersistState(Struct, frozen=True, tag="persist_state"):
-    """Commit: store the new state."""
+    """Commit phase: store the new state."""
 
     new_state: State
 
 
 class PersistMode(Struct, frozen=True, tag="persist_mode"):
-    """Commit: store the new mode, which has a separate column and is a field of the context."""
+    """Commit phase: store the new mode, which has a database column of its own and is a field of the context."""
 
     mode: Mode
 
 
 class NotifyClient(Struct, frozen=True, tag="notify_client"):
-    """Publish: send a notification to clients."""
+    """Publish phase: send a notification to clients."""
 
     data: Notification
 
     @property
     def event_type(self) -> str:
-        """The tag of the notification's type."""
+        """The tag of the notification's type, such as "state_changed"."""
         return str(type(self.data).__struct_config__.tag)
 
 
 class RequestLlm(Struct, frozen=True, tag="request_llm"):
-    """Act: start one attempt of a model request over the history up to `through_sequence`."""
+    """Act phase: start one attempt of a model request over the history up to `through_sequence`."""
 
     request_id: str
     attempt: int
@@ -62,7 +66,7 @@ class RequestLlm(Struct, frozen=True, tag="request_llm"):
 
 
 class RequestContinuation(Struct, frozen=True, tag="request_continuation"):
-    """Act: start one attempt of the summary request, which has no tools (REQ-BED-020)."""
+    """Act phase: start one attempt of the request for a summary, which offers no tools (REQ-BED-020)."""
 
     request_id: str
     attempt: int
@@ -72,13 +76,13 @@ class RequestContinuation(Struct, frozen=True, tag="request_continuation"):
 
 
 class AbortLlm(Struct, frozen=True, tag="abort_llm"):
-    """Act: abort the request, without waiting for it to end."""
+    """Act phase: abort the model request, without waiting until it has ended."""
 
     request_id: str
 
 
 class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
-    """Act: start one tool call."""
+    """Act phase: start one tool call."""
 
     tool_use_id: str
     execution_id: int
@@ -89,51 +93,51 @@ class ExecuteTool(Struct, frozen=True, tag="execute_tool"):
 
 
 class AwaitToolResult(Struct, frozen=True, tag="await_tool_result"):
-    """Act: send ToolDeadline with this identity at the deadline; until then a client may answer the call."""
+    """Act phase: send a ToolDeadline event with these ids at the deadline; until then a client may answer the call."""
 
     tool_use_id: str
     execution_id: int
     deadline: int
-    """Milliseconds since the epoch."""
+    """In milliseconds since the epoch."""
 
 
 class AwaitAnswer(Struct, frozen=True, tag="await_answer"):
-    """Act: send QuestionOver with this identity at the deadline; until then a person may answer the question."""
+    """Act phase: send QuestionOver with these ids at the deadline; until then a person may answer the question."""
 
     tool_use_id: str
     execution_id: int
     place: int
     deadline: int
-    """Milliseconds since the epoch."""
+    """In milliseconds since the epoch."""
 
 
 class AnswerTool(Struct, frozen=True, omit_defaults=True, tag="answer_tool"):
-    """Act: tell the running tool how its question ended."""
+    """Act phase: give the running tool the answer to its question, or report why there is none."""
 
     tool_use_id: str
     execution_id: int
     place: int
     status: QuestionStatus
     content: str = ""
-    """The answer to a form, a JSON object."""
+    """For an accepted form: the person's values, as a JSON object."""
 
 
 class AbortTool(Struct, frozen=True, tag="abort_tool"):
-    """Act: kill the whole process tree of a tool call."""
+    """Act phase: kill the whole process tree of a tool call."""
 
     tool_use_id: str
     execution_id: int
 
 
 class RetryOf(StrEnum):
-    """The purpose of a retry timer."""
+    """What a retry timer will retry."""
 
     LLM = "llm"
     TOOL = "tool"
 
 
 class ScheduleRetry(Struct, frozen=True, tag="schedule_retry"):
-    """Act: send RetryTimeout or ToolRetryTimeout with this identity after `delay_ms`."""
+    """Act phase: send a RetryTimeout or ToolRetryTimeout event with these ids after `delay_ms` milliseconds."""
 
     delay_ms: int
     attempt: int
@@ -144,26 +148,26 @@ class ScheduleRetry(Struct, frozen=True, tag="schedule_retry"):
 
 
 class SpawnSubAgent(Struct, frozen=True, tag="spawn_sub_agent"):
-    """Act: create the sub-agent, send it StartSubAgent and start the timer of its SubAgentTimeout."""
+    """Act phase: create the sub-agent, send it StartSubAgent and start the timer of its SubAgentTimeout."""
 
     task: AgentTask
     deadline: int
 
 
 class CancelSubAgents(Struct, frozen=True, tag="cancel_sub_agents"):
-    """Act: cancel these sub-agents in parallel."""
+    """Act phase: cancel these sub-agents in parallel."""
 
     agent_ids: tuple[str, ...]
 
 
 class NotifyParent(Struct, frozen=True, tag="notify_parent"):
-    """Act: report the outcome of this sub-agent to its parent, exactly once."""
+    """Act phase: report the outcome of this sub-agent to its parent, exactly once."""
 
     result: AgentOutcome
 
 
 class StartTimer(Struct, frozen=True, tag="start_timer"):
-    """Act: send CancelTimeout{run_id} after `delay_ms`."""
+    """Act phase: send a CancelTimeout event for this run after `delay_ms` milliseconds."""
 
     delay_ms: int
     run_id: str

@@ -1,4 +1,4 @@
-"""Errors: why a run failed, and why a command was refused."""
+"""Error kinds and refusal reasons: why a run failed, and why a command was refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class ErrorKind(StrEnum):
-    """Why a request or a run failed (C12)."""
+    """Why a model request or a run failed (C12)."""
 
     NETWORK = "network"
     TIMED_OUT = "timed_out"
@@ -38,7 +38,7 @@ RETRYABLE = frozenset({
 
 
 class LlmFailure(Struct, frozen=True):
-    """Why one attempt of a model request failed; the text also says what to do. Contains no secret."""
+    """Why one attempt of a model request failed. The message also says what to do, and contains no secret."""
 
     kind: ErrorKind
     message: str
@@ -50,7 +50,7 @@ class LlmFailure(Struct, frozen=True):
 
 
 class Reason(StrEnum):
-    """Why a command is refused. The state machine raises only some of them."""
+    """Why a command is refused. The state machine uses only some of these reasons; the server uses the others."""
 
     AGENT_BUSY = "AGENT_BUSY"
     CANCELLING = "CANCELLING"
@@ -127,7 +127,7 @@ REFUSAL_TEXTS: dict[Reason, str] = {
 
 
 class InvalidTransition(Exception):  # noqa: N818 -- the seeds call it so
-    """An event that is not allowed in the state; the state is unchanged."""
+    """An event is not allowed in the current state; the state is unchanged."""
 
 
 class Rejected(InvalidTransition):
@@ -137,9 +137,9 @@ class Rejected(InvalidTransition):
         super().__init__(text or REFUSAL_TEXTS[reason])
         self.reason = reason
         self.run: tuple[str, str] | None = None
-        """The conversation and its run under way, by their ids; set by the conversation's actor where there is one."""
+        """The ids of the conversation and of its open run; None if no run is open. The conversation's actor sets it."""
         self.cause = cause
-        """The finer reason for programs; "" if there is none."""
+        """A more detailed reason for programs; "" if there is none."""
 
 
 class QuotaExceededError(Rejected):
@@ -148,10 +148,19 @@ class QuotaExceededError(Rejected):
     def __init__(
         self, quota: str, principal: str, *, limit: int, used: int, retry_ms: int, dollars: bool = False
     ) -> None:
-        """`principal`: "" for all of them; `dollars`: limit and use are in millionths of a dollar."""
+        """Describe the quota that is used up.
+
+        Args:
+            quota: The name of the quota.
+            principal: Whose quota it is; "" for the quota of all principals together.
+            limit: The limit.
+            used: How much was used.
+            retry_ms: The milliseconds after which a retry may succeed.
+            dollars: Whether `limit` and `used` are in millionths of a dollar.
+        """
         allowed, taken = ((f"${each / 1e6:,.2f}" if dollars else f"{each:,}") for each in (limit, used))
         self.described = f"the quota {quota} of {principal or 'this server'}, {allowed}"
-        """The quota with its value."""
+        """Describes the quota, with its owner and its limit."""
         super().__init__(
             Reason.QUOTA_EXCEEDED,
             f"the quota {quota} of {principal or 'this server'} is used up: {taken} of {allowed}",
@@ -159,4 +168,4 @@ class QuotaExceededError(Rejected):
         self.quota, self.principal = quota, principal
         self.limit, self.used = limit, used
         self.retry_ms = retry_ms
-        """After how many milliseconds it may be free again."""
+        """The milliseconds after which a retry may succeed."""

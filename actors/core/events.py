@@ -1,8 +1,9 @@
-"""Everything that can happen to a conversation.
+"""The events of a conversation's state machine: commands, outcomes and settle events.
 
-Commands request something and are either accepted or rejected. Settle events follow from a state that must not last, in
-the same commit. Outcomes report the results of effects; each carries the identity of its effect, and is ignored if the
-state does not wait for that one. `at` is the runtime's clock in milliseconds since the epoch.
+Commands request something and are either accepted or rejected. Outcomes report the results of effects; each outcome
+carries the ids of its effect, and the state machine ignores outcomes that the current state does not wait for. Settle
+events follow, in the same commit, from a state that must not last. `at` is the server's clock in milliseconds since
+the epoch.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user_message"):
     images: tuple[Image, ...] = ()
     delivery: Delivery = Delivery.REJECT
     expected_run: str = ""
-    """If set, the command is rejected with RUN_OVER, before any other check, unless this is the open run."""
+    """If set, the command is rejected with RUN_OVER, before any other check, unless the open run has this id."""
     generation: Generation | None = None
-    """Settings for the run that the message begins; a steer has none."""
+    """Settings for the run that the message begins; None for a steer, which begins no run."""
     output_schema: str = ""
-    """The JSON Schema of the value that the run is to end with, as JSON; "" for none. A steer has none."""
+    """The JSON Schema, as JSON, of the value that the run must end with; "" for none. A steer has none."""
 
 
 class UserCancel(Struct, frozen=True, tag="user_cancel"):
@@ -40,7 +41,7 @@ class UserCancel(Struct, frozen=True, tag="user_cancel"):
 
     at: int
     run_id: str = ""
-    """If set, the event is ignored unless this is the open run."""
+    """If set, the event is ignored unless the open run has this id."""
     discard_queued: bool = False
     kill_jobs: bool = False
     reason: str = ""
@@ -62,7 +63,7 @@ class TriggerContinuation(Struct, frozen=True, tag="trigger_continuation"):
 
 
 class SpawnSubAgents(Struct, frozen=True, tag="spawn_sub_agents"):
-    """Start sub-agents by command, in a run of their own."""
+    """Start sub-agents by command rather than by a tool call, in a run of their own."""
 
     at: int
     message_id: str
@@ -80,12 +81,12 @@ class StartSubAgent(Struct, frozen=True, tag="start_sub_agent"):
 
 
 class SetMode(Struct, frozen=True, omit_defaults=True, tag="set_mode"):
-    """Change the mode at once; delivered ahead of normal events."""
+    """Change the mode at once; the mailbox delivers this event ahead of normal ones."""
 
     at: int
     mode: Mode
     stop: tuple[str, ...] = ()
-    """Ids of running calls with more rights than the new mode gives, to be stopped (REQ-BED-016)."""
+    """Ids of running calls that have more rights than the new mode gives, and that must be stopped (REQ-BED-016)."""
 
 
 class BeginLlm(Struct, frozen=True, tag="begin_llm"):
@@ -115,7 +116,7 @@ class LlmStreamStarted(Struct, frozen=True, tag="llm_stream_started"):
 
 
 class LlmStreamChunk(Struct, frozen=True, tag="llm_stream_chunk"):
-    """The next text of the response; chunks are merged while they wait in the mailbox, and never persisted."""
+    """The next text of the response; chunks are merged while they wait in the mailbox, and are never stored."""
 
     at: int
     request_id: str
@@ -138,15 +139,15 @@ class LlmResponse(Struct, frozen=True, omit_defaults=True, tag="llm_response"):
     """Whether the response was cut off at the output token limit."""
     refusal: bool = False
     subjects: tuple[CallSubject, ...] = ()
-    """What its calls are about, in their order; () if no approval rule and no question depends on it."""
+    """What each tool call of the response would touch, in order; () if no rule or approval request depends on it."""
     output: str = ""
-    """In a run with an output schema: the value of this answer, if there is one and it fits, as JSON."""
+    """In a run with an output schema: the answer's value, if it has a valid one, as JSON."""
     output_problem: str = ""
-    """In a run with an output schema: what does not fit, if the answer tries to end the run."""
+    """In a run with an output schema: why the value is invalid, if the answer tries to end the run."""
 
 
 class LlmError(Struct, frozen=True, tag="llm_error"):
-    """The attempt failed."""
+    """An attempt of a model request failed."""
 
     at: int
     request_id: str
@@ -157,17 +158,17 @@ class LlmError(Struct, frozen=True, tag="llm_error"):
 
 
 class LlmAborted(Struct, frozen=True, tag="llm_aborted"):
-    """The attempt was aborted; if no abort was requested, it counts as a network error."""
+    """An attempt of a model request was aborted; if no abort was requested, this counts as a network error."""
 
     at: int
     request_id: str
     attempt: int
     usage: Usage | None = None
-    """Tokens that the provider had reported by then."""
+    """The tokens that the provider had reported before the abort."""
 
 
 class RetryTimeout(Struct, frozen=True, tag="retry_timeout"):
-    """The next attempt of a request is due."""
+    """The next attempt of a model request is due."""
 
     at: int
     request_id: str
@@ -184,14 +185,14 @@ class ToolComplete(Struct, frozen=True, tag="tool_complete"):
 
 
 class ToolTransient(Struct, frozen=True, tag="tool_transient"):
-    """The infrastructure failed before or around the tool, not the tool itself."""
+    """The infrastructure around the tool failed, not the tool itself."""
 
     at: int
     tool_use_id: str
     execution_id: int
     message: str
     begun: bool = True
-    """Whether the tool may have started; if not, it can be started again in any case."""
+    """Whether the tool may have started; if it did not, the call can be retried even if it is not `retry_safe`."""
 
 
 class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
@@ -203,7 +204,7 @@ class ToolAborted(Struct, frozen=True, tag="tool_aborted"):
 
 
 class AgentsSpawned(Struct, frozen=True, tag="agents_spawned"):
-    """A spawn_sub_agent call was validated as a whole: its sub-agents are to be started."""
+    """The arguments of a spawn_sub_agent call are all valid: its sub-agents are to be started."""
 
     at: int
     tool_use_id: str
@@ -213,7 +214,7 @@ class AgentsSpawned(Struct, frozen=True, tag="agents_spawned"):
 
 
 class ToolRetryTimeout(Struct, frozen=True, tag="tool_retry_timeout"):
-    """The next attempt of a tool is due."""
+    """The next attempt of a tool call is due."""
 
     at: int
     tool_use_id: str
@@ -239,7 +240,7 @@ class SubAgentTimeout(Struct, frozen=True, tag="sub_agent_timeout"):
 
 
 class CancelTimeout(Struct, frozen=True, tag="cancel_timeout"):
-    """Sub-agents did not end in time after a cancel; delivered ahead of normal events."""
+    """The sub-agents did not end in time after a cancel; the mailbox delivers this event ahead of normal ones."""
 
     at: int
     run_id: str
@@ -259,7 +260,7 @@ class WithdrawMessage(Struct, frozen=True, tag="withdraw_message"):
 
 
 class SubmitToolResult(Struct, frozen=True, tag="submit_tool_result"):
-    """Command: a client answers the call that waits for it."""
+    """Command: a client answers a call of a tool that clients run."""
 
     at: int
     tool_use_id: str
@@ -267,7 +268,7 @@ class SubmitToolResult(Struct, frozen=True, tag="submit_tool_result"):
 
 
 class ToolDeadline(Struct, frozen=True, tag="tool_deadline"):
-    """Outcome: the time in which a client had to answer a call is over."""
+    """Outcome: no client answered a call before its deadline."""
 
     at: int
     tool_use_id: str
@@ -275,26 +276,26 @@ class ToolDeadline(Struct, frozen=True, tag="tool_deadline"):
 
 
 class AskQuestion(Struct, frozen=True, omit_defaults=True, tag="ask_question"):
-    """Outcome: the running tool asks a person."""
+    """Outcome: the running tool asks a person a question."""
 
     at: int
     tool_use_id: str
     execution_id: int
     place: int
-    """Its number among the questions of this execution, counted from 1."""
+    """The number of the question within this execution of the tool, counted from 1."""
     asker: str
     """The name of the MCP server that asks."""
     message: str
     timeout_ms: int
-    """How long an answer is waited for, in milliseconds."""
+    """How long to wait for an answer, in milliseconds."""
     schema: str = ""
     """For a form: the JSON Schema of the answer, as JSON."""
     url: str = ""
-    """Instead of a form: the address that the person is asked to visit."""
+    """Instead of a form: the URL that the person is asked to visit."""
 
 
 class QuestionOver(Struct, frozen=True, tag="question_over"):
-    """Outcome: the time to answer a question is over, or the tool no longer wants an answer."""
+    """Outcome: the time to answer a question is over, or the tool no longer wants the answer."""
 
     at: int
     tool_use_id: str
@@ -304,13 +305,13 @@ class QuestionOver(Struct, frozen=True, tag="question_over"):
 
 
 class AnswerQuestion(Struct, frozen=True, omit_defaults=True, tag="answer_question"):
-    """Command: a person answers or declines a question of a tool."""
+    """Command: a person answers or declines a question that a tool asked."""
 
     at: int
     number: int
     accept: bool
     content: str = ""
-    """For a form that is accepted: the values, a JSON object that fits the schema."""
+    """For an accepted form: the values, as a JSON object that matches the schema."""
 
 
 class InternalFault(Struct, frozen=True, tag="internal_fault"):
@@ -318,26 +319,26 @@ class InternalFault(Struct, frozen=True, tag="internal_fault"):
 
     at: int
     message: str
-    """Text for people: refers to the server's log and shows no internals."""
+    """A text for people, which refers to the server's log and reveals no internals."""
 
 
 class UsageReported(Struct, frozen=True, tag="usage_reported"):
-    """Tokens were used that are not part of a response's usage."""
+    """Tokens were used that no LlmResponse reports."""
 
     at: int
     usage: Usage
     aside: bool
-    """Whether a side query used them; otherwise an aborted request or a sub-agent did."""
+    """Whether a side query used the tokens; otherwise an aborted request or a sub-agent did."""
     run: str = ""
-    """Id of the run to whose usage a sub-agent's tokens are added while that run is open."""
+    """The id of the run that a sub-agent's tokens are added to if it is still open; "" for other tokens."""
 
 
 class McpRestarted(Struct, frozen=True, tag="mcp_restarted"):
-    """MCP servers are started again in the conversation's mode for the run that begins next."""
+    """MCP servers are restarted in the conversation's current mode, before the next run begins."""
 
     at: int
     servers: tuple[str, ...]
-    """Their names."""
+    """The names of the MCP servers."""
 
 
 Command: TypeAlias = (
@@ -348,7 +349,7 @@ LlmOutcome: TypeAlias = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmErr
 ToolOutcomeEvent: TypeAlias = ToolComplete | ToolTransient | ToolAborted | AgentsSpawned | ToolRetryTimeout
 AgentOutcomeEvent: TypeAlias = SubAgentResult | SubAgentTimeout | CancelTimeout
 GridEvent: TypeAlias = Command | Settle | LlmOutcome | ToolOutcomeEvent | AgentOutcomeEvent | Restart
-"""Events that each state handles by itself."""
+"""Events for which each state has its own rule."""
 Beside: TypeAlias = (
     WithdrawMessage
     | SubmitToolResult
@@ -360,5 +361,5 @@ Beside: TypeAlias = (
     | UsageReported
     | McpRestarted
 )
-"""Events that all states handle in the same way; they are logged and replayed like the others."""
+"""Events that are handled by one rule for all states; they are logged and replayed like the others."""
 Event: TypeAlias = GridEvent | Beside

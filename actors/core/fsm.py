@@ -1,7 +1,8 @@
 """The specified state diagram of the Context Manager (seed 3), as a projection of the state machine.
 
-Every StateChanged contains the path of its transition through this diagram: first the intermediate states, which the
-rule names, then the resulting state (`project`). `ChatContext` folds these paths.
+Every StateChanged notification contains the path of its transition through this diagram: first the intermediate
+states, which the rule of the transition names, then the resulting state (see `project`). `ChatContext` follows these
+paths.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ContextState(StrEnum):
-    """The states of the diagram: eleven of the specification, and two more of Bedrock."""
+    """The states of the diagram: the specified ones and Bedrock's additions."""
 
     IDLE = "Idle"
     PROCESSING_USER_MESSAGE = "ProcessingUserMessage"
@@ -117,7 +118,7 @@ DIAGRAM_EDGES: frozenset[Edge] = frozenset(
         (ContextState.TRANSIENT_FAILURE, ContextState.FAILED),
     }
 )
-"""Transitions of the specified diagram; every path begins with [*] --> Idle."""
+"""The transitions of the specified diagram; its initial state is Idle."""
 
 EXTENSION_EDGES: frozenset[Edge] = (
     frozenset((state, ContextState.IDLE) for state in _BUSY)
@@ -134,15 +135,20 @@ EXTENSION_EDGES: frozenset[Edge] = (
         (ContextState.PROCESSING_USER_MESSAGE, ContextState.EXECUTING_TOOLS),
     }
 ) - DIAGRAM_EDGES
-"""Transitions that Bedrock adds: to Idle or Cancelling (cancel, restart, round limit, budget); directly to Failed (an
-error that is not retried; a sub-agent that was cancelled or submitted an error); to ContextExhausted; to the next tool;
-continuation of an unfinished text; the summary request; the next run after a failed one; the command SpawnSubAgents."""
+"""The transitions that Bedrock adds to the specified diagram.
+
+They lead to Idle or Cancelling (after a cancel, a restart, the round limit or a spent budget), directly to Failed
+(after
+an error that is not retried, or when a sub-agent was cancelled or submitted an error), to ContextExhausted, from one
+tool to the next, from an unfinished text to its continuation or to the summary request, from a failed run to the next
+one, and from the command SpawnSubAgents to its sub-agents.
+"""
 
 EDGES = DIAGRAM_EDGES | EXTENSION_EDGES
 
 
 def stray_edge(walk: Iterable[ContextState], start: ContextState = ContextState.IDLE) -> Edge | None:
-    """Return the first step of a path from `start` that neither set of edges contains; None if there is none."""
+    """Return the first step of the path that is not in EDGES, as (from, to); None if every step is allowed."""
     here = start
     for there in walk:
         if (here, there) not in EDGES:
@@ -152,14 +158,14 @@ def stray_edge(walk: Iterable[ContextState], start: ContextState = ContextState.
 
 
 class ChatContext(Struct, frozen=True):
-    """The state of the diagram, folded from the paths of StateChanged events."""
+    """The current state in the diagram, after all paths of StateChanged that were handled."""
 
     state: ContextState = ContextState.IDLE
 
     def handle_event(self, fsm_path: tuple[ContextState, ...]) -> ChatContext:
-        """Follow the path of one transition.
+        """Follow the path of one transition and return the new context.
 
-        Raises ValueError if a step is neither in the specified diagram nor among the extensions.
+        Raises ValueError if a step is neither in the specified diagram nor among Bedrock's additions.
         """
         stray = stray_edge(fsm_path, self.state)
         if stray:

@@ -1,8 +1,8 @@
-"""Check of a conversation's log: its events must be possible, and must lead to the conversation's present state.
+"""Checks a conversation's log: whether its events are possible, and lead to the conversation's present state.
 
-An `InvariantChecker` gets the durable notifications in order and returns findings as text for people: a call without
-a result, a run that ended twice, a question without a decision. It knows the state machine's rules but uses none of
-its code, so that it finds faults of the machine as well as damage on disk.
+An `InvariantChecker` receives the durable notifications in order and yields its findings as text for people: a call
+without a result, a run that ended twice, a question without a decision. The checker shares no code with the rules of
+the state machine, so it finds bugs of the machine as well as damage on disk.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Slot = tuple[str, int]
-"""Streamed text of one attempt: request id and attempt."""
+"""Identifies the streamed text of one attempt: the request id and the attempt number."""
 
 
 class InvariantChecker:
-    """Checks one conversation. Keeps the ids of its runs and calls, and which of them are open."""
+    """Checks the log of one conversation. Remembers the ids of runs and calls, and which of them are open."""
 
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
@@ -69,15 +69,15 @@ class InvariantChecker:
         self._usage: UsageChanged | None = None
 
     def begin_mid_log(self) -> None:
-        """Note that the log was pruned: events that it lacks may have happened before its beginning."""
+        """Note that the beginning of the log was pruned, so that events may refer to others that are missing."""
         self._mid_log, self._place = True, None
 
     def preload(self, message: Message) -> Iterator[str]:
-        """Check a message from before the beginning of the log; call it in order of the messages."""
+        """Check a message that is older than the beginning of a pruned log. Call this in the order of the messages."""
         yield from self._message(message)
 
     def check(self, event: Durable) -> Iterator[str]:
-        """Check the next notification."""
+        """Check the next notification; yield a text for each problem."""
         match event:
             case MessageAdded(message=message):
                 yield from self._message(message)
@@ -184,7 +184,7 @@ class InvariantChecker:
     # --- the end
 
     def check_end(self, state: State, mode: Mode) -> Iterator[str]:
-        """Compare the open runs, calls and questions at the end with the state and the mode of the conversation."""
+        """Compare the runs, calls and questions that are open at the end of the log with the stored state and mode."""
         yield from self._open_runs(state)
         yield from _compare("tool calls without a result", self._chain.open_calls, open_calls(state))
         asked = state.undecided if isinstance(state, AwaitingToolApproval) else ()
@@ -215,7 +215,7 @@ class InvariantChecker:
             yield from (f"run {run} has not ended" for run in sorted(self._begun - self._ended - {live}))
 
     def _compare_kept(self, what: str, logged: set[str], stored: Iterable[str]) -> Iterator[str]:
-        """Compare ids; for a pruned log, only those that it contains."""
+        """Compare two sets of ids. If the log was pruned, ignore stored ids whose events the log may lack."""
         wanted = set(stored)
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 

@@ -1,4 +1,7 @@
-"""Notifications to clients. Durable ones are stored with the transition and numbered; text deltas are ephemeral."""
+"""Notifications to clients.
+
+The durable ones are stored with their transition and numbered; text deltas are ephemeral, which means never stored.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,20 @@ from actors.core.summary import AgentSummary, StateSummary
 
 
 class StateChanged(Struct, frozen=True, tag="state_changed"):
-    """The state changed, or a part of it that clients see."""
+    """The state changed, or a part of the state that clients see."""
 
     state: StateSummary
     fsm_path: tuple[ContextState, ...]
 
 
 class MessageAdded(Struct, frozen=True, tag="message_added"):
-    """A message was stored; the actor adds one for every PersistMessage."""
+    """A message was stored. The conversation's actor adds this notification for every PersistMessage effect."""
 
     message: Message
 
 
 class TextDelta(Struct, frozen=True, tag="text_delta"):
-    """Ephemeral: the next text of an attempt of a request."""
+    """Ephemeral: the next piece of text that an attempt of a request streamed."""
 
     request_id: str
     attempt: int
@@ -39,14 +42,14 @@ class TextDelta(Struct, frozen=True, tag="text_delta"):
 
 
 class StreamDiscarded(Struct, frozen=True, tag="stream_discarded"):
-    """The text streamed for this request and attempt is void."""
+    """The text that was streamed for this attempt is void; clients must remove that text."""
 
     request_id: str
     attempt: int
 
 
 class Retrying(Struct, frozen=True, tag="retrying"):
-    """An attempt failed; the next one is due at `retry_at` (ms since the epoch)."""
+    """An attempt of a model request or tool call failed; the next one is due at `retry_at` (ms since the epoch)."""
 
     attempt: int
     """Number of the next attempt."""
@@ -58,7 +61,7 @@ class Retrying(Struct, frozen=True, tag="retrying"):
 
 
 class Fate(StrEnum):
-    """What happened to a queued input."""
+    """What happened to a queued user message."""
 
     QUEUED = "queued"
     DELIVERED = "delivered"
@@ -68,7 +71,7 @@ class Fate(StrEnum):
 
 
 class QueueChanged(Struct, frozen=True, tag="queue_changed"):
-    """An input was queued or has left the queue."""
+    """A user message was queued, or has left the queue."""
 
     input: QueuedInput
     delivery: str
@@ -83,9 +86,9 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
     kind: ApprovalKind
     since: int
     suggestions: tuple[ApprovalRule, ...] = ()
-    """Rules that would allow calls like this one, the narrowest first; without ids."""
+    """Rules that would allow calls like this one, the narrowest first. They have no ids yet."""
     asked_by: ApprovalRule | None = None
-    """The rule that made the call ask: one that asks, or one that might deny it; None if none did."""
+    """The rule that made approval necessary: it asks, or it might deny the call. None if no rule did."""
 
 
 class Decision(StrEnum):
@@ -105,7 +108,7 @@ class ApprovalResolved(Struct, frozen=True, tag="approval_resolved"):
 
 
 class CallStatus(StrEnum):
-    """Where a call of a client's tool is. PENDING is followed by exactly one of the others."""
+    """Whether a call of a client's tool still waits. PENDING is followed by exactly one of the other values."""
 
     PENDING = "pending"
     ANSWERED = "answered"
@@ -114,7 +117,7 @@ class CallStatus(StrEnum):
 
 
 class ClientToolCall(Struct, frozen=True, tag="client_tool_call"):
-    """A call waits for a client's answer until `deadline` (ms since the epoch), or no longer does."""
+    """A tool call began to wait for a client's answer, until `deadline` (ms since the epoch), or stopped waiting."""
 
     call: ToolUse
     status: CallStatus
@@ -122,7 +125,7 @@ class ClientToolCall(Struct, frozen=True, tag="client_tool_call"):
 
 
 class QuestionChanged(Struct, frozen=True, tag="question_changed"):
-    """A tool call asks a person and waits, or no longer does."""
+    """A tool call began to wait for a person's answer to its question, or stopped waiting."""
 
     call: ToolUse
     question: Question
@@ -139,14 +142,14 @@ class UsageChanged(Struct, frozen=True, tag="usage_changed"):
 
 
 class ContextWarning(Struct, frozen=True, tag="context_warning"):
-    """The used tokens crossed the warning threshold."""
+    """The number of used tokens reached the warning threshold."""
 
     used_tokens: int
     window_tokens: int
 
 
 class SubAgents(Struct, frozen=True, tag="sub_agents"):
-    """A sub-agent ended. After the last one, the results of all follow in the same commit."""
+    """A sub-agent ended. When the last sub-agent has ended, the results of all are added in the same commit."""
 
     reports: tuple[AgentReport, ...]
     pending: tuple[AgentSummary, ...]
@@ -167,7 +170,7 @@ class StopReason(StrEnum):
 
 
 class RunStop(Struct, frozen=True, tag="run_stop"):
-    """A run ended; there is exactly one per run."""
+    """A run ended; there is exactly one such notification per run."""
 
     run: str
     reason: StopReason
@@ -175,11 +178,11 @@ class RunStop(Struct, frozen=True, tag="run_stop"):
     message: str = ""
     """For runs that failed: what happened and what to do."""
     output: str = ""
-    """For completed runs with an output schema: the value, as JSON."""
+    """For completed runs with an output schema: the value that the run ended with, as JSON."""
 
 
 class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
-    """All processes of a cancelled call have ended. Added by the actor."""
+    """All processes of a cancelled tool call have ended. The conversation's actor adds this notification."""
 
     tool_use_id: str
     pids: tuple[int, ...]
@@ -189,7 +192,7 @@ class ToolTreeReaped(Struct, frozen=True, tag="tool_tree_reaped"):
 
 
 class ConversationUpdated(Struct, frozen=True, tag="conversation_updated"):
-    """A setting changed: title, slug, labels, model, policies or archive flag. The actor adds it."""
+    """A setting changed: title, slug, labels, model, policies or archive flag. The conversation's actor adds this."""
 
     fields: tuple[str, ...]
 

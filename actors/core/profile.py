@@ -1,4 +1,4 @@
-"""The profile of a conversation: what its creator chose for it, beside the settings that every conversation has."""
+"""The profile of a conversation: optional choices of its creator, such as instructions, tools and MCP servers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
     """A JSON Schema of type object, as JSON text."""
     group: ToolGroup = ToolGroup.OTHER
     timeout_ms: int = 300_000
-    """How long a call waits for an answer, in milliseconds."""
+    """How long a call waits for a client's answer, in milliseconds."""
     read_only: bool = False
     requires_approval: bool = False
-    """Whether it needs approval under every policy."""
+    """Whether calls need approval under every approval policy."""
 
     @property
     def traits(self) -> ToolTraits:
-        """What the state machine knows of it."""
+        """The tool's properties that the state machine uses."""
         return ToolTraits(
             self.name,
             self.group,
@@ -37,7 +37,7 @@ class ClientTool(Struct, frozen=True, omit_defaults=True):
 
 
 class ReasoningEffort(StrEnum):
-    """How much a model thinks before it answers."""
+    """How much a model reasons before it answers."""
 
     NONE = "none"
     LOW = "low"
@@ -48,16 +48,16 @@ class ReasoningEffort(StrEnum):
 
 
 class Generation(Struct, frozen=True, omit_defaults=True):
-    """How a model is to answer; what is not set is left to the model."""
+    """Settings for a model's answers; a setting that is unset is left to the model."""
 
     reasoning_effort: ReasoningEffort | None = None
     temperature: float | None = None
     """From 0 to 2."""
     max_output_tokens: int = 0
-    """The limit of one answer in tokens, reasoning included; 0: the server's own."""
+    """The limit of one answer in tokens, reasoning included; 0: the server's default."""
 
     def over(self, other: Generation) -> Generation:
-        """Return these settings, and those of `other` where these are not set."""
+        """Return these settings, completed by those of `other` where these are not set."""
         return Generation(
             self.reasoning_effort or other.reasoning_effort,
             other.temperature if self.temperature is None else self.temperature,
@@ -66,7 +66,7 @@ class Generation(Struct, frozen=True, omit_defaults=True):
 
 
 class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
-    """An MCP server that a client names for one conversation: a program or a URL. Holds no secret."""
+    """An MCP server that a client configures for one conversation: a program or a URL. Contains no secret."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -74,32 +74,33 @@ class ChosenMcpServer(Struct, frozen=True, omit_defaults=True):
     environment: dict[str, str] = {}
     url: str = ""
     headers: dict[str, str] = {}
-    """References to secrets of the operator, `secret:NAME`, by the header that they are sent in."""
+    """References to the operator's secrets (`secret:NAME`), by the name of the HTTP header that sends them."""
     read_only: tuple[str, ...] = ()
-    """The tools that change nothing, by their own names."""
+    """The tools that change nothing, by the names that the MCP server gives them."""
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):
-    """What the creator of a conversation chose; the defaults are those of a conversation that chose nothing.
+    """What the creator of a conversation chose; the defaults mean that nothing was chosen.
 
-    Stored in a table of its own, because transitions rewrite the conversation's row, but seldom its profile.
+    Profiles have a table of their own, because a conversation's row is rewritten at every transition, and its profile
+    seldom changes.
     """
 
     instructions: str = ""
     """Instructions for the agent; "" if there are none."""
     replaces_prompt: bool = False
-    """Whether the instructions stand instead of Bedrock's own prompt, not after it."""
+    """Whether the instructions replace Bedrock's system prompt instead of following it."""
     tools: tuple[str, ...] | None = None
     """The names of the built-in tools that are offered; None: all of them."""
     generation: Generation = Generation()
-    """How the model is to answer. A message's own settings have precedence in its run."""
+    """Settings for the model's answers. Those of a message take precedence in the run that the message begins."""
     forked_from: str = ""
-    """The id of the conversation that this one was forked from; "" if it was not."""
+    """The id of the conversation from which this one was forked; "" if it is not a fork."""
     forked_at: str = ""
-    """The id of the last run of that conversation which the fork has, as the origin calls it."""
+    """The id, in the original conversation, of the last run that was copied to this fork; "" if it is not a fork."""
     cache_key: str = ""
-    """The key by which providers find cached prefixes, shared by forks and their origin; "": the conversation's id."""
+    """The key by which providers find cached prefixes; forks share their original's. "": the conversation's id."""
     client_tools: tuple[ClientTool, ...] = ()
-    """The tools that clients run; they change at rest only."""
+    """The tools that clients run; they can change only while no run is open."""
     mcp_servers: tuple[ChosenMcpServer, ...] = ()
-    """The MCP servers beside those of the operator; they change at rest only."""
+    """The MCP servers beside those of the operator; they can change only while no run is open."""

@@ -1,4 +1,4 @@
-"""Result of a transition."""
+"""The result type of a transition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from actors.core.states import State
 
 
 class TransitionResult(Struct, frozen=True):
-    """The new state, and the effects in order."""
+    """The new state, and the effects in the order in which they are listed."""
 
     new_state: State
     effects: tuple[Effect, ...]

@@ -1,4 +1,4 @@
-"""Retry schedule of failed attempts (REQ-BED-006). Times in milliseconds."""
+"""The schedule of retries after failed attempts (REQ-BED-006). Times are in milliseconds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 def delay(attempt: int, limits: Limits) -> int:
     """Return the wait before this attempt: base * 2^(n-2), so 1 s before the second and 2 s before the third.
 
-    Never longer than the longest Retry-After that is accepted.
+    The wait is never longer than the longest Retry-After that is accepted.
     """
     return min(limits.retry_base_ms << (attempt - 2), limits.max_retry_after_ms)
 
 
 def too_long(retry_after_ms: int | None, limits: Limits) -> bool:
-    """Whether the provider asks for a longer wait than the limit: then the request fails at once."""
+    """Return whether the provider demands a longer wait than the limit, in which case the request fails at once."""
     return retry_after_ms is not None and retry_after_ms > limits.max_retry_after_ms
 
 
 def delay_with(retry_after_ms: int | None, attempt: int, limits: Limits) -> int:
-    """Return the longer of the scheduled delay and the provider's Retry-After, which must not be `too_long`."""
+    """Return the scheduled delay or the provider's Retry-After, whichever is longer; it must not be `too_long`."""
     return max(delay(attempt, limits), retry_after_ms or 0)
 
 
 def attempts_left(attempt: int, limits: Limits) -> bool:
-    """Whether another attempt is allowed after this one."""
+    """Return whether another attempt is allowed after this one."""
     return attempt < limits.max_attempts

@@ -1,4 +1,4 @@
-"""The twelve states of a conversation, and the ledger that each of them carries."""
+"""The twelve states of a conversation, and the ledger (counters and queues) that every state contains."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.profile import Generation
 
 STATE_VERSION = 1
-"""The version of the stored JSON. A state of an unknown version is restored as Idle, with an alarm (C39)."""
+"""The version of the stored JSON. A state with an unknown version is restored as Idle, and logged as an alarm (C39)."""
 
 
 class QueuedInput(Struct, frozen=True, omit_defaults=True):
-    """A queued user message: a steer or a follow-up."""
+    """A queued user message: a steer (for the open run) or a follow-up (begins a run of its own)."""
 
     message_id: str
     text: str
@@ -27,11 +27,11 @@ class QueuedInput(Struct, frozen=True, omit_defaults=True):
     generation: Generation | None = None
     """Settings for the run that a follow-up begins."""
     output_schema: str = ""
-    """The JSON Schema of the output of that run; "" for none."""
+    """The JSON Schema of the output of the run that a follow-up begins, as JSON; "" for none."""
 
 
 class Notice(Struct, frozen=True):
-    """A queued system message: delivered at the next inference boundary."""
+    """A queued system message, which the model gets with the next request."""
 
     kind: SystemKind
     text: str
@@ -39,7 +39,7 @@ class Notice(Struct, frozen=True):
 
 
 class QuestionStatus(StrEnum):
-    """Where a question of a tool is. PENDING is followed by exactly one of the others."""
+    """Whether a tool's question still waits. PENDING is followed by exactly one of the other values."""
 
     PENDING = "pending"
     ANSWERED = "answered"
@@ -54,18 +54,18 @@ class Question(Struct, frozen=True, omit_defaults=True):
     number: int
     """Its number in the conversation, counted from 1."""
     place: int
-    """Its number among those of its call, by which the tool runner knows it."""
+    """Its number among the questions of its call, by which the tool runner identifies the question."""
     asker: str
     """The name of the MCP server that asks."""
     message: str
     since: int
-    """When it was asked, ms since the epoch."""
+    """When the question was asked, in milliseconds since the epoch."""
     deadline: int
-    """Until when an answer is waited for, ms since the epoch."""
+    """Until when an answer is accepted, in milliseconds since the epoch."""
     schema: str = ""
     """For a form: the JSON Schema of the answer, as JSON."""
     url: str = ""
-    """Instead of a form: the address that the person is asked to visit."""
+    """Instead of a form: the URL that the person is asked to visit."""
 
 
 class PastQuestion(Struct, frozen=True):
@@ -76,11 +76,11 @@ class PastQuestion(Struct, frozen=True):
 
 
 MAX_PAST_QUESTIONS = 8
-"""How many questions that have ended are remembered, to tell an answer that comes too late why it does."""
+"""How many ended questions are remembered, so that the refusal of a late answer can say how the question ended."""
 
 
 class Ledger(Struct, frozen=True, omit_defaults=True):
-    """Counters, queues and sums, which are part of every state. Counters only grow."""
+    """Counters, queues and totals, which are part of every state. Counters only grow."""
 
     run: int = 0
     """Number of the latest run (request cycle)."""
@@ -101,18 +101,20 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     pending_notices: tuple[Notice, ...] = ()
     """Queued notices to the agent, at most one per kind."""
     warned: bool = False
-    """Whether the last usage was at or above the warning threshold."""
+    """Whether the token count after the last response was at or above the warning threshold."""
     turns: int = 0
-    """For sub-agents: number of model requests so far."""
+    """For sub-agents: the number of model requests so far."""
     max_turns: int = 0
     """For sub-agents: limit of `turns`, without the grace turn; 0: the default limit."""
     nudges: int = 0
-    """For sub-agents: number of consecutive answers without a tool call. In a run with an output schema: number of
-    answers that were to end it without a valid value."""
+    """For sub-agents: the number of consecutive answers without a tool call.
+
+    In a run with an output schema: the number of answers that tried to end the run without a valid value.
+    """
     grace: bool = False
     """For sub-agents: whether the turn limit is reached and the last request is in flight."""
     last_text: str = ""
-    """For sub-agents: the last text, used as partial result on failure."""
+    """For sub-agents: the last text, which becomes the partial result if the sub-agent fails."""
     used_tokens: int = 0
     """Tokens in the context window after the last response."""
     total_usage: Usage = Usage()
@@ -120,19 +122,19 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     run_usage: Usage = Usage()
     """Usage of this run."""
     aside_usage: Usage = Usage()
-    """Usage of the side queries; it counts for the budget of the conversation, not for that of a run."""
+    """Usage of the side queries; it counts towards the conversation's budget, but not towards a run's budget."""
     run_mode: Mode | None = None
-    """The mode in which the latest run began: it decides which tools of clients it offers. None: there are none."""
+    """The mode in which the latest run began, which decides which client tools it offers. None: no run yet."""
     generation: Generation | None = None
-    """Settings that the message which began the latest run brought, for its requests."""
+    """Settings for the requests of the latest run, from the message that began it."""
     output_schema: str = ""
-    """The JSON Schema of the value that the latest run is to end with, as JSON; "" for none."""
+    """The JSON Schema, as JSON, of the value that the latest run must end with; "" for none."""
     output: str = ""
-    """The valid value of an answer that filled the context, as JSON, until the summary is written and the run ends."""
+    """The output, as JSON, of a run whose last answer filled the context: kept until the summary is written."""
     questions: int = 0
-    """Number of the latest question of a tool."""
+    """The number of the latest question that a tool asked a person."""
     past_questions: tuple[PastQuestion, ...] = ()
-    """The questions that ended last, the oldest first."""
+    """The most recently ended questions, the oldest first."""
 
 
 class Phase(StrEnum):
@@ -189,7 +191,7 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
     """How often this round was continued after an unfinished text (end_turn=false)."""
     last_error: LlmFailure | None = None
     model: str = ""
-    """The model of the first attempt; further attempts use the same."""
+    """The model of the first attempt; later attempts use the same model."""
 
 
 class ApprovalKind(StrEnum):
@@ -200,7 +202,7 @@ class ApprovalKind(StrEnum):
 
 
 class AwaitingToolApproval(Struct, frozen=True, omit_defaults=True, tag="awaiting_tool_approval"):
-    """The calls of a response wait until every question is answered; none of them has run."""
+    """Tool calls of a response wait until a person has decided about each; none of the calls has run yet."""
 
     ledger: Ledger
     calls: tuple[ToolUse, ...]
@@ -210,12 +212,12 @@ class AwaitingToolApproval(Struct, frozen=True, omit_defaults=True, tag="awaitin
     request_id: str
     """Id of the request that the response answered."""
     since: int
-    """When the questions were asked, ms since the epoch."""
+    """When the approvals were requested, in milliseconds since the epoch."""
     suggestions: tuple[Suggested, ...] = ()
 
 
 class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing"):
-    """The calls of a response run one after the other, in its order."""
+    """The tool calls of a response run one after the other, in the order of the response."""
 
     ledger: Ledger
     current_tool_id: str
@@ -229,17 +231,17 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
     phase: ToolPhase = ToolPhase.RUNNING
     retry_at: int = 0
     deadline: int = 0
-    """If a client runs the current call: until when its answer is waited for, ms since the epoch. 0: a tool of ours."""
+    """If a client runs the current call: until when its answer is accepted, in ms since the epoch. 0 otherwise."""
     refused_ids: tuple[str, ...] = ()
-    """For sub-agents: ids of the calls that need approval, for which they cannot ask."""
+    """For sub-agents, which cannot ask for approval: ids of the calls that need approval and are therefore refused."""
     questions: tuple[Question, ...] = ()
-    """What this execution of the current call asks a person and waits for, in the order of asking."""
+    """The unanswered questions of this execution of the current call, in the order of asking."""
     asked: int = 0
     """The `place` of the latest question of this execution."""
 
 
 class AgentTask(Struct, frozen=True):
-    """The task of a sub-agent; every field is set before the event is built."""
+    """The task of a sub-agent; all fields except `agent_id` are set before the event is built."""
 
     agent_id: str
     task: str
@@ -250,18 +252,18 @@ class AgentTask(Struct, frozen=True):
     read_first: tuple[str, ...] = ()
     """Paths of files whose content the sub-agent gets with its task."""
     given: str = ""
-    """The content of these files, as the sub-agent reads it after its task."""
+    """The content of the files in `read_first`, in the form in which the sub-agent reads it after its task."""
 
 
 class PendingAgent(Struct, frozen=True):
-    """A sub-agent without an outcome yet."""
+    """A sub-agent that has no outcome yet."""
 
     agent_id: str
     index: int
-    """Index of its task."""
+    """The index of its task among the tasks of the call."""
     task: str
     deadline: int
-    """The deadline, in milliseconds since the epoch."""
+    """In milliseconds since the epoch."""
 
 
 class AgentSucceeded(Struct, frozen=True, tag="succeeded"):
@@ -279,7 +281,7 @@ class AgentFailed(Struct, frozen=True, tag="failed"):
 
 
 class AgentTimedOut(Struct, frozen=True, tag="timed_out"):
-    """The deadline of the sub-agent passed."""
+    """The sub-agent did not end before its deadline."""
 
     partial_result: str = ""
 
@@ -297,7 +299,7 @@ class AgentReport(Struct, frozen=True):
 
 
 class AwaitingSubAgents(Struct, frozen=True, tag="awaiting_sub_agents"):
-    """Sub-agents are running."""
+    """The conversation waits until its sub-agents have ended."""
 
     ledger: Ledger
     pending: tuple[PendingAgent, ...]
@@ -307,11 +309,11 @@ class AwaitingSubAgents(Struct, frozen=True, tag="awaiting_sub_agents"):
     remaining_tool_ids: tuple[str, ...] = ()
     calls: tuple[ToolUse, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
-    """Results of the round's earlier calls; they are persisted already."""
+    """Results of earlier calls of the same response; they are already stored."""
 
     @property
     def pending_ids(self) -> tuple[str, ...]:
-        """Ids of the sub-agents without an outcome."""
+        """The ids of the sub-agents that have no outcome yet."""
         return tuple(agent.agent_id for agent in self.pending)
 
 
@@ -324,16 +326,16 @@ class CancelKind(StrEnum):
 
 
 class Cancelling(Struct, frozen=True, tag="cancelling"):
-    """A cancel is being carried out; lasts only while sub-agents end, two seconds at most."""
+    """A cancel is being carried out. The state lasts only while sub-agents end, for at most two seconds."""
 
     ledger: Ledger
     kind: CancelKind
     pending_agents: tuple[PendingAgent, ...] = ()
     discard_queued: bool = False
     pending_tool_id: str | None = None
-    """Always None; part of the state's specified shape."""
+    """Always None; the specification requires this field."""
     request_id: str = ""
-    """With kind LLM: id of the aborted request, whose outcomes end the cancel."""
+    """With kind LLM: the id of the aborted request; an outcome of that request ends the cancel."""
     attempt: int = 0
 
 
@@ -346,7 +348,7 @@ class Error(Struct, frozen=True, tag="error"):
 
 
 class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
-    """The context is full: a request without tools for its summary is in flight."""
+    """The context is full: a request without tools is in flight, which asks for a summary."""
 
     ledger: Ledger
     request_id: str
@@ -358,11 +360,11 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
     retry_at: int = 0
     last_error: LlmFailure | None = None
     model: str = ""
-    """The model of the first attempt; every further attempt keeps it."""
+    """The model of the first attempt; later attempts use the same model."""
 
 
 class ContextExhausted(Struct, frozen=True, tag="context_exhausted"):
-    """Terminal: the conversation is read-only; it has a summary."""
+    """Terminal: the context was full; the conversation is read-only and has a summary."""
 
     ledger: Ledger
     summary: str

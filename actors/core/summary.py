@@ -1,4 +1,4 @@
-"""Summary of a state for clients: small, complete for display, without queues and results."""
+"""A compact summary of a state for clients, with all that they display but without queues and results."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class AgentSummary(Struct, frozen=True, omit_defaults=True):
 
     id: str
     index: int
-    """Index of its task."""
+    """The index of its task among the tasks of the call."""
     heading: str
-    """First line of its task; the whole is the first message of its own conversation."""
+    """The first line of its task; the full task is the first message of the sub-agent's own conversation."""
     deadline: int
-    """The deadline, in milliseconds since the epoch."""
+    """In milliseconds since the epoch."""
 
 
 class StateSummary(Struct, frozen=True, omit_defaults=True):
-    """Summary of a state: fields that do not apply to `kind` have their defaults."""
+    """A summary of a state. Fields that do not apply to this `kind` of state keep their defaults."""
 
     kind: str
     """The state's snake_case name."""
     run: str = ""
-    """Id of the open run; "" without one."""
+    """The id of the open run; "" if no run is open."""
     busy: bool = False
     request_id: str = ""
     attempt: int = 0
@@ -62,10 +62,10 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     completed_count: int = 0
     undecided: tuple[ToolUse, ...] = ()
     suggestions: tuple[Suggested, ...] = ()
-    """For the undecided calls."""
+    """The approval rules that are suggested for the undecided calls."""
     approval_kind: str = ""
     since: int = 0
-    """When the questions were asked, ms since the epoch."""
+    """When the approvals were requested, in milliseconds since the epoch."""
     pending_agents: tuple[AgentSummary, ...] = ()
     error_kind: ErrorKind | None = None
     error_message: str = ""
@@ -74,13 +74,13 @@ class StateSummary(Struct, frozen=True, omit_defaults=True):
     partial_result: str = ""
     """The last text of a failed sub-agent."""
     deadline: int = 0
-    """Until when a client's answer to `current_call` is waited for, ms since the epoch; 0: a tool of ours runs."""
+    """Until when a client may answer `current_call`, in ms since the epoch; 0 if no client runs it."""
     questions: tuple[Question, ...] = ()
-    """What `current_call` asks a person."""
+    """The unanswered questions that `current_call` asks a person."""
 
 
 def run_id(conversation_id: str, run: int) -> str:
-    """Return the id of a run (request cycle)."""
+    """Return the id of the run (request cycle) with this number."""
     return f"{conversation_id}:{run}"
 
 

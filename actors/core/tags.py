@@ -1,7 +1,7 @@
-"""The tags that mark Bedrock's own text for a model, in contrast to text of people, files and tools.
+"""The tags that distinguish Bedrock's own text in a prompt from the text of people, files and tools.
 
-Only Bedrock writes them. The same tags in other text are escaped, always in the same way, so that a provider's view of
-a message never changes; other text is not changed.
+Only Bedrock writes these tags. In other text the same tags are escaped, always in the same way, so that a provider's
+view of a message never changes; the rest of that text is left unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NOTICE = "system-notice"
 REPOSITORY_FILE = "repository-file"
 """Tag of a file of the repository in the system prompt."""
 CALL, RESULT = "tool-call", "tool-result"
-"""Tags of tool calls and results that are rendered as text."""
+"""Tags of tool calls and tool results when they are rendered as text."""
 
 # A fixed list instead of `unicodedata`, whose categories change with the Python version: text that a model has seen
 # must stay the same.
@@ -29,9 +29,9 @@ _IGNORED = rf"[\s\x00-\x1f\x7f-\x9f{_FORMAT}]*+"
 
 @cache
 def _opening(*names: str) -> re.Pattern[str]:
-    """Match the `<` of such a tag, opening or closing, with any spacing and case.
+    """Return a pattern for the `<` of these tags, opening or closing, with any spacing and case.
 
-    Compiled at the first use, because compiling takes as long as importing a whole package.
+    It is compiled at the first use, because compiling takes as long as importing a whole package.
     """
     spaced = "|".join(_IGNORED.join(map(re.escape, name)) for name in names)
     return re.compile(f"<(?={_IGNORED}/?{_IGNORED}(?:{spaced}))", re.IGNORECASE)
@@ -43,10 +43,10 @@ def escape(text: str) -> str:
 
 
 def escape_calls(text: str) -> str:
-    """Escape the tags of tool calls and results, too."""
+    """Escape the tags of tool calls and tool results as well as those that `escape` handles."""
     return _opening(NOTICE, REPOSITORY_FILE, CALL, RESULT).sub("&lt;", text)
 
 
 def notice(text: str) -> str:
-    """Put a system message's text into its tag."""
+    """Wrap a system message's text in the notice tag."""
     return f"<{NOTICE}>\n{escape(text)}\n</{NOTICE}>"

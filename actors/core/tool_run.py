@@ -1,11 +1,12 @@
 """The state machine of a conversation's tool runner: ready → running → quiescing → ready (C2).
 
-A cancelled conversation is idle at once and may have a tool to run again at once; the runner holds that tool back
-until the processes of the cancelled one have certainly ended, so that two tools never work in one directory. The wait
-is limited: after `QUIESCE_MS` the processes count as leaked, and the kill receipt says so.
+A cancelled conversation is idle at once and may request another tool at once. The runner holds that tool back until
+all processes of the cancelled tool have ended, so that two tools never work in one directory. This wait is limited:
+after `QUIESCE_MS` the processes count as leaked, and the kill receipt says so.
 
-The kill does not wait for the mailbox, so an end may be known before the abort that caused it arrives: the last end
-is remembered, and the abort then only asks for its receipt. Inputs about another execution are ignored.
+A kill bypasses the mailbox, so the runner may hear that a tool has ended before it gets the AbortTool that caused the
+end. It therefore remembers the last receipt, and AbortTool then only requests that receipt. Inputs about any other
+execution are ignored.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolOutcomeEvent
 
 QUIESCE_MS = 2_000
-"""How long the next tool waits for the processes of an aborted one, milliseconds."""
+"""How long the next tool waits for the processes of an aborted tool, in milliseconds."""
 
 
 class KillReceipt(Struct, frozen=True):
-    """The fate of an execution's processes: the content of the ToolTreeReaped event."""
+    """How the processes of an execution ended; the content of a ToolTreeReaped notification."""
 
     tool_use_id: str
     execution_id: int
     pids: tuple[int, ...] = ()
     milliseconds: int = 0
-    """Milliseconds from the kill to the exit of the last process."""
+    """The milliseconds from the kill to the exit of the last process."""
     leaked: bool = False
     """Whether some processes could not be confirmed dead in time."""
 
@@ -41,7 +42,7 @@ class Ready(Struct, frozen=True, tag="ready"):
     """No tool runs."""
 
     ended: KillReceipt | None = None
-    """Receipt of the last execution, kept until it is requested."""
+    """The receipt of the last execution, kept until it is requested."""
 
 
 class Running(Struct, frozen=True, tag="running"):
@@ -51,11 +52,11 @@ class Running(Struct, frozen=True, tag="running"):
 
 
 class Quiescing(Struct, frozen=True, tag="quiescing"):
-    """A tool was aborted; its processes are ending."""
+    """A tool was aborted, and its processes are ending."""
 
     call: ExecuteTool
     waiting: ExecuteTool | None = None
-    """The tool to start next, at most one."""
+    """The one tool that starts next, or None."""
 
 
 ToolRun: TypeAlias = Ready | Running | Quiescing
@@ -72,7 +73,7 @@ class ToolEnded(Struct, frozen=True, tag="tool_ended"):
 
 
 class QuiesceTimeout(Struct, frozen=True, tag="quiesce_timeout"):
-    """The processes of the call did not end in time; the receipt contains what is known."""
+    """The processes of the call did not end in time; the receipt contains what is known so far."""
 
     receipt: KillReceipt
 
@@ -84,26 +85,26 @@ Input: TypeAlias = ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout
 
 
 class Start(Struct, frozen=True, tag="start"):
-    """Start this call."""
+    """Output: start this call."""
 
     call: ExecuteTool
 
 
 class Kill(Struct, frozen=True, tag="kill"):
-    """Kill this call's processes, and send QuiesceTimeout after `QUIESCE_MS`."""
+    """Output: kill this call's processes, and send QuiesceTimeout after `QUIESCE_MS`."""
 
     tool_use_id: str
     execution_id: int
 
 
 class ReportOutcome(Struct, frozen=True, tag="report_outcome"):
-    """Send the conversation the outcome of the tool."""
+    """Output: send the tool's outcome to the conversation."""
 
     outcome: ToolOutcomeEvent
 
 
 class ReportReceipt(Struct, frozen=True, tag="report_receipt"):
-    """Send the conversation the receipt: the processes of the cancelled call have ended."""
+    """Output: send the conversation the receipt of a cancelled call, whose processes have ended or count as leaked."""
 
     receipt: KillReceipt
 
@@ -144,7 +145,7 @@ def _when_ready(run: Ready, event: Input) -> RunStep:
 def _when_running(run: Running, event: Input) -> RunStep:
     """Handle an input while a tool runs.
 
-    A request for another tool means that the conversation has abandoned the first one.
+    A request for another tool means that the conversation has abandoned the running one.
     """
     match event:
         case ExecuteTool():
@@ -170,7 +171,7 @@ def _when_quiescing(run: Quiescing, event: Input) -> RunStep:
 
 
 def _quiesced(run: Quiescing, receipt: KillReceipt) -> RunStep:
-    """End the wait: report the receipt and start the tool that waited."""
+    """End the wait: report the receipt and start the waiting tool, if there is one."""
     if run.waiting is None:
         return RunStep(Ready(), (ReportReceipt(receipt),))
     return RunStep(Running(run.waiting), (ReportReceipt(receipt), Start(run.waiting)))
@@ -181,5 +182,5 @@ def _kill(call: ExecuteTool) -> Kill:
 
 
 def _same(one: ExecuteTool | KillReceipt, other: AbortTool | KillReceipt) -> bool:
-    """Whether both concern the same execution."""
+    """Return whether both concern the same execution."""
     return (one.tool_use_id, one.execution_id) == (other.tool_use_id, other.execution_id)

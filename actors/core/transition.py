@@ -132,11 +132,11 @@ __all__ = [
 
 
 class Step(Struct, frozen=True):
-    """One transition of a chain."""
+    """One transition of a chain, with its event and effects."""
 
     event: Event
     context: ConvContext
-    """The context of the transition, with the changes of earlier steps (PersistMode)."""
+    """The context in which the transition took place, with the mode that earlier steps set."""
     new_state: State
     effects: tuple[Effect, ...]
 
@@ -211,7 +211,7 @@ def settle_event(state: State, at: int) -> Settle | None:
 
 
 def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, ...]:
-    """Apply `event` and the settle events that follow it: one commit. Returns () if the event is ignored.
+    """Apply `event` and the settle events that follow it, all for one commit. Return () if the event is ignored.
 
     Raises what `transition` raises; then nothing has happened.
     """
@@ -228,7 +228,7 @@ def run_chain(state: State, context: ConvContext, event: Event) -> tuple[Step, .
 
 
 def context_after(context: ConvContext, effects: tuple[Effect, ...]) -> ConvContext:
-    """Return the context after the commit of these effects."""
+    """Return the context after these effects are committed: with the new mode, if they change it."""
     for effect in effects:
         if isinstance(effect, PersistMode):
             context = replace(context, mode=effect.mode)

@@ -1,4 +1,4 @@
-"""Thresholds of the context window, in tokens (REQ-BED-012, 019, 023)."""
+"""Thresholds of the context window: when to warn and when to summarize (REQ-BED-012, 019, 023). Units are tokens."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 def near_full(used: int, context: ConvContext) -> bool:
-    """Whether `used` tokens reach the warning threshold (default: 80 % of the usable window)."""
+    """Return whether `used` tokens reach the warning threshold (default: 80 % of the usable window)."""
     return _reaches(used, context.limits.warn_ratio, context.usable_window)
 
 
 def full(used: int, context: ConvContext) -> bool:
-    """Whether `used` tokens reach the limit, so that a summary is due (default: 90 % of the usable window)."""
+    """Return whether `used` tokens reach the limit, so that a summary is due (default: 90 % of the usable window)."""
     return _reaches(used, context.limits.exhaust_ratio, context.usable_window)
 
 
 def _reaches(used: int, ratio: float, usable: int) -> bool:
-    """Whether `used` is at least `ratio` of `usable`; False for an unknown (0) window. Ratios count in 1/1000."""
+    """Return whether `used` is at least `ratio`, to 1/1000, of `usable`; False if the window is unknown (0)."""
     return usable > 0 and used * 1_000 >= round(ratio * 1_000) * usable

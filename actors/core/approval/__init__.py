@@ -1,1 +1,1 @@
-"""Approval rules, and how tool calls are held against them."""
+"""Approval rules, and the code that matches tool calls with them."""

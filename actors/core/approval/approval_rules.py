@@ -1,10 +1,11 @@
-"""Approval rules: which tool calls run without a question, which ones always ask, and which never run.
+"""The data of approval rules, which decide whether a tool call runs, needs a person's approval, or is denied.
 
-A rule is data, and so is what a call is about: the tools' adapters parse the commands and paths of a call and put them
-into a CallSubject, which arrives with the response. So a log is judged again exactly as it was judged.
+What a call would do is data, too: the tools' adapters parse the commands and paths of a call and put them into a
+CallSubject, which arrives with the model's response. Replaying a log therefore gives the same decisions again.
 
-A denial is read widely, an allowance narrowly: what cannot be seen through might be what a rule denies, and is never
-what a rule allows.
+Rules that deny are applied broadly, rules that allow narrowly: a call that cannot be fully analysed counts as a
+possible
+match for a rule that denies, and never matches a rule that allows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Action(StrEnum):
 
 
 class Origin(StrEnum):
-    """Where a rule comes from."""
+    """Who made a rule."""
 
     CONVERSATION = "conversation"
     OPERATOR = "operator"
@@ -33,16 +34,16 @@ class ApprovalRule(Struct, frozen=True, omit_defaults=True):
     """A rule for tool calls. Exactly one of `tool`, `command`, `command_prefix`, `path` and `mcp_server` is set."""
 
     id: str
-    """Unique among the rules of its origin in a conversation; "" for a suggestion."""
+    """Unique among the rules of the same origin in a conversation; "" for a suggestion."""
     action: Action
     tool: str = ""
     """The name of a tool."""
     command: str = ""
-    """An exact command: the whole text of a call, or one simple command with exactly these words."""
+    """An exact command: either the whole text of a call, or one simple command with exactly these words."""
     command_prefix: str = ""
-    """The beginning of a simple command, whole words."""
+    """The first words of a simple command."""
     path: str = ""
-    """An absolute directory without links: what tools with a path read and write beneath it."""
+    """An absolute directory without symbolic links: the rule is for tools that read or write files beneath it."""
     mcp_server: str = ""
     """The name of an MCP server."""
     words: tuple[str, ...] = ()
@@ -55,45 +56,45 @@ class ApprovalRule(Struct, frozen=True, omit_defaults=True):
 
     @property
     def subject(self) -> tuple[str, str, str, str, str]:
-        """What the rule is about: two rules with the same subject and action are equal."""
+        """The fields that decide which calls match. Rules with the same subject and action are duplicates."""
         return self.tool, self.command, self.command_prefix, self.path, self.mcp_server
 
 
 class ShellCommand(Struct, frozen=True, omit_defaults=True):
-    """A simple command within the text of a call."""
+    """One simple command (a program with arguments) within the text of a shell call."""
 
     words: tuple[str, ...]
-    """Its words without quotes, up to the first one that is not known before it runs."""
+    """Its words without quotes, up to the first word that is known only when the command runs."""
     open: bool = False
-    """Whether further words follow that are not known before it runs: variables, patterns."""
+    """Whether more words follow that are known only when the command runs, such as variables and patterns."""
     runs_others: bool = False
-    """Whether it may run commands that its words do not show, as shells, interpreters and wrappers do."""
+    """Whether it may run commands that do not appear among its words, as shells, interpreters and wrappers do."""
 
 
 class CallSubject(Struct, frozen=True, omit_defaults=True):
-    """What a call is about, as the adapter of its tool read it before it runs."""
+    """What a call would do, as far as the tool's adapter can tell before the call runs."""
 
     text: str = ""
-    """The whole command; "" for tools without one."""
+    """The text of the whole command; "" for tools that run no command."""
     commands: tuple[ShellCommand, ...] = ()
-    """All simple commands in it, unless it is `opaque`."""
+    """All simple commands in the text, unless it is `opaque`."""
     inner: tuple[ShellCommand, ...] = ()
-    """What was found in an opaque text, and in what other commands run; there may be more."""
+    """The simple commands found inside an opaque text or inside the arguments of others; there may be more."""
     opaque: bool = False
-    """Whether it cannot be told which commands it runs."""
+    """Whether the commands that it runs cannot all be determined."""
     paths: tuple[str, ...] = ()
-    """The absolute paths without links that the tool reads or writes."""
+    """The absolute paths, without symbolic links, that the tool reads or writes."""
     trees: tuple[str, ...] = ()
-    """The directories that it reads with everything beneath them, likewise."""
+    """The directories that the tool reads with everything beneath them; absolute, without symbolic links."""
     also_reads: tuple[str, ...] = ()
-    """Paths that it reads beside what else it does, likewise: permission to read them does not permit the call."""
+    """Further paths that the tool reads. Permission to read only these does not permit the call."""
 
 
 class Suggested(Struct, frozen=True, omit_defaults=True):
-    """The rules about one call that waits for a person."""
+    """The suggested approval rules for one call that waits for a person."""
 
     tool_use_id: str
     rules: tuple[ApprovalRule, ...]
-    """Those by which calls like it may be allowed, the narrowest first; without ids."""
+    """Rules that would allow calls like this one, the narrowest first. They have no ids yet."""
     asked_by: ApprovalRule | None = None
-    """The rule that made the call ask; None if none did."""
+    """The rule that made approval necessary; None if no rule did."""

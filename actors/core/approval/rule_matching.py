@@ -1,7 +1,8 @@
-"""Hold tool calls against approval rules: what a rule names, what it might name, and which rules would allow a call.
+"""Matches tool calls with approval rules, and suggests rules that would allow a call.
 
-A denial is read widely, an allowance narrowly: what cannot be seen through might be what a rule denies, and is never
-what a rule allows.
+Rules that deny are applied broadly, rules that allow narrowly: a call that cannot be fully analysed counts as a
+possible
+match for a rule that denies, and never matches a rule that allows.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ if TYPE_CHECKING:
     from actors.core.content import ToolUse
 
 MCP_PREFIX = "mcp__"
-"""The names of MCP tools begin with this and the name of their server: mcp__server__tool."""
+"""The prefix of an MCP tool's name, which has the form mcp__server__tool."""
 
 TWO_WORDS = frozenset(
     "apt brew bundle cargo docker dotnet gh git go gradle helm kubectl make mvn npm pip pnpm podman poetry rake "
     "systemctl terraform uv yarn".split()
 )
-"""Programs whose first argument says what they do: a prefix is suggested with both words."""
+"""Programs whose first argument says what they do, so that a suggested prefix includes that argument."""
 
 
 class Match(IntEnum):
-    """Whether a call is what a rule names."""
+    """Whether a call matches a rule."""
 
     NO = 0
     MAYBE = 1
-    """It cannot be seen before it runs."""
+    """This cannot be known before the call runs."""
     YES = 2
 
 
 def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> Match:
-    """Return whether the call is, or might be, what the rule names; the reading for denials and questions.
+    """Return whether the call matches the rule, or might match it: the broad reading, for rules that deny or ask.
 
-    Without a subject nothing is known of the call's commands and paths.
+    Without a subject, nothing is known about the call's commands and paths.
     """
     if rule.tool:
         return _certainly(call.name == rule.tool)
@@ -58,7 +59,7 @@ def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> Mat
 
 
 def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject | None) -> bool:
-    """Return whether these rules, which allow, name everything that the call does."""
+    """Return whether these rules, all of which allow, match everything that the call does."""
     rules = tuple(rules)
     if any(rule.tool == call.name or (rule.mcp_server and rule.mcp_server == server_of(call.name)) for rule in rules):
         return True
@@ -80,7 +81,7 @@ def server_of(tool: str) -> str:
 
 
 def suggestions(call: ToolUse, subject: CallSubject | None, working_dir: str) -> tuple[ApprovalRule, ...]:
-    """Return the rules by which a person may allow calls like this one, the narrowest first; without ids."""
+    """Return rules with which a person could allow calls like this one, the narrowest first. They have no ids yet."""
     if subject is None:
         return ()
     if subject.text:
@@ -93,7 +94,7 @@ def suggestions(call: ToolUse, subject: CallSubject | None, working_dir: str) ->
 
 
 def describe(rule: ApprovalRule) -> str:
-    """Return what the rule is about, for people and models."""
+    """Describe which calls the rule matches, in words for people and models."""
     if rule.tool:
         return f"the tool {rule.tool}"
     if rule.mcp_server:
@@ -108,7 +109,7 @@ def _certainly(matches: bool) -> Match:
 
 
 def _match_path(directory: str, subject: CallSubject) -> Match:
-    """Return whether the call reads or writes, or might read, something beneath this directory."""
+    """Return whether the call reads or writes something beneath this directory, or might read it."""
     if any(_beneath(path, directory) for path in (*subject.paths, *subject.trees, *subject.also_reads)):
         return Match.YES
     return Match.MAYBE if any(_beneath(directory, tree) for tree in subject.trees) else Match.NO
@@ -119,7 +120,7 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def _match_command(rule: ApprovalRule, command: ShellCommand) -> Match:
-    """Return whether a command is, or might be, the one of a rule; the directory of a program does not matter."""
+    """Return whether a command matches a rule, or might; the directory of the program is ignored."""
     if not (rule.command or rule.command_prefix):
         return Match.NO
     wanted, words = _named(rule.words), _named(command.words)
@@ -130,7 +131,7 @@ def _match_command(rule: ApprovalRule, command: ShellCommand) -> Match:
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words, the first one without directories."""
+    """Return the words, with the directories removed from the first one."""
     return (words[0].rpartition("/")[2], *words[1:]) if words else ()
 
 
@@ -143,14 +144,14 @@ def _covers_command(rule: ApprovalRule, command: ShellCommand) -> bool:
 
 
 def _only_words(subject: CallSubject) -> tuple[str, ...]:
-    """Return the words of the only command, if they are all that the call does."""
+    """Return the words of the call's only command; () if the call does more, or if not all words are known."""
     if subject.opaque or len(subject.commands) != 1 or subject.commands[0].open:
         return ()
     return subject.commands[0].words
 
 
 def _prefixes(subject: CallSubject) -> tuple[ApprovalRule, ...]:
-    """Return one rule for the beginning of each command, if a prefix says what the command does."""
+    """Return a rule for the beginning of each command, except commands that may run others."""
     if subject.opaque:
         return ()
     beginnings = dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Checks that a history is valid: sequences, tool calls and their results."""
+"""Checks that a history is valid: its sequence numbers, tool calls and their results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ChainCheck:
-    """Checks a history message by message, in order; keeps only the ids of its tool calls."""
+    """Checks a history message by message, in order. Remembers only the ids of tool calls."""
 
     def __init__(self) -> None:
         self._sequence = 0
@@ -36,11 +36,11 @@ class ChainCheck:
 
     @property
     def open_calls(self) -> tuple[str, ...]:
-        """Ids of calls without a result, in request order."""
+        """Ids of the calls without a result, in the order of the calls."""
         return tuple(self._open)
 
     def feed(self, message: Message) -> tuple[str, ...]:
-        """Check the next message; returns findings as text for people."""
+        """Check the next message; return findings as text for people."""
         found = [*self._number(message), *self._interruption(message)]
         for block in message.content:
             match block:
@@ -88,17 +88,17 @@ class ChainCheck:
 
 
 def violations(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Return a description of each violation in a stored history; () if it is valid (I23).
+    """Return a description of each violation in a stored history; () if the history is valid (I23).
 
-    Sequence numbers are 1, 2, 3, … Tool call ids are unique. Each call has exactly one result; results directly follow
-    the message with the calls, in the same order. Calls at the end may lack results: see `open_calls`.
+    Sequence numbers must be 1, 2, 3, … and tool call ids unique. Each call must have exactly one result; the results
+    directly follow the message with the calls, in the same order. Calls at the end may lack results: see `open_calls`.
     """
     check = ChainCheck()
     return tuple(text for message in messages for text in check.feed(message))
 
 
 def open_calls(messages: Sequence[Message]) -> tuple[ToolUse, ...]:
-    """Return the calls without a result, in request order.
+    """Return the calls that have no result, in the order of the calls.
 
     `messages` must be a valid history: only the last agent message and those after it are read.
     """

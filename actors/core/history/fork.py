@@ -1,8 +1,8 @@
-"""The beginning of a fork: another conversation's history up to the end of one of its runs, as the fork's own.
+"""Builds the beginning of a fork from the history of another conversation, its origin, up to the end of a run.
 
-What a model gets of it stays the same to the byte, so that a provider's cache of the origin's prefix serves the fork,
-too: messages keep their content, order and calls, and only their ids change. All that a model must know of the fork
-comes after that, in notices.
+The copied messages keep their content, order and call ids; only their own ids change. What a model receives of them is
+therefore byte for byte the same, and the provider's cache of the origin's history also serves the fork. All that the
+model must be told about the fork follows the copied messages, in notices.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from actors.core.notifications import RunStop
 
 SUMMARIES = (SystemKind.SUMMARY, SystemKind.SUMMARY_FALLBACK)
-"""The kinds of message that end a conversation whose context is used up."""
+"""The kinds of messages that end a conversation whose context is full."""
 
 
 def copied_message(message: Message, origin: str, fork: str) -> Message:
-    """Return a message of the origin as a message of the fork: with the same content, and ids of its own."""
+    """Return a copy of the origin's message for the fork: the same content with new ids."""
     run = _renamed(message.run, origin, fork)
     return replace(
         message,
@@ -40,17 +40,17 @@ def copied_message(message: Message, origin: str, fork: str) -> Message:
 
 
 def copied_stop(stop: RunStop, origin: str, fork: str) -> RunStop:
-    """Return the end of a run of the origin as that of the fork's copy of the run."""
+    """Return the run-stop of the origin's run for the fork's copy of that run."""
     return replace(stop, run=_renamed(stop.run, origin, fork))
 
 
 def run_number(run: str) -> int:
-    """Return the number of a run in its conversation; 0 for "", no run."""
+    """Return the number of a run in its conversation, given the run's id; 0 for "", which means no run."""
     return int(run.rpartition(":")[2] or 0)
 
 
 def used_tokens(messages: Sequence[Message]) -> int:
-    """Return how many tokens the history took in the context window after its last answer; 0 if that is not known."""
+    """Return how many tokens the history filled in the context window after the last answer; 0 if unknown."""
     answers = (message.usage for message in reversed(messages) if message.type is MessageType.AGENT and message.usage)
     return next((usage.context_tokens for usage in answers), 0)
 
@@ -60,12 +60,12 @@ def first_ledger(
 ) -> Ledger:
     """Return the ledger with which a fork begins.
 
-    Numbers of runs, requests and messages go on from the copied ones, so that no id is used twice. Nothing is counted
-    as spent yet.
+    The numbers of runs, requests and messages continue after the copied ones, so that no id is used twice. The fork's
+    usage begins at zero.
 
     Args:
-        context: Of the fork.
-        messages: Its copied messages.
+        context: The context of the fork.
+        messages: The messages that were copied to the fork.
         last_run: The id of the last copied run.
         notices: What the model is to be told at the fork's first request.
     """
@@ -83,13 +83,13 @@ def first_ledger(
 def first_notices(
     mode: Mode, copied: Sequence[Message], ended: StopReason, later: Iterable[Message | Notice], at: int
 ) -> tuple[Notice, ...]:
-    """Return what the model is told at the fork's first request: what the copied history leaves open or gets wrong.
+    """Return what the model is told at the fork's first request: what is missing or outdated in the copied history.
 
     Args:
         mode: The mode of the fork.
         copied: The copied messages.
         ended: How the last copied run ended.
-        later: What the origin's model was told after that, or is to be told: later messages and waiting notices.
+        later: What the origin's model was told after the copied part: later messages and waiting notices.
         at: The time, in milliseconds since the epoch.
     """
     after = tuple(later)
@@ -101,7 +101,10 @@ def first_notices(
 
 
 def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Iterator[Notice]:
-    """Yield the notice that the last copied run was cut off, which waits until the next run begins."""
+    """Yield the origin's notice that the last copied run was interrupted.
+
+    That notice is written only when the next run begins, so it is not among the copied messages.
+    """
     if ended is not StopReason.INTERRUPTED:
         return
     for each in after:
@@ -113,9 +116,10 @@ def _interruption(ended: StopReason, after: Iterable[Message | Notice]) -> Itera
 
 
 def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message | Notice], at: int) -> Iterator[Notice]:
-    """Yield the notice of the mode, unless the copied history ends in the same one.
+    """Yield a notice of the mode, unless the copied history already ends with the right one.
 
-    Without a notice in it, that is the prompt's mode, which is the present one if there was no notice later either.
+    Without a mode notice in the copied history, the mode is that of the system prompt; it is still valid if no notice
+    followed later either.
     """
     told = next((message.kind for message in reversed(copied) if message.kind in KINDS.values()), None)
     changed = told is not None or any(each.kind in KINDS.values() for each in after)
@@ -124,10 +128,10 @@ def _mode_notice(mode: Mode, copied: Sequence[Message], after: Iterable[Message 
 
 
 def _renamed(name: str, origin: str, fork: str, otherwise: str = "") -> str:
-    """Return an id that begins with that of the origin with that of the fork in its place."""
+    """Return the id with the origin's id at its start replaced by the fork's; `otherwise` for any other id."""
     return fork + name.removeprefix(origin) if name.startswith(f"{origin}:") else otherwise
 
 
 def _request_number(message: Message) -> int:
-    """Return the number in a request id such as "c:r12"; 0 if the message answers no request."""
+    """Return the request number in a request id such as "c:r12"; 0 if the message answers no request."""
     return int(message.request_id.rpartition(":r")[2] or 0)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class GrowingView:
-    """A view that equals `provider_view` after each added message, if the history is valid.
+    """A view that equals the result of `provider_view` after each added message, if the history is valid.
 
     An answer begins a new turn, and no later answer is placed before it. So the turns before the last answer are
-    settled: they no longer change, and are built once.
+    settled: they no longer change, and are built only once.
     """
 
     def __init__(self, protocol: str = "", model: str = "") -> None:
@@ -24,10 +24,10 @@ class GrowingView:
         self._model = model
         self._lineage = object()
         self._order = ProviderOrder()
-        """Orders the messages that are not in settled turns yet."""
+        """Orders the messages that are not yet part of settled turns."""
         self._settled: list[Turn] = []
         self._calls: set[str] = set()
-        """Ids of the calls in settled turns."""
+        """Ids of the tool calls in settled turns."""
         self.sequence = 0
         """The sequence of the last added message."""
 
@@ -39,12 +39,12 @@ class GrowingView:
             self._settle()
 
     def view(self) -> ProviderView:
-        """Return the view of all messages that were added."""
+        """Return the view of all messages added so far."""
         tail = turns_of(self._order.placed, self._protocol, self._model)
         return ProviderView((*self._settled, *tail), len(self._settled), self._lineage, self._calls)
 
     def _is_shown(self, answer: Message) -> bool:
-        """Return whether a part of the answer is in the view, so that it begins a turn."""
+        """Return whether any part of the answer is in the view, so that the answer begins a turn."""
         return not all(map(is_blank, answer_content(answer, self._protocol, self._model)))
 
     def _settle(self) -> None:

@@ -1,4 +1,4 @@
-"""Limits the images of a request to the latest ones of the history, as many as every provider accepts."""
+"""Limits the images of a request to the latest ones, so that every provider accepts the request."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ if TYPE_CHECKING:
 MAX_IMAGES = 100
 """Maximum images in a request."""
 MAX_BYTES = 15_000_000
-"""Maximum bytes of their views: 20 MB in base64, while a request may have 32 MB."""
+"""Maximum bytes of all images of a request. In base64 they take 20 MB, and a request may have 32 MB."""
 
 
 def within_limits(turns: Sequence[Turn], size_of: Callable[[Image], int]) -> tuple[Turn, ...]:
-    """Return the turns with a remark in place of the oldest images, if they are too many or too large.
+    """Return the turns with a remark in place of the oldest images, if there are too many or they are too large.
 
-    `size_of` returns the bytes of a view. Images are removed in groups of half the limit, so that the prefix of
-    requests, which providers cache, changes rarely. Which ones are removed depends only on the history.
+    `size_of` returns the size in bytes of an image as it is sent. Images are removed in groups of half the limit, so
+    that
+    the prefix of requests, which providers cache, rarely changes. Which images are removed depends only on the history.
     """
     removed = _to_remove(_sizes(turns, size_of))
     return tuple(_without(turns, removed)) if removed else tuple(turns)
 
 
 class ImageBudget:
-    """Applies the limits to the views of a growing history.
+    """Applies the image limits to the views of a growing history.
 
-    The result equals `within_limits`, but only new turns are processed.
+    The result equals that of `within_limits`, but only new turns are processed.
     """
 
     def __init__(self) -> None:
         self._seen = Prefix()
-        """The settled turns of the last view."""
+        """The settled turns of the last view, which no longer change."""
         self._sizes: list[int] = []
         """The sizes of the images in the settled turns, in bytes."""
         self._removed = 0
         self._kept = _Kept()
 
     def apply(self, view: ProviderView, size_of: Callable[[Image], int]) -> ProviderView:
-        """Return the view within the limits; its settled turns change only if more images are removed.
+        """Return the view within the limits; its settled turns change only if more images are removed than before.
 
         Raises what `size_of` raises.
         """
@@ -64,13 +65,13 @@ class ImageBudget:
 
 
 class _Kept:
-    """The settled turns without the images that were removed."""
+    """The settled turns, without the images that were removed."""
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
         self.lineage = object()
         self._images = 0
-        """The number of images in the turns before any were removed."""
+        """The number of images in these turns before any image was removed."""
 
     def add(self, turns: Sequence[Turn], removed: int) -> None:
         """Add turns; `removed` is the number of images to remove, counted from the first turn of the history."""
@@ -79,7 +80,7 @@ class _Kept:
 
 
 def _to_remove(sizes: Sequence[int]) -> int:
-    """Return how many of the first images must be removed, given the sizes of all."""
+    """Return how many of the oldest images must be removed, given the sizes of all in bytes."""
     return max(_surplus([1] * len(sizes), MAX_IMAGES), _surplus(sizes, MAX_BYTES))
 
 

@@ -1,4 +1,4 @@
-"""A provider's view of a history: turns with alternating roles, each answer directly after its request."""
+"""Builds a provider's view of a history: turns with alternating roles, each answer directly after its request."""
 
 from __future__ import annotations
 
@@ -35,20 +35,22 @@ CONTINUE = "Continue."
 
 
 class Turn(Struct, frozen=True, gc=False):
-    """One turn of a request; adapters convert its blocks into their JSON."""
+    """One turn of a request; the model adapters convert its blocks into the provider's JSON."""
 
     role: str
     """"user" or "assistant"."""
     content: tuple[Content, ...]
-    """The blocks. User turns have tool results first, then text and images; assistant turns are in the model's
-    order."""
+    """The blocks of the turn.
+
+    User turns have tool results first, then text and images; assistant turns keep the model's order.
+    """
 
 
 class Prefix(NamedTuple):
-    """Identifies the beginning of a view, to recognise a later view of the same history in constant time."""
+    """Identifies the beginning of a view, so that a later view of the same history is recognised in constant time."""
 
     settled: int = 0
-    """The number of its turns."""
+    """The number of turns in this beginning."""
     lineage: object = None
     """Identifies the history: views with the same object (compared by identity) begin with the same turns."""
 
@@ -65,7 +67,7 @@ class ProviderView(Struct, frozen=True):
 
     @property
     def prefix(self) -> Prefix:
-        """The settled turns, as a prefix."""
+        """A short identification of the settled turns, for `begins_with`."""
         return Prefix(self.settled, self.lineage)
 
     def begins_with(self, prefix: Prefix) -> bool:
@@ -78,15 +80,18 @@ def provider_view(
 ) -> tuple[Turn, ...]:
     """Build the turns of a request over the history up to `through_sequence`.
 
-    Roles alternate; the last turn is the user's. System messages become user content in a tag; the same tag in texts of
-    people and tools is escaped. Reasoning of another wire protocol or model than `protocol` and `model` is omitted; ""
-    includes all. Append-only: see the head of this package. Returns () for a history with nothing to send.
+    Roles alternate; the last turn is the user's. System messages become user content inside a tag; the same tag in
+    texts of
+    people and tools is escaped. Reasoning of a wire protocol or model other than `protocol` and `model` is omitted; ""
+    includes all. The result is append-only, as the docstring of `actors.core.history` explains. Returns () for a
+    history
+    with nothing to send.
     """
     return turns_of(in_provider_order(messages, through_sequence), protocol, model)
 
 
 def turns_of(placed: Iterable[Message], protocol: str, model: str) -> tuple[Turn, ...]:
-    """Build the turns of messages in the provider's order; the last one is the user's."""
+    """Build the turns of messages that are already in the provider's order; the last turn is always the user's."""
     turns = TurnBuilder()
     for message in placed:
         if message.type is MessageType.AGENT:
@@ -103,7 +108,7 @@ class TurnBuilder:
         self._turns: list[tuple[str, list[Content]]] = []
 
     def add(self, role: str, content: Iterable[Content]) -> None:
-        """Add blocks that are not blank to the turn of this role."""
+        """Add the blocks that are not blank to the current turn, or to a new one if the role changes."""
         blocks = [block for block in content if not is_blank(block)]
         if not blocks:
             return
@@ -111,12 +116,12 @@ class TurnBuilder:
             if role == "user":
                 self._turns[-1][1].extend(blocks)
                 return
-            # Between two answers in a row: the second one's request ended with this block when it was sent.
+            # Two answers in a row: the request of the second one ended with this block when it was sent.
             self._turns.append(("user", [Text(CONTINUE)]))
         self._turns.append((role, blocks))
 
     def closed(self) -> tuple[Turn, ...]:
-        """Return the turns; the last one is the user's."""
+        """Return the turns, ending with a user turn: one that asks the model to continue is added if necessary."""
         if self._turns and self._turns[-1][0] == "assistant":
             self._turns.append(("user", [Text(CONTINUE)]))
         return tuple(Turn(role, tuple(blocks)) for role, blocks in self._turns)
@@ -158,7 +163,7 @@ class ProviderOrder:
             self._late = []
 
     def take_settled(self) -> list[Message]:
-        """Remove and return all messages before the last answer: in a valid chain no later answer is placed there."""
+        """Remove and return the messages before the last answer: in a valid history no later answer goes there."""
         settled, self._placed = self._placed[: self._answer], self._placed[self._answer :]
         self._answer = 0
         return settled
@@ -175,7 +180,7 @@ class ProviderOrder:
 
 
 def in_provider_order(messages: Iterable[Message], through_sequence: int) -> list[Message]:
-    """Return the messages up to a sequence in the provider's order."""
+    """Return the messages up to this sequence, in the provider's order."""
     order = ProviderOrder()
     for message in messages:
         if message.sequence > through_sequence:
@@ -190,7 +195,7 @@ def is_blank(block: Content) -> bool:
 
 
 def answer_content(message: Message, protocol: str, model: str) -> tuple[Content, ...]:
-    """Return an answer's blocks without the reasoning of another protocol or model; "" includes all."""
+    """Return an answer's blocks without the reasoning of another protocol or model; "" includes all reasoning."""
     return tuple([
         block
         for block in message.content
@@ -200,14 +205,17 @@ def answer_content(message: Message, protocol: str, model: str) -> tuple[Content
 
 
 def user_content(message: Message) -> tuple[Content, ...]:
-    """Return a message's blocks: the text of a system message in a tag; that tag is escaped in all other messages."""
+    """Return a message's blocks for a user turn.
+
+    The text of a system message is put inside a tag, and that tag is escaped in all other messages.
+    """
     if message.type is not MessageType.SYSTEM or message.kind is SystemKind.CONTINUE:
         return tuple(map(_escaped, message.content))
     return (Text(tags.notice(text_of(message.content))),)
 
 
 def _escaped(block: Content) -> Content:
-    """Return the block with Bedrock's tags escaped; the same object if it has none, which is the common case."""
+    """Return the block with Bedrock's tags escaped. Most blocks contain none; then the same object is returned."""
     match block:
         case Text():
             text = tags.escape(block.text)

@@ -1,4 +1,4 @@
-"""The view of a request for a summary: the history as text, without tools."""
+"""Builds the turns of a request for a summary: the whole history as text, without tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def summary_view(messages: Iterable[Message], through_sequence: int, rejected: Sequence[str]) -> tuple[Turn, ...]:
-    """Build the turns of the summary request, which has no tools (REQ-BED-020), without tool and reasoning blocks.
+    """Build the turns of the summary request (REQ-BED-020), without tool blocks and reasoning blocks.
 
     Calls and results are rendered as text, so that every provider accepts them without tool definitions. The last block
     asks for the summary and names the tools in `rejected`, whose calls did not run because the context is full.

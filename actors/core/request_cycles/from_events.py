@@ -1,4 +1,4 @@
-"""Conversion of a conversation's durable notifications into the input events of the Request Cycle Model."""
+"""Converts a conversation's durable notifications into the input events of the Request Cycle Model."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def events_of(
     """Convert a conversation's durable notifications into input events, one by one.
 
     `groups`: the declared group of each tool; tools without one are in the group OTHER. `times`: when each notification
-    was stored, ms since the epoch. A follow-up is converted when it is accepted; its message, which is stored when its
-    run begins, adds no event.
+    was stored, in milliseconds since the epoch. A follow-up is converted when it is accepted; the message that is
+    stored
+    when its run begins adds no event.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):
@@ -63,7 +64,7 @@ def events_of(
 
 
 def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Iterator[CycleEvent]:
-    """Convert a message.
+    """Yield the input events of one message.
 
     Only messages of people and of parent agents are user messages; reminders, notices and summaries are not.
     """
@@ -92,7 +93,7 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at, block.duration_ms)
             case ToolCancelled() | SubAgentComplete():
                 yield ToolResult(block.tool_use_id, block.outcome.value, message.id, at)
-            case Text() | Image() | Reasoning():  # hidden reasoning and content without text
+            case Text() | Image() | Reasoning():  # Hidden reasoning and content without text give no event.
                 pass
 
 

@@ -1,6 +1,6 @@
 """Data types of the Request Cycle Model: the input events, the cycles, and the two views of a cycle.
 
-An event list can be kept and exchanged as JSON lines: one event per line, with the tags of the specification.
+A list of events can be stored and exchanged as JSON lines: one event per line, with the specified tags.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LATEST_MS)]
-"""Milliseconds: a time since the epoch, up to the year 9999, 0 if unknown; or a duration."""
+"""Either a time in milliseconds since the epoch, up to the year 9999 and 0 if unknown, or a duration."""
 
 
 class Delivery(StrEnum):
@@ -39,7 +39,7 @@ class OutputKind(StrEnum):
 
 
 class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
-    """A user message. The event of a steer is its delivery, that of other messages their acceptance."""
+    """A user message. A steer has this event when it is delivered, other messages when they are accepted."""
 
     id: str
     delivery: Delivery | None = None
@@ -54,18 +54,18 @@ class UserMessageWithdrawn(Struct, frozen=True, omit_defaults=True, tag="user-me
 
 
 class AgentOutput(Struct, frozen=True, omit_defaults=True, tag="agent-output"):
-    """One item of a response."""
+    """One item of a model's response."""
 
     kind: OutputKind
     text: str = ""
     """For assistant and reasoning items: the text."""
     round: str | None = None
-    """Id of the model request."""
+    """The id of the model request; None if unknown."""
     tool_call_id: str = ""
     tool: str = ""
     """The tool's name."""
     input: str = ""
-    """Tool calls: the arguments as raw JSON text."""
+    """For tool calls: the arguments as raw JSON text."""
     group: ToolGroup | None = None
     message_id: str = ""
     at: Milliseconds = 0
@@ -76,7 +76,7 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
 
     tool_call_id: str
     status: str = ""
-    """A ToolOutcome, "" if unknown."""
+    """A value of `ToolOutcome` in `actors.core.content`; "" if unknown."""
     message_id: str = ""
     at: Milliseconds = 0
     duration_ms: Milliseconds = 0
@@ -90,14 +90,14 @@ class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
     run: str = ""
     at: Milliseconds = 0
     output: str = ""
-    """The run's output, as JSON; "" if it has none."""
+    """The value that the run ended with, as JSON; "" if it has none."""
 
 
 CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolResult | RunStop
 
 
 def decode_lines(lines: Iterable[bytes | str]) -> Iterator[CycleEvent]:
-    """Decode an event list, one JSON object a line; skips blank lines.
+    """Decode a list of events, one JSON object per line; blank lines are skipped.
 
     Raises msgspec.DecodeError, ValueError for bytes that are not UTF-8, or RecursionError.
     """
@@ -111,13 +111,13 @@ def encode_line(event: CycleEvent) -> str:
 
 
 class RequestCycle(Struct, frozen=True):
-    """A root message, the agent's work on it, and the steers during it; the first run-stop closes it."""
+    """A root message, the agent's work on it and the steers meanwhile. The first run-stop closes the cycle."""
 
     root: UserMessage
     kind: Delivery
     """How the root message was sent: DIRECT or FOLLOW_UP."""
     events: tuple[UserMessage | AgentOutput | ToolResult, ...] = ()
-    """Everything after the root, in order; user messages among them are steers."""
+    """Everything after the root message, in order; the user messages among these events are steers."""
     stop: RunStop | None = None
     """The run-stop; None while the run is open (rule P7)."""
 
@@ -127,7 +127,7 @@ class InferenceRound(Struct, frozen=True):
 
     round: str | None
     inputs: tuple[UserMessage | ToolResult, ...]
-    """New input since the previous round; () for the continuation of an unfinished text."""
+    """New input since the previous round; () if the round continues an unfinished text."""
     outputs: tuple[AgentOutput, ...]
 
 
@@ -139,14 +139,14 @@ class StepKind(StrEnum):
 
 
 class UserStep(Struct, frozen=True, tag="user-step"):
-    """The root, or a steer."""
+    """A step that shows a user message: the root of the cycle, or a steer."""
 
     kind: StepKind
     message: UserMessage
 
 
 class Call(Struct, frozen=True):
-    """A tool call with its result, None until there is one (rule S-f)."""
+    """A tool call with its result, which is None until the call has ended (rule S-f)."""
 
     call: AgentOutput
     result: ToolResult | None = None
@@ -167,7 +167,7 @@ class AiBlock(Struct, frozen=True, tag="ai-block"):
     text: str
     message_id: str = ""
     synthetic: bool = False
-    """Whether this empty text is a placeholder, because the agent called tools without any text."""
+    """Whether the text is an empty placeholder, because the agent called tools without writing any text."""
     groups: tuple[CallGroup, ...] = ()
 
 

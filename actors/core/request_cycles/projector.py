@@ -1,7 +1,7 @@
-"""Projection of an ordered event list into request cycles: used live and offline alike.
+"""Projects an ordered list of events into request cycles, for live and for stored conversations alike.
 
-`Projector.step` takes one input event and never waits; `project` folds a whole list. The references P1 to P9 and
-S-a to S-f are the rules of the Request Cycle Model.
+`Projector.step` applies one input event and never waits; `project` applies a whole list. P1 to P9 and S-a to S-f are
+the names of the rules of the Request Cycle Model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ProtocolError(Exception):
-    """An event that cannot occur at its place in the list."""
+    """An event occurred at a place in the list where it is impossible."""
 
     def __init__(self, index: int, event: CycleEvent) -> None:
         self.text = f"{type(event).__struct_config__.tag} while no cycle is open"
@@ -36,7 +36,7 @@ class ProtocolError(Exception):
 
 
 class Projection(Struct, frozen=True):
-    """The result of the events so far. Begins idle, with an empty queue (rule P1)."""
+    """The cycles after the events applied so far. It begins without an open cycle and with an empty queue (rule P1)."""
 
     closed: tuple[RequestCycle, ...] = ()
     open: RequestCycle | None = None
@@ -54,15 +54,15 @@ class Projection(Struct, frozen=True):
 
 
 class Projector(Struct, frozen=True):
-    """Folds an event list into cycles."""
+    """Turns a list of events into request cycles."""
 
     strict: bool = False
     """Raise ProtocolError for an event that cannot occur at its place, instead of skipping it (rule P6)."""
     undeclared: Delivery = Delivery.FOLLOW_UP
-    """The kind of a user message during a run that declares none (rule P3)."""
+    """The kind that a user message during a run gets if it declares none (rule P3)."""
 
     def step(self, so_far: Projection, event: CycleEvent) -> Projection:
-        """Apply one event. Pure; raises ProtocolError if `strict`."""
+        """Apply one event and return the new projection. Pure. Raises ProtocolError if `strict`."""
         taken = msgspec.structs.replace(so_far, count=so_far.count + 1)
         match event:
             case UserMessage():
@@ -116,9 +116,9 @@ def _close(taken: Projection, cycle: RequestCycle, stop: RunStop) -> Projection:
 
 
 def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
-    """Return the cycle of one run's own events; None if they do not begin with a root.
+    """Return the cycle of a run, given only that run's events; None if they do not begin with a user message.
 
-    If the root is a follow-up, it was queued before: the event of its acceptance is not among the run's own events.
+    A follow-up was queued before its run began: the event of its acceptance lies outside the run's events.
     """
     following = iter(events)
     root = next(following, None)

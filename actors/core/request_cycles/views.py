@@ -1,4 +1,4 @@
-"""The two views of a request cycle: inference rounds, which are the requests to the model, and steps for people."""
+"""The two views of a request cycle: inference rounds (the requests to the model), and steps for display to people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from actors.core.request_cycles.model import (
 
 
 def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
-    """Return the rounds of a cycle: the view of model requests. Results after the last request are in no round."""
+    """Return the inference rounds of a cycle. Tool results after the last model request belong to no round."""
     done: list[InferenceRound] = []
     inputs: list[UserMessage | ToolResult] = [cycle.root]
     for event in cycle.events:
@@ -37,7 +37,7 @@ def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
 
 
 def steps(cycle: RequestCycle) -> tuple[Step, ...]:
-    """Return the steps of a cycle, for people: the root, texts with their grouped calls, and steers."""
+    """Return the steps of a cycle for display: the root message, texts with their grouped tool calls, and steers."""
     results = {event.tool_call_id: event for event in cycle.events if isinstance(event, ToolResult)}
     done: list[Step] = [UserStep(StepKind.NON_STEER, cycle.root)]
     for event in cycle.events:
@@ -56,7 +56,7 @@ def steps(cycle: RequestCycle) -> tuple[Step, ...]:
 
 
 def _with_call(block: Step, call: Call) -> Step:
-    """Add a call to the block: to its last group if that is the call's own, else in a new group."""
+    """Add a call to the block: to its last group if the tool's group is the same, otherwise in a new group."""
     if not isinstance(block, AiBlock):
         return block
     group = call.call.group or group_of(call.call.tool)
@@ -80,5 +80,5 @@ _SEED_GROUPS = {
 
 
 def group_of(tool: str) -> ToolGroup:
-    """Return the group of a tool for event lists without groups, by the specified table."""
+    """Return the specified group of a tool, for event lists that declare no groups."""
     return _SEED_GROUPS.get(tool, ToolGroup.OTHER)

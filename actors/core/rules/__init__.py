@@ -1,1 +1,4 @@
-"""The rules: a module per state, each with one function `when_<state>` that handles every event, and one for faults."""
+"""The rules of the state machine: one module per state with a function `when_<state>` that handles every event.
+
+`internal_faults` and `tool_questions` handle events that do not belong to a single state.
+"""

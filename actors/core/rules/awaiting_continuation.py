@@ -1,4 +1,4 @@
-"""AwaitingContinuation: the context is full, a request for its summary is in flight (REQ-BED-019 to REQ-BED-021)."""
+"""The state AwaitingContinuation: the context is full, and a request for a summary is in flight (REQ-BED-019)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def when_awaiting_continuation(state: AwaitingContinuation, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in AwaitingContinuation. Raises Rejected for commands that do not fit."""
+    """Handle an event in AwaitingContinuation. Raises Rejected for commands that this state does not accept."""
     match event:
         case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
             return _outcome(state, context, event) if is_current(state, event) else ignored(state)
@@ -125,5 +125,5 @@ def _failed(
 
 
 def _reason(state: AwaitingContinuation) -> StopReason:
-    """Return how the run ended: not completed if the full context kept tools from running."""
+    """Return how the run ended: COMPLETED, or INTERRUPTED if tool calls did not run because the context is full."""
     return StopReason.INTERRUPTED if state.rejected else StopReason.COMPLETED

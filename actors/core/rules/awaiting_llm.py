@@ -1,4 +1,4 @@
-"""AwaitingLlm: a model request is due. Transient: BeginLlm follows in the same commit."""
+"""The state AwaitingLlm: a model request is due. It does not last: BeginLlm follows in the same commit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def when_awaiting_llm(state: AwaitingLlm, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in AwaitingLlm. Raises Rejected for commands that do not fit."""
+    """Handle an event in AwaitingLlm. Raises Rejected for commands that this state does not accept."""
     match event:
         case BeginLlm():
             return begin_request(TransitionBuilder(state, context, event.at))

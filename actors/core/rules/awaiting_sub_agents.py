@@ -1,4 +1,4 @@
-"""AwaitingSubAgents: sub-agents are running; the outcome of the last one ends the state (REQ-BED-008)."""
+"""The state AwaitingSubAgents: sub-agents are running; the outcome of the last one ends the state (REQ-BED-008)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in AwaitingSubAgents. Raises Rejected for commands that do not fit."""
+    """Handle an event in AwaitingSubAgents. Raises Rejected for commands that this state does not accept."""
     match event:
         case SubAgentResult() | SubAgentTimeout():
             return _ended(state, context, event)
@@ -76,7 +76,7 @@ def when_awaiting_sub_agents(state: AwaitingSubAgents, context: ConvContext, eve
 
 
 def _ended(state: AwaitingSubAgents, context: ConvContext, event: SubAgentResult | SubAgentTimeout) -> TransitionResult:
-    """Record the outcome of a sub-agent; cancel it, without waiting, if its deadline has passed."""
+    """Record the outcome of a sub-agent; if its deadline has passed, also cancel that sub-agent without waiting."""
     agent = find_agent(state.pending, event.agent_id)
     if agent is None:
         return ignored(state)

@@ -1,4 +1,4 @@
-"""AwaitingToolApproval: a person must decide before any call of a response runs (REQ-BED-015)."""
+"""The state AwaitingToolApproval: a person must decide before any call of a response runs (REQ-BED-015)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 def when_awaiting_tool_approval(
     state: AwaitingToolApproval, context: ConvContext, event: GridEvent
 ) -> TransitionResult:
-    """Handle an event in AwaitingToolApproval. Raises Rejected for commands that do not fit."""
+    """Handle an event in AwaitingToolApproval. Raises Rejected for commands that this state does not accept."""
     match event:
         case ApprovalResponse():
             return _answer(state, context, event)
@@ -85,7 +85,7 @@ def when_awaiting_tool_approval(
 
 
 def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalResponse) -> TransitionResult:
-    """Apply one decision: the last approval starts the tool round, the first denial ends it."""
+    """Apply a person's decision about one call: the last approval starts the calls, the first denial ends the round."""
     if event.tool_use_id not in state.undecided:
         raise Rejected(Reason.UNKNOWN_OR_DECIDED)
     builder = TransitionBuilder(state, context, event.at)

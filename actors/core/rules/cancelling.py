@@ -1,4 +1,7 @@
-"""Cancelling: a cancel is being carried out. Lasts only while sub-agents end, two seconds at most (REQ-BED-005)."""
+"""The state Cancelling: a cancel is being carried out.
+
+The state lasts only while sub-agents end, for at most two seconds (REQ-BED-005).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def when_cancelling(state: Cancelling, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in Cancelling. Raises Rejected for commands that do not fit."""
+    """Handle an event in Cancelling. Raises Rejected for commands that this state does not accept."""
     match event:
         case FinishCancel():
             return _finish(state, context, event.at) if state.kind is CancelKind.LLM else ignored(state)
@@ -102,7 +105,7 @@ def _agent_ended(state: Cancelling, context: ConvContext, event: SubAgentResult 
 
 
 def _upgrade(state: Cancelling, context: ConvContext, event: UserCancel) -> TransitionResult:
-    """Ignore a second cancel, unless it discards queued messages."""
+    """Apply a second cancel: it has an effect only if it discards queued messages and the first one did not."""
     if not event.discard_queued or state.discard_queued:
         return ignored(state)
     return TransitionBuilder(state, context, event.at).stay(replace(state, discard_queued=True))

@@ -1,4 +1,4 @@
-"""Error: the last run failed; the next message begins another run (REQ-BED-006)."""
+"""The state Error: the last run failed; the next message begins another run (REQ-BED-006)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def when_error(state: Error, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in Error. Raises Rejected for commands that do not fit."""
+    """Handle an event in Error. Raises Rejected for commands that this state does not accept."""
     match event:
         case UserMessage():
             return start_run(state, context, event)

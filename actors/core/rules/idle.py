@@ -1,4 +1,4 @@
-"""Idle: ready for a message. A sub-agent is Idle only until its task arrives."""
+"""The state Idle: the conversation is ready for a message. A sub-agent is Idle only until its task arrives."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in Idle. Raises Rejected for commands that do not fit."""
+    """Handle an event in Idle. Raises Rejected for commands that this state does not accept."""
     match event:
         case UserMessage():
             return start_run(state, context, event)
@@ -81,7 +81,7 @@ def when_idle(state: Idle, context: ConvContext, event: GridEvent) -> Transition
 
 
 def promote(state: Idle | Error, context: ConvContext, event: PromoteFollowUp) -> TransitionResult:
-    """Begin a run with the oldest queued follow-up; ignored if there is none."""
+    """Begin a run with the oldest queued follow-up; the event is ignored if there is none."""
     if not state.ledger.follows:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
@@ -90,7 +90,7 @@ def promote(state: Idle | Error, context: ConvContext, event: PromoteFollowUp) -
 
 
 def _start_sub_agent(state: Idle, context: ConvContext, event: StartSubAgent) -> TransitionResult:
-    """Begin the only run of a sub-agent, with the task as its root. Raises Rejected elsewhere."""
+    """Begin the only run of a sub-agent, with the task as its first message. Raises Rejected in other conversations."""
     if not context.is_sub_agent:
         raise Rejected(Reason.NOT_SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)

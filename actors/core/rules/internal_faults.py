@@ -1,4 +1,4 @@
-"""Internal faults, that is, bugs of the server: the run fails visibly."""
+"""The rule for internal faults (bugs of the server): the run fails, and people see that it did."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def handle_fault(state: State, context: ConvContext, event: InternalFault) -> TransitionResult:
-    """Abort running work, add a result to every open tool call and fail with kind UNKNOWN. Ignored while idle."""
+    """Abort running work, add a result to every open tool call and fail with kind UNKNOWN. Ignored if nothing runs."""
     if isinstance(state, QUIET):
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)

@@ -1,4 +1,4 @@
-"""LlmRequesting: a request is in flight, or in backoff before its next attempt (REQ-BED-003, 005, 006)."""
+"""The state LlmRequesting: a model request is in flight, or waits for its next attempt (REQ-BED-003, 005, 006)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def when_llm_requesting(state: LlmRequesting, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in LlmRequesting. Raises Rejected for commands that do not fit."""
+    """Handle an event in LlmRequesting. Raises Rejected for commands that this state does not accept."""
     match event:
         case LlmStreamStarted() | LlmStreamChunk() | LlmResponse() | LlmError() | LlmAborted():
             return _outcome(state, context, event) if is_current(state, event) else ignored(state)

@@ -1,4 +1,4 @@
-"""The terminal states: ContextExhausted, and Completed and Failed of sub-agents. No event leads out of them."""
+"""The terminal states: ContextExhausted, and for sub-agents Completed and Failed. No event leads out of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from actors.core.states import Completed, ContextExhausted, Failed
 
 
 def when_terminal(state: ContextExhausted | Completed | Failed, event: GridEvent) -> TransitionResult:
-    """Handle an event in a terminal state: all commands but a cancel raise Rejected."""
+    """Handle an event in a terminal state. Raises Rejected for all commands except a cancel, which is ignored."""
     match event:
         case UserMessage():
             exhausted = isinstance(state, ContextExhausted)

@@ -1,4 +1,4 @@
-"""ToolExecuting: the calls of a response run one after the other, in its order (REQ-BED-004, 005)."""
+"""The state ToolExecuting: the tool calls of a response run one after the other, in order (REQ-BED-004, 005)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 
 def when_tool_executing(state: ToolExecuting, context: ConvContext, event: GridEvent) -> TransitionResult:
-    """Handle an event in ToolExecuting. Raises Rejected for commands that do not fit."""
+    """Handle an event in ToolExecuting. Raises Rejected for commands that this state does not accept."""
     match event:
         case ToolComplete() | ToolTransient() | ToolAborted() | AgentsSpawned():
             return _outcome(state, context, event) if _concerns(state, event) else ignored(state)
@@ -116,7 +116,7 @@ def _outcome(state: ToolExecuting, context: ConvContext, event: Outcome) -> Tran
 
 
 def _concerns(state: ToolExecuting, event: Outcome) -> bool:
-    """Whether an outcome belongs to the running execution; any other is stale and ignored."""
+    """Return whether an outcome belongs to the running execution; other outcomes are stale and ignored."""
     identity = (event.tool_use_id, event.execution_id)
     runs = state.phase is ToolPhase.RUNNING and not state.deadline
     return runs and identity == (state.current_tool_id, state.execution_id)
@@ -132,7 +132,7 @@ def _is_due(state: ToolExecuting, event: ToolRetryTimeout) -> bool:
 
 
 def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
-    """Persist the result and start the next call, or return to the model after the last one."""
+    """Persist the result and start the next call; after the last call, the next step is a model request."""
     answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
     call = current_call(state)
     if call.name == REQUEST_MODE_UPGRADE and isinstance(result, ToolSuccess) and not builder.context.is_sub_agent:
@@ -142,7 +142,7 @@ def _completed(builder: TransitionBuilder, state: ToolExecuting, result: ToolRes
 
 
 def _transient(builder: TransitionBuilder, state: ToolExecuting, event: ToolTransient) -> TransitionResult:
-    """Retry a call that cannot have changed anything; otherwise the failure is its result."""
+    """Retry a call that cannot have changed anything; for other calls the failure becomes the result."""
     limits, traits = builder.context.limits, traits_of(builder.context, current_call(state).name)
     repeatable = not event.begun or (traits is not None and traits.retry_safe)
     if not repeatable or not retry.attempts_left(state.attempt, limits):
@@ -165,7 +165,7 @@ def _retry(builder: TransitionBuilder, state: ToolExecuting) -> TransitionResult
 
 
 def _cancel(state: ToolExecuting, context: ConvContext, event: UserCancel) -> TransitionResult:
-    """Become idle at once. The tool runner delays the next execution until the process tree is dead."""
+    """Become idle at once. The tool runner delays the next execution until the killed process tree has exited."""
     builder = TransitionBuilder(state, context, event.at)
     cancel_calls(builder, state.current_tool_id, state.remaining_tool_ids)
     stop_call(builder, state)
@@ -177,7 +177,7 @@ def _stops(state: ToolExecuting, event: SetMode) -> bool:
 
 
 def _stop_for_mode(state: ToolExecuting, context: ConvContext, event: SetMode) -> TransitionResult:
-    """Stop the running call, which has more rights than the new mode; the run continues (REQ-BED-016)."""
+    """Stop the running call, which has more rights than the new mode gives; the run continues (REQ-BED-016)."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)

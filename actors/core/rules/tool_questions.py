@@ -1,8 +1,8 @@
-"""Questions that a running tool call asks a person: what an MCP server wants to know meanwhile.
+"""The rules for questions that a running tool call asks a person, on behalf of an MCP server.
 
-Each ends in exactly one way, of which clients are told: answered, declined, timed out, or withdrawn because its call
-ended or no longer wants an answer. An answer that comes later, or twice, is refused. The call itself goes on, and only
-its tool decides what becomes of it.
+Each question ends in exactly one way, and clients are notified of it: answered, declined, timed out, or withdrawn
+because the call ended or no longer wants an answer. A later or second answer is refused. The call itself continues,
+and its tool decides what to do with the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 def ask_question(state: State, context: ConvContext, event: AskQuestion) -> TransitionResult:
-    """Put a question of the running call to the clients. Ignored for other calls, for sub-agents, and repeated."""
+    """Notify clients of a question of the running call. Ignored if the call is not running or the question is repeated.
+
+    Sub-agents cannot ask: their questions are ignored, too.
+    """
     running = _asking(state, event)
     if running is None or event.place <= running.asked or context.is_sub_agent:
         return ignored(state)
@@ -42,7 +45,7 @@ def ask_question(state: State, context: ConvContext, event: AskQuestion) -> Tran
 
 
 def drop_question(state: State, context: ConvContext, event: QuestionOver) -> TransitionResult:
-    """End a question that nobody has answered in time, or that its tool no longer asks. Ignored for others."""
+    """End a question that was not answered in time, or that the tool withdrew. Ignored if no such question waits."""
     running = _asking(state, event)
     question = next((each for each in running.questions if each.place == event.place), None) if running else None
     if running is None or question is None:
@@ -52,7 +55,7 @@ def drop_question(state: State, context: ConvContext, event: QuestionOver) -> Tr
 
 
 def take_decision(state: State, context: ConvContext, event: AnswerQuestion) -> TransitionResult:
-    """Give a person's answer to the tool. Raises Rejected, with the cause, if that question does not wait."""
+    """Give a person's answer to the tool. Raises Rejected, with the cause, if that question is not waiting."""
     question = open_question(state, event.number)
     if question is None or not isinstance(state, ToolExecuting):
         cause = _cause(state, event.number)
@@ -62,13 +65,13 @@ def take_decision(state: State, context: ConvContext, event: AnswerQuestion) -> 
 
 
 def open_question(state: State, number: int) -> Question | None:
-    """Return the question of this number if it waits for an answer."""
+    """Return the question with this number if it waits for an answer, else None."""
     asked = state.questions if isinstance(state, ToolExecuting) else ()
     return next((question for question in asked if question.number == number), None)
 
 
 def _asking(state: State, event: AskQuestion | QuestionOver) -> ToolExecuting | None:
-    """Return the state if the call that an event names runs, on this server, else None."""
+    """Return the state if the call that the event names is running on this server, else None."""
     if not isinstance(state, ToolExecuting) or state.phase is not ToolPhase.RUNNING or state.deadline:
         return None
     mine = (state.current_tool_id, state.execution_id) == (event.tool_use_id, event.execution_id)
@@ -87,6 +90,6 @@ def _end(
 
 
 def _cause(state: State, number: int) -> str:
-    """Return how a question ended; "unknown" if it never was asked, or too long ago."""
+    """Return how the question ended; "unknown" if it was never asked, or too long ago."""
     past = state.ledger.past_questions
     return next((each.status.value for each in past if each.number == number), "unknown")

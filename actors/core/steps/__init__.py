@@ -1,1 +1,1 @@
-"""The steps that several states have in common."""
+"""The steps of transitions that several states have in common."""

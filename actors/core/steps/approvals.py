@@ -30,7 +30,7 @@ class _UpgradeInput(Struct):
 
 
 def requested_mode(call: ToolUse) -> Mode:
-    """Return the mode that a request_mode_upgrade asks for: unrestricted if it names none, or its input is invalid."""
+    """Return the mode that a request_mode_upgrade asks for; unrestricted if none is named or the input is invalid."""
     try:
         return msgspec.json.decode(call.input, type=_UpgradeInput).mode
     except (msgspec.DecodeError, UnicodeError):
@@ -38,7 +38,7 @@ def requested_mode(call: ToolUse) -> Mode:
 
 
 def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
-    """Return the traits of an offered tool, or None for an unknown one."""
+    """Return the traits of the tool with this name; None if it is not offered."""
     for traits in context.tools:
         if traits.name == name:
             return traits
@@ -46,7 +46,7 @@ def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
 
 
 class Verdict(StrEnum):
-    """What becomes of a call before it runs."""
+    """Whether a call runs, needs approval, or is denied."""
 
     RUN = "run"
     ASK = "ask"
@@ -54,19 +54,19 @@ class Verdict(StrEnum):
 
 
 class Judgement(Struct, frozen=True):
-    """The verdict on a call."""
+    """The verdict on a call, with the rule that caused it."""
 
     verdict: Verdict
     rule: ApprovalRule | None = None
-    """The rule that denies the call or makes it ask; None if none does."""
+    """The rule that denies the call or demands approval; None if no rule does."""
 
 
 def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Judgement:
-    """Return whether a call runs, asks or is denied: denials come before questions, and those before allowances.
+    """Return whether a call runs, needs approval or is denied: denials take precedence, then approvals.
 
-    What a rule might deny, but that cannot be seen before the call runs, asks.
+    A call that a rule might deny, which is known only when the call runs, needs approval.
     """
-    if call.bad_input or left_out(context, call):  # gets an error result in any mode
+    if call.bad_input or left_out(context, call):  # such a call gets an error result in any mode
         return Judgement(Verdict.RUN)
     rules = context.approval_rules
     denying = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.DENY}
@@ -83,13 +83,13 @@ def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> J
 
 
 def always_asks(context: ConvContext, call: ToolUse) -> bool:
-    """Whether a person must approve this call under every policy and rule."""
+    """Return whether a person must approve this call whatever the policy and the rules say."""
     traits = traits_of(context, call.name)
     return call.name == REQUEST_MODE_UPGRADE or (traits is not None and traits.always_asks)
 
 
 def _policy_asks(context: ConvContext, call: ToolUse) -> bool:
-    """Whether the policy asks for this call. An unknown tool counts as one that writes."""
+    """Return whether the approval policy requires approval of this call. An unknown tool counts as one that writes."""
     if context.approval_policy is ApprovalPolicy.AUTO:
         return False
     traits = traits_of(context, call.name)
@@ -102,20 +102,20 @@ def _allowed(context: ConvContext, call: ToolUse, subject: CallSubject | None) -
 
 
 def left_out(context: ConvContext, call: ToolUse) -> bool:
-    """Whether the call asks for a wider mode in a conversation whose creator did not offer that: it never runs."""
+    """Return whether the call is a request_mode_upgrade that this conversation is not offered. It never runs."""
     if call.name != REQUEST_MODE_UPGRADE or context.is_sub_agent or context.rules < Rules.OWN_TOOLS:
         return False
     return traits_of(context, call.name) is None
 
 
 def denial(rule: ApprovalRule) -> str:
-    """Return why a rule denies a call, for the result of the call."""
+    """Return the reason of a denial by this rule, as text for the call's result."""
     origin = "of the server" if rule.origin is Origin.OPERATOR else "of this conversation"
     return f"a rule {origin} denies {describe(rule)}"
 
 
 def approval_kind(call: ToolUse) -> ApprovalKind:
-    """Return whether approval of the call upgrades the mode or only runs the tool."""
+    """Return whether approval of the call changes the mode or only lets the tool run."""
     return ApprovalKind.MODE_UPGRADE if call.name == REQUEST_MODE_UPGRADE else ApprovalKind.TOOL
 
 
@@ -126,7 +126,7 @@ def ask(
     subjects: Mapping[str, CallSubject],
     request_id: str,
 ) -> TransitionResult:
-    """Ask about each call that `judged` says is to ask, and run none of `calls` before all are answered.
+    """Request approval for each call with the verdict ASK; none of `calls` runs before all requests are answered.
 
     `calls` are all tool calls of the response to `request_id`.
     """
@@ -152,16 +152,16 @@ def ask(
 
 
 def _suggestions(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> tuple[ApprovalRule, ...]:
-    """Return the rules that would allow calls like this one; none for a call that always asks."""
+    """Return rules that would allow calls like this one; () for a call that always needs approval."""
     return () if always_asks(context, call) else suggestions(call, subject, context.working_dir)
 
 
 def resolve_question(builder: TransitionBuilder, tool_use_id: str, decision: Decision, reason: str = "") -> None:
-    """Notify clients that the question about this call is decided."""
+    """Notify clients that the approval request for this call is decided."""
     builder.notify(ApprovalResolved(tool_use_id, decision, reason))
 
 
 def withdraw_questions(builder: TransitionBuilder, tool_use_ids: Iterable[str]) -> None:
-    """Notify clients that these questions no longer need an answer."""
+    """Notify clients that these approval requests no longer need an answer."""
     for tool_use_id in tool_use_ids:
         resolve_question(builder, tool_use_id, Decision.WITHDRAWN)

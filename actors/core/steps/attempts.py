@@ -1,6 +1,6 @@
-"""One attempt of a model request: its outcomes and its cancellation.
+"""Steps for one attempt of a model request: its outcomes and its cancellation.
 
-LlmRequesting and AwaitingContinuation share these steps: answers and summaries are requested in the same way.
+LlmRequesting and AwaitingContinuation share these steps, because answers and summaries are requested in the same way.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | Ll
 
 
 def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
-    """Whether an outcome belongs to the attempt in flight; any other is stale and ignored."""
+    """Return whether an outcome belongs to the attempt in flight; other outcomes are stale and ignored."""
     identity = (event.request_id, event.attempt)
     return state.phase is not Phase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
 def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> bool:
-    """Whether a timer is the one that this backoff waits for."""
+    """Return whether the timer event belongs to the backoff that the state waits for."""
     identity = (event.request_id, event.attempt)
     return state.phase is Phase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
 def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> TransitionResult:
-    """Record that the response has begun to stream; ignored if it is streaming already."""
+    """Record that the response has begun to stream; ignored if the state is streaming already."""
     if state.phase is Phase.STREAMING:
         return ignored(state)
     return builder.finish(replace(state, phase=Phase.STREAMING))
@@ -73,7 +73,7 @@ def cancel_request(
 ) -> TransitionResult:
     """Abort the request and cancel the run, without waiting for confirmation of the abort.
 
-    A conversation passes through Cancelling and is idle in the same commit. Sub-agents and requests in backoff skip
+    A conversation passes through Cancelling and is idle in the same commit. Sub-agents, and requests in backoff, skip
     Cancelling and end directly.
     """
     builder = TransitionBuilder(state, context, event.at)

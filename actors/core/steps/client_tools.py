@@ -1,7 +1,7 @@
-"""Calls of tools that clients run: the machine waits for a client's answer, until the call's deadline.
+"""Calls of tools that clients run: the state machine waits for a client's answer until the call's deadline.
 
-Each wait ends in exactly one way, of which clients are told: answered, timed out, or withdrawn because the run was
-cancelled, interrupted or failed. An answer that comes later, or twice, or for another call, is refused.
+Each wait ends in exactly one way, and clients are notified of it: answered, timed out, or withdrawn because the run was
+cancelled, interrupted or failed. A late or second answer is refused, and so is an answer to any other call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def take_answer(state: State, context: ConvContext, event: SubmitToolResult) -> TransitionResult:
-    """Make a client's answer the result of its call. Raises Rejected if that call does not wait for one."""
+    """Make a client's answer the result of its call. Raises Rejected if that call does not wait for an answer."""
     waiting = waiting_call(state)
     if waiting is None or waiting.current_tool_id != event.tool_use_id:
         raise Rejected(Reason.UNKNOWN_OR_DECIDED, texts.NO_SUCH_WAIT)
@@ -37,7 +37,7 @@ def take_answer(state: State, context: ConvContext, event: SubmitToolResult) -> 
 
 
 def end_wait(state: State, context: ConvContext, event: ToolDeadline) -> TransitionResult:
-    """Give the call that no client has answered in time an error result; the run goes on. Ignored for other calls."""
+    """Give a call that no client answered in time an error result; the run continues. Ignored for other calls."""
     waiting = waiting_call(state)
     if waiting is None or (waiting.current_tool_id, waiting.execution_id) != (event.tool_use_id, event.execution_id):
         return ignored(state)
@@ -54,6 +54,6 @@ def waiting_call(state: State) -> ToolExecuting | None:
 
 
 def _timeout(state: ToolExecuting, context: ConvContext) -> int:
-    """Return how long the current call may wait, in milliseconds."""
+    """Return how long the current call may wait for an answer, in milliseconds."""
     traits = traits_of(context, current_call(state).name)
     return traits.timeout_ms if traits is not None else 0

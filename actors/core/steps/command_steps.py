@@ -1,4 +1,4 @@
-"""Commands that several states handle in the same way, and their refusals."""
+"""Commands that several states handle in the same way, and refusals of commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Refusable = UserMessage | ApprovalResponse | TriggerContinuation | SpawnSubAgent
 
 
 def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
-    """Return the refusal of a command: `reason`, unless this kind of conversation never accepts the command."""
+    """Return the refusal of a command: with `reason`, unless this kind of conversation never accepts the command."""
     match event:
         case ApprovalResponse():
             return Rejected(Reason.NOT_AWAITING_APPROVAL)
@@ -43,7 +43,7 @@ def refusal(context: ConvContext, event: Refusable, reason: Reason) -> Rejected:
 
 
 def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> TransitionResult:
-    """Begin a run with this message, ignoring its delivery. Raises Rejected in a sub-agent."""
+    """Begin a run with this message, whatever its `delivery` says. Raises Rejected in a sub-agent."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
@@ -53,9 +53,9 @@ def start_run(state: Idle | Error, context: ConvContext, event: UserMessage) -> 
 
 
 def spawn_from_command(state: Idle | Error, context: ConvContext, event: SpawnSubAgents) -> TransitionResult:
-    """Begin a run that starts sub-agents without asking the model; its root is the command's message.
+    """Begin a run that starts sub-agents without a model request. Its first message lists the tasks.
 
-    Raises Rejected in a sub-agent, InvalidTransition without tasks.
+    Raises Rejected in a sub-agent, and InvalidTransition if there are no tasks.
     """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
@@ -68,7 +68,7 @@ def spawn_from_command(state: Idle | Error, context: ConvContext, event: SpawnSu
 
 
 def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerContinuation) -> TransitionResult:
-    """Request a summary of the conversation by command; opens no run. Raises Rejected in a sub-agent."""
+    """Request a summary of the conversation, by command; this opens no run. Raises Rejected in a sub-agent."""
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
     builder = TransitionBuilder(state, context, event.at)
@@ -76,15 +76,15 @@ def trigger_summary(state: Idle | Error, context: ConvContext, event: TriggerCon
 
 
 def after_failure(state: Idle | Error) -> tuple[ContextState, ...]:
-    """Return the states to pass through after a failed run: in the state diagram, Error is left through Idle."""
+    """Return the states of the Context Manager diagram between `state` and the next run: Error is left through Idle."""
     return (ContextState.IDLE,) if isinstance(state, Error) else ()
 
 
 def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Reason) -> TransitionResult:
-    """Queue a message that comes during a run, as a steer or a follow-up.
+    """Queue a message that arrives during a run, as a steer or a follow-up.
 
-    Raises Rejected: with `busy` for a message that does not allow queueing, QUEUE_FULL at capacity, SUB_AGENT in a
-    sub-agent.
+    Raises Rejected: with `busy` for a message that does not allow queueing, with QUEUE_FULL if the queue is full, with
+    SUB_AGENT in a sub-agent.
     """
     if context.is_sub_agent or event.delivery is Delivery.REJECT:
         raise refusal(context, event, busy)
@@ -103,9 +103,9 @@ def queue_input(state: State, context: ConvContext, event: UserMessage, busy: Re
 
 
 def withdraw_message(state: State, context: ConvContext, event: WithdrawMessage) -> TransitionResult:
-    """Remove a queued message; it gets no request cycle.
+    """Remove a queued message, which then never begins a run.
 
-    Raises Rejected(UNKNOWN_OR_DECIDED) if it is not in the queue.
+    Raises Rejected(UNKNOWN_OR_DECIDED) if the message is not in the queue.
     """
     ledger = state.ledger
     waiting = next((one for one in (*ledger.steers, *ledger.follows) if one.message_id == event.message_id), None)

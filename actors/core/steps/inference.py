@@ -1,4 +1,4 @@
-"""The inference boundary: the one place where model requests are built and queued messages enter the history."""
+"""The inference boundary: the point between two rounds where a model request is built and queued messages are added."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def begin_request(builder: TransitionBuilder, *through: ContextState, continuations: int = 0) -> TransitionResult:
     """Start the next model request of the run, or end the run if its budget or its round limit is reached.
 
-    Queued notices and steers are delivered first. `continuations` counts the requests that continue one unfinished
-    text.
+    Queued notices and steers are delivered first. `continuations` is how often the current, unfinished text was
+    continued.
     """
     if spent := _spent(builder):
         return _stop_for_budget(builder, spent, *through)
@@ -52,9 +52,9 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
 
 
 def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> TransitionResult:
-    """Start the next attempt: the same request id and model, with steers that came during the backoff.
+    """Start the next attempt, with the same request id and model, and with the steers that arrived during the backoff.
 
-    Ends the run if the budget is spent by now. (Logs of earlier rules are replayed without this check.)
+    End the run instead if the budget is used up. (Logs of earlier rules are replayed without this check.)
     """
     spent = _spent(builder)
     if spent and builder.context.rules >= Rules.INTERRUPTIONS:
@@ -69,7 +69,7 @@ def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> Transitio
 
 
 def begin_summary(builder: TransitionBuilder, rejected: tuple[str, ...], *through: ContextState) -> TransitionResult:
-    """Start the request without tools that summarizes the conversation (REQ-BED-020).
+    """Start the model request without tools that asks for a summary of the conversation (REQ-BED-020).
 
     `rejected` are the names of tools whose calls did not run because the context is full.
     """
@@ -93,13 +93,13 @@ def retry_summary(builder: TransitionBuilder, state: AwaitingContinuation) -> Tr
 
 
 def discard_stream(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
-    """Notify clients that the streamed text of this attempt is void, if any was streamed."""
+    """Notify clients that the streamed text of this attempt is void, if any text was streamed."""
     if state.phase is Phase.STREAMING:
         builder.notify(StreamDiscarded(state.request_id, state.attempt))
 
 
 def abort_request(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
-    """Discard the streamed text and abort the request; in backoff there is no request in flight."""
+    """Discard the streamed text and abort the request, unless the state is in backoff, when no request is in flight."""
     discard_stream(builder, state)
     if state.phase is not Phase.BACKOFF:
         builder.add_effect(AbortLlm(state.request_id))
@@ -111,7 +111,7 @@ def _next_request(builder: TransitionBuilder) -> str:
 
 
 def _count_turn(builder: TransitionBuilder) -> None:
-    """Count a turn of a sub-agent; after the last one, announce the grace turn to the model."""
+    """Count a turn of a sub-agent. At the turn limit, tell the model that this request is its last."""
     turns, grace = builder.ledger.turns, builder.ledger.grace
     if turns >= (builder.ledger.max_turns or builder.context.limits.max_turns):
         builder.add_system_message(SystemKind.GRACE, texts.GRACE, meta=True)
@@ -120,7 +120,7 @@ def _count_turn(builder: TransitionBuilder) -> None:
 
 
 def _spent(builder: TransitionBuilder) -> str:
-    """Return the message for a budget that is spent, of the conversation or of its principal; "" if none is."""
+    """Return the message about a used-up budget of the conversation, or quota of its principal; "" if there is none."""
     context = builder.context
     if spent := budget.spent(context.budget, builder.ledger):
         return texts.budget_reached(spent)

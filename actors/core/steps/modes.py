@@ -1,4 +1,4 @@
-"""Changes of the mode, and notices of them to the agent (REQ-BED-016, REQ-BED-017)."""
+"""Changes of the mode, and the notices that tell the agent about them (REQ-BED-016, REQ-BED-017)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ KINDS = {
     Mode.WORKSPACE: SystemKind.MODE_WORKSPACE,
     Mode.UNRESTRICTED: SystemKind.MODE_UNRESTRICTED,
 }
-"""The kind of notice for each mode."""
+"""The kind of the notice about each mode."""
 
 
 def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionResult:
     """Change the mode by command.
 
-    The notice to the agent is persisted at once, or queued while a tool round is open. Ignored if the mode is already
-    set. Raises Rejected in a sub-agent and for a mode that is not available.
+    The notice to the agent is persisted at once, or queued while a tool call has no result. Ignored if the mode is
+    already
+    set. Raises Rejected in a sub-agent, and for a mode that is not available.
     """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)
@@ -54,9 +55,9 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
 
 
 def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
-    """Change the mode within an open tool round, and queue the notice: the next call starts in it.
+    """Change the mode while a tool round is open, and queue the notice. The next call starts in the new mode.
 
-    Raises Rejected if it is not available.
+    Raises Rejected if the mode is not available.
     """
     if builder.context.mode is mode:
         return
@@ -68,13 +69,13 @@ def change_mode(builder: TransitionBuilder, mode: Mode) -> None:
 
 
 def grant(builder: TransitionBuilder, mode: Mode) -> None:
-    """Change to the mode that a person approved, if it gives more rights than the present one and can be kept."""
+    """Change to the mode that a person approved, if it is available and gives more rights than the present one."""
     if wider(mode, builder.context.mode) and available(builder.context, mode):
         change_mode(builder, mode)
 
 
 def available(context: ConvContext, mode: Mode) -> bool:
-    """Whether the conversation may have the mode, and the machine can keep it."""
+    """Return whether the conversation may use the mode, and the machine that runs the server can enforce it."""
     match mode:
         case Mode.RESTRICTED:
             return context.restriction_available
@@ -90,18 +91,18 @@ def _check_available(context: ConvContext, mode: Mode) -> None:
 
 
 def round_is_open(state: State) -> bool:
-    """Whether a tool call has no result yet, so that no message may be persisted before the result."""
+    """Return whether a tool call has no result yet; no other message may be persisted before that result."""
     if isinstance(state, AwaitingSubAgents):
         return bool(state.tool_use_id)
     return isinstance(state, (AwaitingToolApproval, ToolExecuting))
 
 
 def _queue(builder: TransitionBuilder, mode: Mode) -> None:
-    """Queue the notice of this mode in place of a queued one of another mode."""
+    """Queue the notice about this mode; it replaces a queued notice about another mode."""
     queue_notice(builder, KINDS[mode], _notice(builder.context, mode), KINDS.values())
 
 
 def _notice(context: ConvContext, mode: Mode) -> str:
-    """Return the notice of this mode; it names request_mode_upgrade only if that is offered."""
+    """Return the notice about this mode; it mentions request_mode_upgrade only if that tool is offered."""
     asks = context.rules < Rules.OWN_TOOLS or traits_of(context, REQUEST_MODE_UPGRADE) is not None
     return texts.RESTRICTED_FOR_GOOD if mode is Mode.RESTRICTED and not asks else texts.MODES[mode]

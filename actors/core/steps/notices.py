@@ -1,11 +1,11 @@
 """Notices to the agent, queued until the history may contain them (REQ-BED-005, REQ-BED-017).
 
-A system message must not occur between a tool call and its result. A notice raised in between is queued in the
-ledger and delivered at the next inference boundary.
+A system message must not stand between a tool call and its result. A notice that arises there is queued in the ledger
+and delivered with the next model request.
 
-The notice of an interrupted run waits longer, until the next run begins, and comes before its first message. A cancel
-itself persists only synthetic results, so without the notice the history of a cancelled question would look like that
-of one that was never answered.
+The notice of an interrupted run waits until the next run begins, and stands before that run's first message. A cancel
+itself persists only synthetic results. Without the notice, the model could not see from the history that the user
+cancelled the question instead of never getting an answer.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from actors.core.events import McpRestarted
 
 _MODEL_ONLY = frozenset({SystemKind.INTERRUPTED})
-"""Kinds that clients do not show: people saw the interruption when it happened."""
+"""The kinds of notices that clients do not display: people saw the interruption when it happened."""
 
 
 def queue_notice(builder: TransitionBuilder, kind: SystemKind, text: str, replacing: Collection[SystemKind]) -> None:
-    """Queue a notice, and drop queued ones of the kinds in `replacing`, which it makes obsolete."""
+    """Queue a notice, and drop the queued notices of the kinds in `replacing`, which it makes obsolete."""
     drop_notices(builder, replacing)
     notice = Notice(kind, text, builder.at)
     builder.ledger = replace(builder.ledger, pending_notices=(*builder.ledger.pending_notices, notice))
@@ -57,7 +57,7 @@ def drop_notices(builder: TransitionBuilder, kinds: Collection[SystemKind]) -> N
 
 
 def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = frozenset(SystemKind)) -> None:
-    """Persist the queued notices of these kinds as system messages, oldest first."""
+    """Persist the queued notices of these kinds as system messages, the oldest first."""
     due = [notice for notice in builder.ledger.pending_notices if notice.kind in kinds]
     drop_notices(builder, kinds)
     for notice in due:
@@ -65,22 +65,22 @@ def deliver_notices(builder: TransitionBuilder, kinds: Collection[SystemKind] = 
 
 
 def queue_cancel_notice(builder: TransitionBuilder) -> None:
-    """Queue the notice that the user cancelled the live run, in place of the notice of an earlier cancel."""
+    """Queue the notice that the user cancelled the open run; it replaces the notice of an earlier interruption."""
     _queue_interruption(builder, texts.RUN_CANCELLED)
 
 
 def queue_restart_notice(builder: TransitionBuilder) -> None:
-    """Queue the notice that a stop of the server interrupted the live run."""
+    """Queue the notice that a stop of the server interrupted the open run."""
     _queue_interruption(builder, texts.RUN_CUT_OFF)
 
 
 def deliver_interruption_notice(builder: TransitionBuilder) -> None:
-    """Persist the notice of the interrupted run before the next one begins."""
+    """Persist the notice of the interrupted run, before the next run begins."""
     deliver_notices(builder, _MODEL_ONLY)
 
 
 def notice_mcp_restart(state: State, context: ConvContext, event: McpRestarted) -> TransitionResult:
-    """Queue the notice that MCP servers have lost what they kept in memory. Ignored but in Idle and Error."""
+    """Queue the notice that MCP servers lost what they kept in memory. Ignored except in Idle and Error."""
     if not isinstance(state, (Idle, Error)) or context.is_sub_agent:
         return ignored(state)
     builder = TransitionBuilder(state, context, event.at)
@@ -97,7 +97,7 @@ def _queue_interruption(builder: TransitionBuilder, text: str) -> None:
 
 
 def _step(state: State) -> str:
-    """Describe in words how far the run had come in `state`."""
+    """Describe, as text for the model, how far the run had come in `state`."""
     match state:
         case LlmRequesting(phase=Phase.STREAMING):
             return texts.WHILE_ANSWERING

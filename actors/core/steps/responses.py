@@ -1,6 +1,7 @@
-"""Handling of a complete response: the rules in their order, and the next state (REQ-BED-003).
+"""Handling of a complete model response: decides the next state (REQ-BED-003).
 
-The first rule that applies decides: a full context precedes truncated calls, which precede approvals, and so on.
+The first rule that applies decides: a full context comes before truncated calls, those come before approvals, and so
+on.
 """
 
 from __future__ import annotations
@@ -50,22 +51,22 @@ class Answer(Struct, frozen=True):
     calls: tuple[ToolUse, ...]
     text: str
     full: bool
-    """Whether it fills the context window up to the limit."""
+    """Whether the response fills the context window up to the limit."""
 
     @property
     def call_ids(self) -> tuple[str, ...]:
-        """Ids of the tool calls, in the order of the response."""
+        """The ids of the tool calls, in the order of the response."""
         return tuple(call.id for call in self.calls)
 
     @property
     def subjects(self) -> dict[str, CallSubject]:
-        """What the calls are about, by their ids; {} if that was not read."""
+        """What the calls would touch, by call id; {} if the response contains no such analysis."""
         subjects = self.event.subjects
         return dict(zip(self.call_ids, subjects, strict=True)) if len(subjects) == len(self.calls) else {}
 
 
 def handle_response(builder: TransitionBuilder, state: LlmRequesting, event: LlmResponse) -> TransitionResult:
-    """Persist the response, account its tokens and decide the next state."""
+    """Persist the response, add its tokens to the totals and decide the next state."""
     event = replace(event, content=distinct_calls(event.content, state.request_id))
     used = event.usage.context_tokens if event.usage else 0
     answer = Answer(event, tool_uses(event.content), text_of(event.content).strip(), window.full(used, builder.context))
@@ -145,7 +146,7 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
 
 
 def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
-    """Run the calls of a sub-agent. Those that need approval get an error result in their turn."""
+    """Run the calls of a sub-agent. Calls that need approval get an error result when their turn comes."""
     judged = _judged(builder, answer)
     if denied := _first(judged, Verdict.DENY):
         return _deny(builder, answer, denied, judged[denied])
@@ -156,7 +157,7 @@ def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult
 
 
 def _judged(builder: TransitionBuilder, answer: Answer) -> dict[str, Judgement]:
-    """Return the verdict on each call, by its id, in the order of the response."""
+    """Return the verdict on each call by call id, in the order of the response."""
     subjects = answer.subjects
     return {call.id: judge(builder.context, call, subjects.get(call.id)) for call in answer.calls}
 
@@ -166,14 +167,14 @@ def _first(judged: dict[str, Judgement], verdict: Verdict) -> str:
 
 
 def _deny(builder: TransitionBuilder, answer: Answer, denied: str, judgement: Judgement) -> TransitionResult:
-    """Answer a call that a rule denies, and all others of its response, none of which runs (C16)."""
+    """Add results to all calls of a response of which a rule denies one; none of them runs (C16)."""
     text = texts.denied_by(denial(judgement.rule)) if judgement.rule else texts.DENIED
     deny_calls(builder, answer.call_ids, denied, text)
     return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED), _PROCESSING)
 
 
 def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
-    """Request the summary of a full context: no call runs, but a valid output is kept for the end of the run."""
+    """Request a summary of a full context. No call runs, but a valid output is kept for the end of the run."""
     if builder.ledger.output_schema and answer.event.output:
         accept_output(builder, answer.calls)
         builder.ledger = replace(builder.ledger, output=answer.event.output)
@@ -183,13 +184,13 @@ def _use_up_context(builder: TransitionBuilder, answer: Answer) -> TransitionRes
 
 
 def _refuse_calls(builder: TransitionBuilder, answer: Answer, text: str) -> TransitionResult:
-    """Add an error result to every call of this response and let the model try again."""
+    """Add an error result to every call of this response, and let the model try again."""
     skip_calls(builder, answer.call_ids, text)
     return end_round(builder, _PROCESSING)
 
 
 def _is_unfinished(builder: TransitionBuilder, state: LlmRequesting, answer: Answer) -> bool:
-    """Whether an unfinished text is continued by another request; limited per round."""
+    """Return whether another request must continue an unfinished text; the number of continuations is limited."""
     return not answer.event.end_turn and state.continuations < builder.context.limits.max_continuations
 
 
@@ -199,7 +200,7 @@ def _continue(builder: TransitionBuilder, state: LlmRequesting) -> TransitionRes
 
 
 def _nudge(builder: TransitionBuilder) -> TransitionResult:
-    """Remind a sub-agent that ended with text to submit its result; fail it after too many reminders."""
+    """Remind a sub-agent that answered with text alone to submit its result; fail it after too many reminders."""
     nudges = builder.ledger.nudges
     if nudges >= builder.context.limits.max_nudges:
         return _fail_sub_agent(builder, ErrorKind.NO_RESULT, texts.SUB_AGENT_NO_RESULT)
@@ -213,7 +214,7 @@ def _fail_sub_agent(builder: TransitionBuilder, kind: ErrorKind, text: str) -> T
 
 
 def _detail(answer: Answer) -> str:
-    """Return the detail of a completed run's stop: "refusal", "max_tokens" or ""."""
+    """Return the detail of a completed run's run-stop: "refusal", "max_tokens" or ""."""
     if answer.event.refusal:
         return "refusal"
     return "" if answer.event.end_turn else "max_tokens"

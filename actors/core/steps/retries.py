@@ -1,4 +1,4 @@
-"""Failed attempts of model requests: retry with backoff, or the end of the run (REQ-BED-006)."""
+"""Failed attempts of model requests: they are retried after a wait, or end the run (REQ-BED-006)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def request_failed(
     builder: TransitionBuilder, state: LlmRequesting, failure: LlmFailure, retry_after_ms: int | None = None
 ) -> TransitionResult:
-    """Retry if the failure is retryable and the limits allow it; otherwise end the run in error.
+    """Retry if the failure is retryable and the limits allow it; otherwise end the run.
 
     `retry_after_ms` is the wait that the provider asked for.
     """
@@ -43,7 +43,7 @@ def may_retry(
     failure: LlmFailure,
     retry_after_ms: int | None,
 ) -> bool:
-    """Whether to retry: a retryable failure, attempts left, and a wait within the limit."""
+    """Return whether to retry: the failure is retryable, attempts are left, and the wait is within the limit."""
     limits = builder.context.limits
     return (
         failure.retryable and retry.attempts_left(state.attempt, limits) and not retry.too_long(retry_after_ms, limits)
@@ -56,7 +56,7 @@ def back_off(
     failure: LlmFailure,
     retry_after_ms: int | None,
 ) -> TransitionResult:
-    """Enter the backoff before the next attempt and notify clients of it."""
+    """Enter the backoff (the wait before the next attempt) and notify clients of it."""
     limits, attempt = builder.context.limits, state.attempt + 1
     wait = retry.delay_with(retry_after_ms, attempt, limits)
     builder.place_state()
@@ -76,7 +76,7 @@ def back_off(
 
 
 def _error_text(builder: TransitionBuilder, attempt: int, failure: LlmFailure, retry_after_ms: int | None) -> str:
-    """Return the error text that people read in place of an answer."""
+    """Return the error text that people read instead of an answer."""
     limits = builder.context.limits
     if failure.kind is ErrorKind.AUTH:
         return texts.authentication_failed(failure.message)

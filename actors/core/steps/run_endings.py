@@ -1,4 +1,4 @@
-"""Ends of a run: idle, in error, with an exhausted context, or with a sub-agent's outcome."""
+"""The ways in which a run ends: idle, in error, with a full context, or with a sub-agent's outcome."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def become_idle(
     output: str = "",
     drop_queue: bool = False,
 ) -> TransitionResult:
-    """Close the run, with its output if it has one, and become Idle."""
+    """Close the run, with its output if there is one, and become Idle."""
     close_run(builder, reason, detail, output=output, drop_queue=drop_queue)
     return builder.finish(Idle(builder.ledger), *through)
 
 
 def fail_run(builder: TransitionBuilder, kind: ErrorKind, text: str, *through: ContextState) -> TransitionResult:
-    """Fail the run: a conversation waits in Error for the next message, a sub-agent becomes Failed."""
+    """Fail the run: a conversation becomes Error until the next message, a sub-agent becomes Failed."""
     if builder.context.is_sub_agent:
         return fail_sub_agent(builder, kind, text, StopReason.ERROR, kind.value, *through)
     builder.add_message(MessageType.ERROR, Text(text), error_kind=kind.value)
@@ -51,7 +51,7 @@ def fail_sub_agent(
     *through: ContextState,
     keep_partial: bool = True,
 ) -> TransitionResult:
-    """End a sub-agent without a result; its last text goes to the parent as a partial result."""
+    """End a sub-agent without a result; with `keep_partial`, its parent gets its last text as a partial result."""
     partial = builder.ledger.last_text if keep_partial else ""
     close_run(builder, reason, detail, message=text if reason is StopReason.ERROR else "")
     builder.add_effect(NotifyParent(AgentFailed(kind, text, partial)))
@@ -66,7 +66,7 @@ def complete_sub_agent(builder: TransitionBuilder, result: str, *through: Contex
 
 
 def cancel_run(builder: TransitionBuilder, cancel: UserCancel) -> TransitionResult:
-    """End a cancelled run that has nothing to wait for (REQ-BED-005)."""
+    """End a cancelled run at once, because nothing has to stop first (REQ-BED-005)."""
     if builder.context.is_sub_agent:
         text = texts.sub_agent_cancelled(cancel.reason)
         return fail_sub_agent(builder, ErrorKind.CANCELLED, text, StopReason.INTERRUPTED, "")
@@ -82,7 +82,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
     if builder.context.is_sub_agent:
         text = texts.SUB_AGENT_INTERRUPTED
         return fail_sub_agent(builder, ErrorKind.INTERRUPTED, text, StopReason.INTERRUPTED, "restart")
-    if not isinstance(builder.before, Cancelling):  # a cancelled run already has a notice, which names the cancel
+    if not isinstance(builder.before, Cancelling):  # a cancelled run already has a cancel notice
         queue_restart_notice(builder)
     return become_idle(builder, StopReason.INTERRUPTED, "restart", drop_queue=True)
 
@@ -90,7 +90,7 @@ def interrupt_run(builder: TransitionBuilder) -> TransitionResult:
 def exhaust_context(
     builder: TransitionBuilder, summary: str, reason: StopReason, *through: ContextState
 ) -> TransitionResult:
-    """End a conversation permanently, its context being full (REQ-BED-021); its summary message is already added."""
+    """End a conversation for good because its context is full (REQ-BED-021); its summary message is already added."""
     close_run(
         builder,
         reason,
@@ -103,6 +103,6 @@ def exhaust_context(
 
 
 def exhaust_with_fallback(builder: TransitionBuilder, reason: StopReason) -> TransitionResult:
-    """End the conversation with a fixed text, as no summary could be written (REQ-BED-020)."""
+    """End the conversation with a fixed text, because no summary could be written (REQ-BED-020)."""
     builder.add_system_message(SystemKind.SUMMARY_FALLBACK, texts.FALLBACK_SUMMARY)
     return exhaust_context(builder, texts.FALLBACK_SUMMARY, reason)

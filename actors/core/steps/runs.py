@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def open_run(builder: TransitionBuilder, generation: Generation | None = None, output_schema: str = "") -> None:
-    """Open the next run. It offers the tools of clients that its first mode allows until it ends.
+    """Open the next run. The mode in which it begins decides which client tools it offers until it ends.
 
-    `generation` and `output_schema` are what its first message brings.
+    `generation` and `output_schema` come from the message that begins the run.
     """
     ledger, context = builder.ledger, builder.context
     mode = context.mode if any(traits.client for traits in context.tools) else None
@@ -56,7 +56,10 @@ def close_run(
     """Return queued steers to their senders, persist the state, and stop the run if one is open.
 
     Queued follow-ups stay queued until PromoteFollowUp. They are discarded with `drop_queue`, or if the policy starts
-    them only after a completed run and this one did not complete: each is recorded as a run that was never executed.
+    them
+    only after a completed run and this run did not complete. Each discarded follow-up is recorded as a run that was
+    never
+    executed.
     """
     return_steers(builder)
     builder.place_state()
@@ -70,7 +73,7 @@ def close_run(
 
 
 def return_steers(builder: TransitionBuilder) -> None:
-    """Return queued steers to their senders: they never enter the history."""
+    """Return queued steers to their senders; these messages never enter the history."""
     for steer in builder.ledger.steers:
         builder.notify(QueueChanged(steer, "steer", Fate.RETURNED))
     if builder.ledger.steers:
@@ -78,7 +81,7 @@ def return_steers(builder: TransitionBuilder) -> None:
 
 
 def deliver_steers(builder: TransitionBuilder) -> None:
-    """Persist queued steers as user messages, oldest first."""
+    """Persist queued steers as user messages, the oldest first."""
     steers = builder.ledger.steers
     if steers:
         builder.ledger = replace(builder.ledger, steers=())
@@ -88,7 +91,7 @@ def deliver_steers(builder: TransitionBuilder) -> None:
 
 
 def begin_follow_up(builder: TransitionBuilder) -> None:
-    """Begin the next run with the oldest follow-up as its root."""
+    """Begin the next run with the oldest follow-up as its first message."""
     deliver_interruption_notice(builder)
     _open_with(builder, builder.ledger.follows[0], Fate.DELIVERED)
 

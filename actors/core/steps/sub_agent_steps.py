@@ -1,4 +1,4 @@
-"""Sub-agents, on the parent's side: starting them and collecting their outcomes (REQ-BED-008)."""
+"""Starting sub-agents and collecting their outcomes, in the parent conversation (REQ-BED-008)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def spawn_agents(
     builder: TransitionBuilder, tasks: tuple[AgentTask, ...], *through: ContextState, call: ToolExecuting | None = None
 ) -> TransitionResult:
-    """Start sub-agents and wait for all of them. `call`: the tool round whose current call starts them, if one does."""
+    """Start sub-agents and wait for all of them. `call`: the state whose tool call starts them; None for a command."""
     builder.place_state()
     pending = tuple(_start(builder, task, index) for index, task in enumerate(tasks))
     state = AwaitingSubAgents(builder.ledger, pending, ())
@@ -58,8 +58,9 @@ def record_outcome(
 ) -> TransitionResult:
     """Record the outcome of a sub-agent.
 
-    After the last one, the aggregate of all outcomes becomes the result of the tool call, or a system message if a
-    command started them.
+    After the last one, the text about all outcomes becomes the result of the tool call, or a system message if a
+    command
+    started the sub-agents.
     """
     ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)

@@ -1,7 +1,8 @@
-"""Submissions, which end a run inside the transition.
+"""Submissions: tool calls or answers that hand over the result of a run and thereby end it.
 
-Sub-agents call submit_result or submit_error. The agent of a run with an output schema calls submit_output, or answers
-with the value itself where the provider keeps a schema; the value was judged when the answer was read.
+Sub-agents call submit_result or submit_error. In a run with an output schema the agent calls submit_output, or answers
+with the value itself if the provider enforces the schema. The value was checked against the schema when the answer was
+read, before this transition.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class SubmitError(Struct, frozen=True):
 
 
 def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResult | SubmitError | None:
-    """Return the submission if the response consists of one complete and valid submission call only, else None."""
+    """Return the submission if the only call of the response is a complete and valid submission, else None."""
     if truncated or len(calls) != 1 or calls[0].name not in SUBMISSIONS:
         return None
     try:
@@ -58,14 +59,14 @@ def submission_of(calls: tuple[ToolUse, ...], *, truncated: bool) -> SubmitResul
 
 
 def has_submission(calls: tuple[ToolUse, ...]) -> bool:
-    """Whether a submission call is among the calls."""
+    """Return whether a submission call is among the calls."""
     return any(call.name in SUBMISSIONS for call in calls)
 
 
 def accept_submission(
     builder: TransitionBuilder, call: ToolUse, submission: SubmitResult | SubmitError
 ) -> TransitionResult:
-    """End the sub-agent with its submission; the call gets a result, so that its history stays valid."""
+    """End the sub-agent with its submission; the call gets a result, so that the history stays valid."""
     through = ContextState.PROCESSING_LLM_RESPONSE
     if isinstance(submission, SubmitResult) and submission.success:
         add_result(builder, SubAgentComplete(call.id, texts.SUBMITTED))
@@ -77,15 +78,15 @@ def accept_submission(
 
 
 def has_output_call(calls: tuple[ToolUse, ...]) -> bool:
-    """Whether a call of submit_output is among the calls."""
+    """Return whether a call of submit_output is among the calls."""
     return any(call.name == SUBMIT_OUTPUT for call in calls)
 
 
 def take_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[ToolUse, ...]) -> TransitionResult:
-    """Handle an answer that ends a run with an output schema: by its value, by submit_output alone, or without a value.
+    """Handle an answer that tries to end a run with an output schema, with or without a call of submit_output.
 
-    A valid value completes the run, unless steers wait: then it goes on, and a later value counts. The agent is
-    reminded of a missing or invalid one, and the run fails after too many reminders.
+    A valid value completes the run, unless steers wait: then the run goes on, and a later value counts. If the value is
+    missing or invalid, the agent is reminded; after too many reminders the run fails.
     """
     through = ContextState.PROCESSING_LLM_RESPONSE
     if event.output:
@@ -107,6 +108,6 @@ def take_output(builder: TransitionBuilder, event: LlmResponse, calls: tuple[Too
 
 
 def accept_output(builder: TransitionBuilder, calls: tuple[ToolUse, ...]) -> None:
-    """Add the result of the submit_output call of a valid value; `calls` has none if the answer is the value itself."""
+    """Add a result to the submit_output call of a valid value; `calls` is empty if the answer itself is the value."""
     for call in calls:
         add_result(builder, ToolSuccess(call.id, texts.OUTPUT_TAKEN))

@@ -1,6 +1,6 @@
-"""All texts that the state machine writes. Programs must not match on them: there are typed kinds for that.
+"""All texts that the state machine writes. Programs must not parse these texts: use the typed kinds instead.
 
-They are stored in histories, and a replay compares them: a changed text makes logs of earlier versions differ.
+The texts are stored in histories, and a replay compares them: a changed text makes logs of earlier versions differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_SUCH_QUESTION = {
     "withdrawn": "this question was withdrawn: its tool no longer wants an answer",
     "unknown": "no question of this name waits for an answer",
 }
-"""By how a question ended, or why that is not known."""
+"""The refusal of a late answer, by how the question ended."""
 BAD_OUTPUT = NOT_EXECUTED + "submit_output must be the only call in the response"
 OUTPUT_TAKEN = "accepted"
 OUTPUT_MISSING = "there is no value"
@@ -59,7 +59,7 @@ MODES = {
 }
 
 RESTRICTED_FOR_GOOD = "The mode is now restricted: tools can read but not change anything, and have no network."
-"""The notice of restricted mode to an agent that cannot ask for more."""
+"""The notice of restricted mode for an agent that is not offered request_mode_upgrade."""
 
 STOPPED_FOR_MODE = {
     mode: f"Stopped by user: the mode is now {mode.value}. What the call had done until then was not undone."
@@ -105,7 +105,7 @@ FALLBACK_SUMMARY = (
 
 
 def after_step(number: int) -> str:
-    """Describe an interruption between two model requests; `number` answers were complete."""
+    """Describe an interruption between two model requests, after `number` complete answers."""
     return f"after your answer {number} of it, before the next one"
 
 
@@ -130,12 +130,12 @@ def client_silent(seconds: int) -> str:
 
 
 def denied_by(rule: str) -> str:
-    """Return the result of a call that an approval rule denies; `rule` says which."""
+    """Return the result of a call that an approval rule denies; `rule` describes that rule."""
     return f"Denied: {rule}. Do not try it in another way; say what you need it for."
 
 
 def output_misfit(problem: str) -> str:
-    """Return the result of a call of submit_output whose value does not fit."""
+    """Return the result of a submit_output call whose value does not match the schema."""
     return f"Not accepted: {problem}. Call submit_output again with a value that fits its schema."
 
 
@@ -149,7 +149,7 @@ def output_nudge(problem: str) -> str:
 
 
 def output_invalid(problem: str) -> str:
-    """Return the message for a run that failed because no value fitted its output schema."""
+    """Return the message for a run that failed because no value matched its output schema."""
     return f"The run has no output that fits its schema. Of the last attempt: {problem}. Send a message to try again."
 
 
@@ -170,7 +170,7 @@ def budget_reached(what: str) -> str:
 
 
 def quota_reached(what: str) -> str:
-    """Return the message for a run whose principal has nothing left to spend."""
+    """Return the message for a run that ended because a quota of its principal is used up."""
     return f"Stopped: {what}, is used up. `bedrock quota` says when it is counted anew."
 
 
@@ -180,11 +180,11 @@ def failed_after(attempts: int, cause: str) -> str:
 
 
 def authentication_failed(cause: str) -> str:
-    """Return the message for an authentication error; begins with the same words for every provider."""
+    """Return the message for an authentication error; it begins with the same words for every provider."""
     begin = "Authentication failed"
     return cause if cause.startswith(begin) else f"{begin}: {cause}"
 
 
 def retry_after_too_long(seconds: int, limit: int, cause: str) -> str:
-    """Return the message for a provider that asks to wait longer than the limit."""
+    """Return the message for a provider that demands a longer wait than the limit."""
     return f"The provider asks to wait {seconds} s (Retry-After), more than the {limit} s Bedrock waits: {cause}"

@@ -1,6 +1,6 @@
-"""Results of tool calls: real ones, and synthetic ones for calls that did not run.
+"""Results of tool calls: real results, and synthetic ones for calls that did not run.
 
-Providers refuse a history with a tool call that has no result, so each call gets one before its round ends.
+Providers refuse a history in which a tool call has no result, so every call gets one before its round ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_result(builder: TransitionBuilder, result: ToolResult) -> ToolResult:
-    """Persist a result as a message of its own; returns it."""
+    """Persist a result as a message of its own, and return the result."""
     builder.add_message(MessageType.TOOL, result)
     return result
 
@@ -34,26 +34,26 @@ def skipped_result(call_id: str, text: str) -> ToolError:
 
 
 def cancel_calls(builder: TransitionBuilder, current: str, remaining: Iterable[str]) -> None:
-    """Add a result to the running call and to each one that has not started."""
+    """Add cancelled results to the running call and to all calls that have not started."""
     add_result(builder, ToolCancelled(current, texts.CANCELLED))
     for call_id in remaining:
         add_result(builder, ToolCancelled(call_id, texts.SKIPPED, ToolOutcome.SKIPPED))
 
 
 def cancel_undecided(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
-    """Add a result to calls that were cancelled while they waited for approval; none had started."""
+    """Add cancelled results to calls that were waiting for approval; none of them had started."""
     for call_id in call_ids:
         add_result(builder, ToolCancelled(call_id, texts.CANCELLED))
 
 
 def interrupt_calls(builder: TransitionBuilder, call_ids: Iterable[str]) -> None:
-    """Add a result to calls that a restart interrupted."""
+    """Add a result to each call that a restart interrupted."""
     for call_id in call_ids:
         add_result(builder, ToolCancelled(call_id, texts.INTERRUPTED))
 
 
 def deny_calls(builder: TransitionBuilder, call_ids: Iterable[str], denied: str, text: str) -> None:
-    """Add results after a denial, which `text` explains: no call of the same response runs."""
+    """Add results to all calls of a response after a denial: `text` to the denied call, a fixed text to the others."""
     for call_id in call_ids:
         if call_id == denied:
             add_result(builder, ToolError(call_id, text, ToolOutcome.DENIED))

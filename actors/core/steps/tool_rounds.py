@@ -41,11 +41,13 @@ def run_next_call(
     *through: ContextState,
     refused: tuple[str, ...] = (),
 ) -> TransitionResult:
-    """Start the first of the remaining calls, or return to the model if none remains.
+    """Start the first of the remaining calls; if none remains, the next step is a model request.
 
-    Calls that cannot run get an error result instead: in a sub-agent those that need approval, the `refused` ones,
-    because there is no person to ask; those of clients' tools that the mode forbids, or whose input does not fit; those
-    of request_mode_upgrade where that is not offered.
+    These calls get an error result instead of running: in a sub-agent those that need approval (`refused`), because
+    there
+    is no person to ask; calls of client tools that the mode forbids, or whose input is invalid; and
+    request_mode_upgrade
+    if the conversation is not offered it.
     """
     by_id = {call.id: call for call in calls}
     while remaining:
@@ -58,13 +60,13 @@ def run_next_call(
 
 
 def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
-    """Whether the rules before OWN_TOOLS refuse a call, which they decide when its turn has come."""
+    """Return whether the rules before OWN_TOOLS refuse the call, which they decide only when its turn comes."""
     asks = context.is_sub_agent and context.rules < Rules.OWN_TOOLS
     return asks and judge(context, call, None).verdict is Verdict.ASK
 
 
 def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionResult:
-    """End a round whose calls all have results; the next step is a model request."""
+    """End a round in which every call has a result; the next step is a model request."""
     begins = through or isinstance(builder.before, AwaitingToolApproval)
     passed = (*through, ContextState.EXECUTING_TOOLS) if begins else ()
     reason = LlmReason.TOOL_RESULTS
@@ -72,7 +74,7 @@ def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionR
 
 
 def start_execution(builder: TransitionBuilder, call: ToolUse, attempt: int) -> int:
-    """Start a call; returns its execution id, which is never reused."""
+    """Start a call and return its execution id, which is never reused."""
     builder.place_state()
     xid = builder.ledger.xid + 1
     builder.ledger = replace(builder.ledger, xid=xid)
@@ -103,7 +105,7 @@ def _start(
 
 
 def _start_waiting(builder: TransitionBuilder, call: ToolUse, deadline: int) -> int:
-    """Ask the clients for the result of a call; returns its execution id, which is never reused."""
+    """Ask clients for the result of a call, and return its execution id, which is never reused."""
     builder.place_state()
     xid = builder.ledger.xid + 1
     builder.ledger = replace(builder.ledger, xid=xid)
@@ -113,7 +115,7 @@ def _start_waiting(builder: TransitionBuilder, call: ToolUse, deadline: int) -> 
 
 
 def _refusal(context: ConvContext, call: ToolUse, refused: tuple[str, ...]) -> ToolError | None:
-    """Return the error result of a call that may not run, else None."""
+    """Return the error result of a call that may not run; None for a call that may."""
     if call.bad_input:
         return ToolError(call.id, call.bad_input)
     if call.id in refused or _refused_by_first_rules(context, call):
@@ -127,7 +129,7 @@ def _refusal(context: ConvContext, call: ToolUse, refused: tuple[str, ...]) -> T
 
 
 def stop_call(builder: TransitionBuilder, state: ToolExecuting) -> None:
-    """Stop the current call: kill its processes, or tell clients that its answer is no longer waited for."""
+    """Stop the current call: kill its processes, or notify clients that its answer is no longer needed."""
     withdraw_asked(builder, state)
     if state.deadline:
         end_waiting(builder, state, CallStatus.WITHDRAWN)
@@ -136,30 +138,30 @@ def stop_call(builder: TransitionBuilder, state: ToolExecuting) -> None:
 
 
 def end_waiting(builder: TransitionBuilder, state: ToolExecuting, status: CallStatus) -> None:
-    """Tell clients how the wait for their answer to the current call ended."""
+    """Notify clients how the wait for their answer to the current call ended."""
     builder.notify(ClientToolCall(current_call(state), status, state.deadline))
 
 
 def withdraw_asked(builder: TransitionBuilder, state: ToolExecuting) -> None:
-    """Withdraw all questions of the current call, which ends or begins again."""
+    """Withdraw all questions of the current call, because the call ends or starts again."""
     for question in state.questions:
         end_question(builder, state, question, QuestionStatus.WITHDRAWN)
 
 
 def end_question(builder: TransitionBuilder, state: ToolExecuting, question: Question, status: QuestionStatus) -> None:
-    """Tell clients how a question of the current call ended, and remember it."""
+    """Notify clients how a question of the current call ended, and remember that in the ledger."""
     past = (*builder.ledger.past_questions, PastQuestion(question.number, status))[-MAX_PAST_QUESTIONS:]
     builder.ledger = replace(builder.ledger, past_questions=past)
     builder.notify(QuestionChanged(current_call(state), question, status))
 
 
 def complete_call(builder: TransitionBuilder, state: ToolExecuting, result: ToolResult) -> TransitionResult:
-    """Persist the current call's result and start the next call, or return to the model after the last one."""
+    """Persist the current call's result and start the next call; after the last call, a model request is due."""
     answer = add_result(builder, replace(result, tool_use_id=state.current_tool_id))
     done = (*state.completed_results, answer)
     return run_next_call(builder, state.calls, state.remaining_tool_ids, done, refused=state.refused_ids)
 
 
 def current_call(state: ToolExecuting) -> ToolUse:
-    """Return the call that runs."""
+    """Return the tool call that is running."""
     return next(call for call in state.calls if call.id == state.current_tool_id)

@@ -1,6 +1,6 @@
-"""Builder of one transition: its effects in order, and the ledger of the new state.
+"""The builder of one transition: collects its effects in order, and the ledger of the new state.
 
-A builder is used inside one call of `transition` and is the only mutable object there; what it returns is frozen.
+A builder is used inside one call of `transition` and is the only mutable object there; the result is immutable.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TransitionBuilder:
         meta: bool = False,
         error_kind: str = "",
     ) -> None:
-        """Persist a message with the next sequence number; without `message_id` its id is made of that number."""
+        """Persist a message with the next sequence number. Without `message_id`, the id is made from that number."""
         ledger = self.ledger = replace(self.ledger, seq=self.ledger.seq + 1)
         self.effects.append(
             PersistMessage(
@@ -76,36 +76,36 @@ class TransitionBuilder:
         )
 
     def add_user_message(self, message_id: str, text: str, images: tuple[Image, ...], delivery: str) -> None:
-        """Persist a message of a person or of the parent conversation."""
+        """Persist a user message: from a person, or a sub-agent's task from its parent conversation."""
         words: tuple[Content, ...] = (Text(text),) if text or not images else ()
         self.add_message(MessageType.USER, *images, *words, message_id=message_id, delivery=delivery)
 
     def add_system_message(self, kind: SystemKind, text: str, *, meta: bool = False) -> None:
-        """Persist a message of Bedrock to the agent."""
+        """Persist a system message, from Bedrock to the agent."""
         self.add_message(MessageType.SYSTEM, Text(text), system_kind=kind, meta=meta)
 
     def notify(self, data: Durable | TextDelta) -> None:
-        """Notify clients."""
+        """Add the effect that sends a notification to clients."""
         self.effects.append(NotifyClient(data))
 
     def add_effect(self, effect: ActEffect | PersistMode) -> None:
-        """Add an effect."""
+        """Add an effect of the act phase, or a change of the mode."""
         self.effects.append(effect)
 
     def place_state(self) -> None:
-        """Persist the new state at this place among the effects; without this call it is persisted last."""
+        """Persist the new state at this place among the effects; without this call the state is persisted last."""
         self._mark = len(self.effects)
 
     def finish(self, state: State, *through: ContextState) -> TransitionResult:
-        """Return the result: the new state, reached `through` these momentary states of the state diagram."""
+        """Return the result of the transition, which passes `through` these states of the Context Manager diagram."""
         return self._result(state, (*through, project(state)))
 
     def stay(self, state: State) -> TransitionResult:
-        """Return the result: the same state of the diagram, with a change that clients see."""
+        """Return the result of a transition that changes only details which clients see."""
         return self._result(state, ())
 
     def stay_silently(self, state: State) -> TransitionResult:
-        """Return the result: the same state, with a change that clients do not see."""
+        """Return the result of a transition that changes only details which clients do not see."""
         return self._result(state, None)
 
     def _result(self, state: State, path: tuple[ContextState, ...] | None) -> TransitionResult:

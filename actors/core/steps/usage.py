@@ -1,4 +1,4 @@
-"""Token accounting: usage reported by responses, and usage of requests without a response."""
+"""Token accounting: adds the tokens of model responses, aborted requests, side queries and sub-agents to the totals."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_window: bool) -> None:
-    """Add the tokens of a response to the totals; warn once when the context window is nearly full.
+    """Add the tokens of a response to the totals. Notify clients when the context window becomes nearly full.
 
-    `fills_window` is False for a failed attempt: its tokens cost money, but are not in the history.
+    `fills_window` is False for a failed attempt, whose tokens cost money but are not in the history.
     """
     if usage is None:
         return
@@ -41,10 +41,11 @@ def account_usage(builder: TransitionBuilder, usage: Usage | None, *, fills_wind
 
 
 def add_reported_usage(state: State, context: ConvContext, event: UsageReported) -> TransitionResult:
-    """Add tokens that no response accounts for: of aborted requests, side queries and sub-agents.
+    """Add tokens that no response accounts for: those of aborted requests, side queries and sub-agents.
 
-    Accepted in every state, terminal ones too, and never counted in the context window. Only the usage of sub-agents
-    is added to the run's sum: an aborted request reports its usage after its run has ended.
+    This is accepted in every state, terminal ones included, and never counts towards the context window. Only the usage
+    of
+    sub-agents is added to the run's total: an aborted request reports its usage after its run has ended.
     """
     builder = TransitionBuilder(state, context, event.at)
     ledger = builder.ledger
