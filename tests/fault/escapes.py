@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -43,19 +44,23 @@ CLOSED_KINDS = ("socket_of_family_", "set_by_ioctl_")
 
 
 def measure(user: str, cases: tuple[str, ...]) -> Outcomes:
-    """Attack from each of these sandboxes, as a server of this user."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fault.world", user, *cases],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
+    """Attack from each of these sandboxes, as a server of this user. Raises RuntimeError if files are left behind."""
+    with tempfile.TemporaryDirectory(prefix="bedrock-world-") as temporary:
+        os.chmod(temporary, 0o1777)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.fault.world", user, *cases],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'clients'}", "TMPDIR": temporary},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr[-2000:])
+        if left := os.listdir(temporary):
+            raise RuntimeError(f"the attacks left files behind: {left}")
     outcomes: Outcomes = json.loads(done.stdout)
     return outcomes
 

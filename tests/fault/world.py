@@ -107,11 +107,14 @@ def _files(folder: Path, found: dict[str, Any], opened: ExitStack) -> None:
 
 
 def _workspace(outside: Path, found: dict[str, Any], opened: ExitStack) -> None:
-    """Directories of the user, of which the first is the workspace of calls in that mode."""
-    workspaces = [
-        Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="bedrock-workspace-", ignore_cleanup_errors=True)))
-        for _ in range(3)
-    ]
+    """Directories of the user, of which the first is the workspace of calls in that mode.
+
+    They are in one of their own, which takes with it what the attacks make above a workspace or move out of it.
+    """
+    above = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="bedrock-workspaces-")))
+    workspaces = [above / name for name in ("workspace", "workspace-2", "workspace-3")]
+    for workspace in workspaces:
+        workspace.mkdir()
     found["workspace"], found["workspace_2"], found["workspace_3"] = map(str, workspaces)
     (outside / "movable-workspace").write_text("content")
     for copy in attacks.COPIES:
