@@ -19,6 +19,7 @@ from tests.e2e.watcher import Watcher, checked_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.e2e.chat import Chat
     from tests.e2e.server_process import ServerProcess
@@ -153,9 +154,14 @@ def test_the_client_bridges_cut_connections(
 
 
 def test_watchers_that_read_nothing_block_nothing(
-    open_chat: Callable[..., Chat], watch: Callable[..., Watcher], server: ServerProcess, proxy: Proxy
+    open_chat: Callable[..., Chat],
+    watch: Callable[..., Watcher],
+    server: ServerProcess,
+    proxy: Proxy,
+    tmp_path: Path,
 ) -> None:
-    flood = ("bash", {"cmd": "head -c 40000000 /dev/zero | tr '\\0' x"})
+    seen = tmp_path / "seen"
+    flood = ("bash", {"cmd": f"head -c 40000000 /dev/zero | tr '\\0' x; until [ -e {seen} ]; do sleep 0.02; done"})
     chat = open_chat(calls(flood), says("That was much."), otherwise=says(*["much more "] * 500))
     with ExitStack() as opened:
         for _ in range(5):
@@ -164,12 +170,14 @@ def test_watchers_that_read_nothing_block_nothing(
         proxy.freeze()
         reading = watch(chat.name)
         before = processes.resident_mib(server.pid)
-        assert chat.ask("Flood us.") == "That was much."
+        flooded = chat.send("Flood us.")
+        reading.until(lambda _: sum(len(delta.text) for delta in reading.of("tool_output_delta")) > 100_000)
+        seen.touch()
+        assert within(flooded.answer) == "That was much."
         for number in range(30):
             assert chat.ask(f"Number {number}.").startswith("much more ")
         head = chat.conversation.get().revision
         reading.until(lambda event: event.revision == head)
-        assert sum(len(delta.text) for delta in reading.of("tool_output_delta")) > 100_000
         assert reading.revisions == list(range(1, len(reading.revisions) + 1))
         assert processes.resident_mib(server.pid, "VmHWM") < before + 150
         for each in stuck:

@@ -214,6 +214,7 @@ def _retry(_: re.Match[str], request: ModelRequest) -> Scene:
     if request.attempt == 1:
         return Scene(
             "This sentence is about to be thrown away, because",
+            tempo=4,  # slow enough for a client to show some of the text before it is discarded
             fails="demo: a staged failure; nothing is wrong, this shows how a failed attempt is tried again",
         )
     return Scene(
