@@ -1,1 +1,1 @@
-"""The actor of a conversation, and the supervisor of all of them."""
+"""The conversation actor, which owns one conversation, and the supervisor, which starts and finds these actors."""

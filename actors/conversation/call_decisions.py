@@ -1,4 +1,4 @@
-"""What decided about tool calls, for the audit trail: rules, the policy, or a person."""
+"""Records for the audit trail what decided about tool calls: approval rules, the approval policy, or a person."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def decisions_of(context: ConvContext, event: Event, state: State, conversation_id: str) -> tuple[CallDecision, ...]:
     """Return what a step decided about tool calls; () if there was nothing to decide.
 
-    `state` is the one after the step. Without rules and under the policy that never asks, all calls simply run.
+    `state` is the state after the step. Without rules, and under the policy that never asks, all calls simply run.
     """
     match event:
         case ApprovalResponse(tool_use_id=call, approve=approve):
@@ -45,7 +45,7 @@ def _judgements(
 ) -> tuple[CallDecision, ...]:
     denied = isinstance(state, AwaitingLlm) and state.reason is LlmReason.DENIED
     if not denied and not isinstance(state, ToolExecuting | AwaitingSubAgents | AwaitingToolApproval):
-        return ()  # the calls were not judged: the context was full, the answer cut off, …
+        return ()  # The calls were not judged, because the context was full, the answer was cut off, …
     calls = tool_uses(distinct_calls(event.content, event.request_id))
     read = len(event.subjects) == len(calls)
     subjects = dict(zip((call.id for call in calls), event.subjects, strict=True)) if read else {}
@@ -53,7 +53,7 @@ def _judgements(
     for call in calls:
         judgement = judge(context, call, subjects.get(call.id))
         if denied and judgement.verdict is not Verdict.DENY:
-            continue  # it does not run either, for no reason of its own
+            continue  # it does not run because another call was denied
         rules = deciding_rules(context, call, subjects.get(call.id), judgement)
         names = tuple(_name(rule, conversation_id) for rule in rules)
         found.append(CallDecision(call.id, call.name, judgement.verdict, "rules" if rules else "policy", names))
@@ -63,7 +63,7 @@ def _judgements(
 def deciding_rules(
     context: ConvContext, call: ToolUse, subject: CallSubject | None, judgement: Judgement
 ) -> tuple[ApprovalRule, ...]:
-    """Return the rules that led to a judgement; () if none did."""
+    """Return the rules that led to a judgement; () if no rule did."""
     if judgement.verdict is not Verdict.RUN:
         return (judgement.rule,) if judgement.rule else ()
     if context.approval_policy is ApprovalPolicy.AUTO:

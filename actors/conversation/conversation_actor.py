@@ -1,21 +1,21 @@
 """The conversation actor: the one thread that changes a conversation, one message at a time.
 
-A message is a command (an AskEnvelope, whose answer a caller awaits), an outcome of an effect that this actor has
-started, or a timer that it has set. Each goes through the pipeline: load, transition, commit, publish, act. The commit
-is the only thing that the actor waits for; models, tools and other conversations answer with messages.
+A message is a command (an AskEnvelope, whose caller waits for the answer), an outcome of an effect that this actor
+started, or a timer that it set. Each message goes through the pipeline: load, transition, commit, publish, act. The
+commit is the only thing that the actor waits for; models, tools and other conversations answer with messages.
 
 The mailbox has two lanes. Cancels, changes of mode, the creation of a sub-agent, the timers that limit a cancel, and
 the shutdown go into the urgent lane, which is handled before the normal one. A cancel also stops the work in flight on
 the caller's thread, before the actor handles the cancel; the outcome of the stopped work arrives after the cancel.
 
-If the store is unavailable, commands are refused at once. Outcomes and cancels, which have happened anyway, wait in the
-retry queue, which is flushed before any further command.
+If the store is unavailable, commands are refused at once. Outcomes and cancels cannot be refused, because they have
+already happened: they wait in the retry queue, which is flushed before any further command.
 
-Where several servers share the store, loading a conversation claims it. Once the store says that another one owns it,
-the actor stops what it runs, drops its copy and ends; whoever waits gets NotOwnerError.
+Where several servers share the store, loading a conversation claims its ownership. When the store reports that another
+server owns the conversation, the actor stops its work, drops its copy and ends; waiting callers get NotOwnerError.
 
-The actor stops at shutdown, and when its conversation has been idle for a time or has ended and no process of a tool is
-left. It closes its mailbox only while that is empty: a later message starts a new actor.
+The actor stops at shutdown, and when its conversation has been idle for a time or has ended and no tool process is
+left. It closes its mailbox only while the mailbox is empty: a later message starts a new actor.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SharedRunners:
-    """The runners that all conversations of one process share."""
+    """The objects that all conversations of one process share."""
 
     admission: Admission
     sub_agents: SubAgents
@@ -91,7 +91,7 @@ class SharedRunners:
 
 
 class ConversationActor(Actor):
-    """Owns one conversation while it is active."""
+    """Owns one conversation in memory while its actor runs."""
 
     def __init__(
         self, services: Services, directory: ConversationDirectory, shared: SharedRunners, conversation_id: str
@@ -119,7 +119,7 @@ class ConversationActor(Actor):
 
     @property
     def settled(self) -> bool:
-        """Whether the conversation is idle or waits for a user, with no commit or deletion pending."""
+        """Whether no work is pending: the conversation is idle or waits for approval, and has no open commit."""
         loaded = self._pipeline.loaded
         waits_for_people = loaded is not None and isinstance(loaded.state, AwaitingToolApproval)
         return not self._retry_queue and not self._deletion.pending and (self._pipeline.idle or waits_for_people)
@@ -130,12 +130,18 @@ class ConversationActor(Actor):
         return loaded.state.ledger if loaded is not None else None
 
     def in_flight(self, run: str) -> InFlightWork | None:
-        """Return the work in flight that a cancel of this run, or of any run if it is "", would stop (any thread)."""
+        """Return the work in flight that a cancel of this run would stop; "" means any run.
+
+        Safe to call from any thread.
+        """
         work = self._executor.in_flight
         return work if work is not None and run in ("", work.run) else None
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work` without waiting for the mailbox, which must already contain the cancel (any thread)."""
+        """Stop `work` without waiting for the mailbox, which must already contain the cancel.
+
+        Safe to call from any thread.
+        """
         self._executor.cancel_now(work)
 
     def cancel_run_now(self, run: str) -> None:
@@ -186,7 +192,7 @@ class ConversationActor(Actor):
     def _answer(self, asked: AskEnvelope[Any]) -> None:
         """Carry out a command and answer it.
 
-        A command that its caller no longer awaits is dropped, except a cancel: it has already stopped the work in
+        A command whose caller no longer waits is dropped, except a cancel, which has already stopped the work in
         flight.
         """
         if not asked.claim() and not isinstance(asked.request, CancelConversationCommand):
@@ -217,20 +223,20 @@ class ConversationActor(Actor):
             )
 
     def _run_under_way(self) -> tuple[str, str] | None:
-        """Return the ids of the conversation and of its run; None between runs."""
+        """Return the ids of the conversation and of its open run; None if no run is open."""
         loaded = self._pipeline.loaded
         if loaded is None or not loaded.state.ledger.live:
             return None
         return loaded.record.id, run_id(loaded.record.id, loaded.state.ledger.run)
 
     def _refusal(self, asked: AskEnvelope[Any]) -> Exception | None:
-        """Return why no command of this kind can be carried out now; None if it can."""
+        """Return why the command cannot be carried out now; None if it can."""
         if self._lifecycle.lost is not None:
             return self._lifecycle.lost
         if self._lifecycle.shutting_down:
             return Rejected(Reason.SHUTTING_DOWN)
         if not (self._services.cluster.lease.young() or isinstance(asked.request, CancelConversationCommand)):
-            return Rejected(Reason.STORE_UNAVAILABLE, OUT_OF_TOUCH)  # what is in memory may be out of date
+            return Rejected(Reason.STORE_UNAVAILABLE, OUT_OF_TOUCH)  # memory may be out of date
         if asked.deadline is not None and self._services.clock.monotonic() > asked.deadline:
             return DeadlineExceededError()
         if not self._deletion.admits(asked):
@@ -238,9 +244,9 @@ class ConversationActor(Actor):
         return None
 
     def _carry_out(self, request: Any, origin: CommandOrigin | None) -> object:
-        """Carry out a command after the entries of the retry queue, but a cancel before them.
+        """Carry out a command: after the entries of the retry queue, except a cancel, which goes first.
 
-        A cancel has already stopped its work. If the store fails now, the same cancel is retried before everything
+        A cancel has already stopped the work. If the store fails now, the same cancel is retried before everything
         else; otherwise the aborted work would be handled as a failure and tried again.
         """
         if not isinstance(request, CancelConversationCommand):
@@ -258,7 +264,7 @@ class ConversationActor(Actor):
     # --- commits that no caller awaits ------------------------------------------------------------------------
 
     def _take_outcomes(self, outcome: EffectOutcome | TextDeltaReady) -> None:
-        """Commit an outcome with those that follow it in the mailbox, then handle sub-agents' ends found among them."""
+        """Commit an outcome together with those that follow it in the mailbox, then handle sub-agents that stopped."""
         outcomes: list[EffectOutcome | TextDeltaReady] = [outcome]
         stopped: list[str] = []
         while may_share_commit(outcome) and (envelope := self.mailbox.get_next_if(_may_be_behind)) is not None:
@@ -283,7 +289,7 @@ class ConversationActor(Actor):
     # --- faults -----------------------------------------------------------------------------------------------
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """Handle a bug or a failure of the store: the message was applied completely or not at all."""
+        """Handle a bug, or a failure of the store: the message was applied either completely or not at all."""
         if isinstance(error, NotOwnerError):
             self._lose(message, error)
             return
@@ -304,9 +310,9 @@ class ConversationActor(Actor):
             self._lifecycle.stop_if_idle()
 
     def _lose(self, message: Any, lost: NotOwnerError) -> None:
-        """Stop everything here and drop the copy, because another server owns the conversation.
+        """Stop all work of this conversation and drop its copy, because another server owns the conversation.
 
-        Whoever waits for an answer gets the error itself, so that it can ask the owner. The actor ends after its tools.
+        Callers that wait for an answer get this error, so that they can ask the owner. The actor ends after its tools.
         """
         if self._pipeline.loaded is not None:
             log.warning(
@@ -324,7 +330,7 @@ class ConversationActor(Actor):
     # --- stop -------------------------------------------------------------------------------------------------
 
     def terminate(self, refusal: Exception | None = None) -> None:
-        """Stop this actor and everything that it runs (actor's thread)."""
+        """Stop this actor and all its work. Actor's thread only."""
         try:
             self._executor.stop_everything()
         finally:
@@ -336,7 +342,7 @@ class ConversationActor(Actor):
             self._lifecycle.confirm_shutdown()
 
     def _remind(self, message: object, milliseconds: int) -> None:
-        """Send this actor a message later; the timer does not keep the actor in memory."""
+        """Send this actor a message after a delay; the timer does not keep the actor in memory."""
         self._services.timers.after(milliseconds, functools.partial(tell, self.actor_ref, message))
 
 

@@ -1,7 +1,7 @@
 """Deletion of a conversation: its tools and jobs are killed first; its rows are deleted once they have exited.
 
-The actor does not block meanwhile. It continues to handle messages, but only commands that cannot start anything; exits
-of processes also arrive as messages, and so does the end of their time limit.
+The actor does not block in the meantime. It continues to handle messages, but only commands that cannot start anything.
+The exits of processes, and the end of the time limit for them, also arrive as messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actors.runners.effect_executor import EffectExecutor
 
 DELETE_WAIT_MS = QUIESCE_MS
-"""Milliseconds that a deletion waits for processes to exit."""
+"""How long a deletion waits for processes to exit, in milliseconds."""
 
 LEFT_BEHIND = (
     f"Some processes of its tools could not be confirmed dead within {DELETE_WAIT_MS // 1000} s; "
@@ -33,13 +33,13 @@ LEFT_BEHIND = (
 
 @dataclass(frozen=True)
 class DeletionOverdue:
-    """Delete now, even if some processes could not be confirmed dead."""
+    """Timer message: delete the conversation now, even if some processes could not be confirmed dead."""
 
 
 @dataclass
 class _PendingDeletion:
     asked: list[AskEnvelope[Any]] = field(default_factory=list)
-    """The Delete commands that wait for the deletion."""
+    """The Delete commands that wait for an answer."""
     overdue: bool = False
     """Whether DELETE_WAIT_MS have passed."""
     leaked: bool = False
@@ -47,13 +47,13 @@ class _PendingDeletion:
 
 
 class Deletion:
-    """Deletes one conversation once everything that it runs has exited. Actor's thread, except `pending`.
+    """Deletes one conversation once everything that it runs has exited. Actor's thread only, except for `pending`.
 
     Args:
         commands: Deletes the rows, and the state that tools keep for the conversation.
-        executor: Reports whether anything still runs.
+        executor: Reports whether anything is still running.
         retry_queue: Gets a VerifyUncertainCommit if the store fails.
-        remind: Sends the actor a message after so many milliseconds.
+        remind: Sends the actor a message after a number of milliseconds.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Deletion:
 
     @property
     def pending(self) -> bool:
-        """Whether a deletion waits for processes to exit (any thread)."""
+        """Whether a deletion waits for processes to exit. Safe to call from any thread."""
         return self._pending is not None
 
     def admits(self, asked: AskEnvelope[Any]) -> bool:
-        """Return whether a command may be carried out now: during a deletion, only one that starts nothing."""
+        """Return whether a command may be carried out now: during a deletion, only commands that start nothing may."""
         return self._pending is None or isinstance(
             asked.request, (CancelConversationCommand, DeleteConversationCommand)
         )
 
     def begin(self, asked: AskEnvelope[Any]) -> None:
-        """Begin the deletion: it is done, and `asked` answered, once all killed processes have exited."""
+        """Begin the deletion. `asked` is answered when it is done, once all killed processes have exited."""
         if self._pending is None:
             self._pending = _PendingDeletion()
             self._remind(DeletionOverdue(), DELETE_WAIT_MS)
@@ -93,7 +93,7 @@ class Deletion:
             self._pending.overdue = True
 
     def note_leak(self, receipt: KillReceipt) -> None:
-        """Record that the answer needs a warning if the killed processes could not be confirmed dead."""
+        """If the killed processes could not be confirmed dead, remember to warn about them in the answer."""
         if self._pending is not None and receipt.leaked:
             self._pending.leaked = True
 
@@ -122,7 +122,7 @@ class Deletion:
             _succeed(pending)
 
     def fail(self, error: BaseException) -> None:
-        """Answer every waiting Delete command with an error, because the actor stops; nothing is deleted any more."""
+        """Answer every waiting Delete command with an error and forget the deletion, because the actor stops."""
         pending, self._pending = self._pending, None
         if pending is not None:
             _fail(pending, error)

@@ -1,7 +1,7 @@
-"""Stop a conversation's actor: after an idle timeout, when a sub-agent has ended, or at shutdown; then report it.
+"""Stops a conversation's actor after an idle timeout, when a sub-agent has ended, or at shutdown.
 
-It stops only once no process of a tool and no sub-agent is left. An idle actor closes its mailbox only while that is
-empty, so that no message is lost; a later message starts a new actor.
+The actor stops only when no tool process and no sub-agent is left. An idle actor closes its mailbox only while the
+mailbox is empty, so that no message is lost; a later message starts a new actor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IdleCheck:
 
 @dataclass(frozen=True)
 class Shutdown:
-    """End the run and stop; `done` gets its result once the actor has stopped."""
+    """End the run and stop the actor; `done` is completed once the actor has stopped."""
 
     done: Future[None]
     urgent: bool = True
@@ -65,9 +65,12 @@ class Lifecycle:
         self._sub_agents = sub_agents
         self._remind = remind
         self.sub_agent: CreateSubAgent | None = None
-        """The command that created this conversation as a sub-agent; the actor reports to the parent named in it."""
+        """The command that created this conversation as a sub-agent; None if this process created none.
+
+        Names the parent.
+        """
         self.lost: NotOwnerError | None = None
-        """Why nothing more can be done here, once another server owns the conversation."""
+        """The error by which the store said that another server owns the conversation; None before."""
         self._last_activity = -math.inf
         self._idle_check_due = False
         self._jobs_killed = False
@@ -75,7 +78,7 @@ class Lifecycle:
 
     @property
     def shutting_down(self) -> bool:
-        """Whether `shut_down` was called."""
+        """Whether `shut_down` has been called."""
         return self._shutdown is not None
 
     def touch(self) -> None:
@@ -83,11 +86,14 @@ class Lifecycle:
         self._last_activity = self._services.clock.monotonic()
 
     def on_idle_check(self) -> None:
-        """Note that the idle check has fired: `stop_if_idle` schedules the next one if it is too early to stop."""
+        """Note that the idle check has fired: `stop_if_idle` schedules another one if it is too early to stop."""
         self._idle_check_due = False
 
     def stop_if_idle(self) -> None:
-        """After every message: if no run is active, stop the tool runner, and the actor after the idle timeout."""
+        """If no run is active, stop the tool runner, and after the idle timeout the actor.
+
+        Called after every message.
+        """
         if self._actor.stopped:
             return
         if not (self.shutting_down or (self._pipeline.idle and not self._retry_queue)):
@@ -102,12 +108,12 @@ class Lifecycle:
 
     @property
     def _has_ended(self) -> bool:
-        """Return whether the conversation is an ended sub-agent, so that the state kept by its tools can be dropped."""
+        """Whether the conversation is an ended sub-agent, so that the state that tools keep for it can be dropped."""
         loaded = self._pipeline.loaded
         return loaded is not None and not loaded.record.user_initiated and isinstance(loaded.state, TERMINAL)
 
     def _stop_when_due(self) -> None:
-        """Stop now if shutting down, not loaded or in a terminal state; else after `idle_seconds` without a message."""
+        """Stop now if shutting down, not loaded or in a terminal state, else `idle_seconds` after the last message."""
         loaded = self._pipeline.loaded
         left = self._last_activity + self._services.idle_seconds - self._services.clock.monotonic()
         if self.shutting_down:
@@ -120,7 +126,7 @@ class Lifecycle:
             self._remind(IdleCheck(), math.ceil(left * 1000))
 
     def shut_down(self, done: Future[None]) -> None:
-        """End the run; the actor stops after its tools and sub-agents, and then completes `done`."""
+        """End the run. The actor stops after its tools and sub-agents, and then completes `done`."""
         self._shutdown = done
         self._executor.stop_everything()
         self._retry_queue.clear()
@@ -134,9 +140,9 @@ class Lifecycle:
             log.error("recovered at the next start", extra={"conversation": self._pipeline.conversation_id})
 
     def report_end(self) -> None:
-        """Drop the state kept by tools of a conversation that has ended or is no longer owned.
+        """Drop the state that tools keep for a conversation that has ended or that another server owns.
 
-        A sub-agent's end is reported to its parent if no effect did, unless another server owns both.
+        Report a sub-agent's end to its parent if no effect has done so, unless another server owns both conversations.
         """
         if self._has_ended or self.lost:
             self._services.toolbox.forget(self._pipeline.conversation_id)

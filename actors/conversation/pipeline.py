@@ -51,13 +51,13 @@ class LoadedConversation:
 
     @property
     def state(self) -> State:
-        """The state of the state machine."""
+        """The current state of the conversation's state machine."""
         return self.record.state
 
     def begin(self) -> UnitOfWork:
         """Return an empty unit of work on the current state."""
-        # Read each time, because a model's window may become known while the conversation is loaded, and other
-        # conversations of the principal spend of its quotas.
+        # Both values are read each time: the model's window may become known while the conversation is loaded, and
+        # other conversations of the principal use up its quotas.
         window = self._services.usable_window(self.record.model)
         quota = self._services.quotas.spent(self.record.principal)
         if window != self.context.usable_window or quota != self.context.quota_spent:
@@ -67,7 +67,7 @@ class LoadedConversation:
         return UnitOfWork(self.record, self.context, self._logged_context)
 
     def _choose_mcp_tools(self) -> None:
-        """Let the next run have the tools of MCP servers that are known now; during a run they stay the same."""
+        """Offer the next run the MCP tools that are known now; during a run the offered tools stay the same."""
         mcp = self._services.mcp
         before = mcp.offered(self.record.id)
         if mcp.offer(self.record) != before:
@@ -95,7 +95,7 @@ class LoadedConversation:
     def _commit_within_quotas(
         self, unit: UnitOfWork, others: tuple[Commit, ...], command: CommandRecord | None, *, urgent: bool
     ) -> None:
-        """Commit, and count the run that begins or has ended, and what was spent.
+        """Commit, and count the run that began or ended and the tokens that were used against the quotas.
 
         Raises QuotaExceededError if no further run may begin.
         """
@@ -110,14 +110,14 @@ class LoadedConversation:
             raise
         if spending is not None:
             quotas.spend(spending)
-        if isinstance(record.state, QUIET):  # before its end is published: who sees it may begin another run
+        if isinstance(record.state, QUIET):  # before clients see the end and begin another run
             quotas.end_run(record.id)
 
     def _commit(self, unit: UnitOfWork, commit: Commit, others: tuple[Commit, ...], *, urgent: bool) -> None:
         try:
             self._services.store.commit(commit, *others, urgent=urgent)
         except FencedError:
-            # An earlier attempt may have been written although it was reported as failed: the retry of the same unit
+            # An earlier attempt may have been written although it was reported as failed. The retry of the same unit
             # then conflicts with its own rows, which is a success.
             if not self._is_stored(unit):
                 raise
@@ -132,7 +132,7 @@ class LoadedConversation:
         stored = [(row.step, row.epoch, row.event) for row in rows]
         if stored != [(entry.step, unit.record.epoch, entry.event) for entry in unit.entries]:
             return False
-        record = store.load(unit.record.id)  # two owners may have counted the same epoch, but not under one name
+        record = store.load(unit.record.id)  # two owners may use the same epoch, but not the same node name
         return record is not None and record.node == unit.record.node
 
     def _publish(self, unit: UnitOfWork) -> None:
@@ -145,27 +145,30 @@ class LoadedConversation:
 
 
 class ConversationPipeline:
-    """One conversation and the executor of its effects. Actor's thread only, except for reading `loaded` and `idle`."""
+    """One conversation in memory, and the executor of its effects.
+
+    Actor's thread only, except for reading `loaded` and `idle`.
+    """
 
     def __init__(self, services: Services, executor: EffectExecutor, conversation_id: str) -> None:
         self.services = services
         self.executor = executor
         self.conversation_id = conversation_id
         self.loaded: LoadedConversation | None = None
-        """The conversation in memory; None until the first `load`, and after `reload` if it has another owner."""
+        """The conversation in memory; None before the first `load`, and after a `reload` that found another owner."""
         self.deleted: ConversationRecord | None = None
-        """The conversation as it was when it was deleted; None before."""
+        """The conversation as it was when it was deleted; None if it has not been deleted."""
         self.origin: CommandOrigin | None = None
-        """Who sent the command that is being carried out; None between commands."""
+        """Who sent the command that is being carried out; None while no command is."""
 
     @property
     def idle(self) -> bool:
-        """Whether no run is active."""
+        """Whether no run is active, or no conversation is loaded."""
         return self.loaded is None or isinstance(self.loaded.state, QUIET)
 
     @contextmanager
     def attributed_to(self, origin: CommandOrigin | None) -> Generator[None]:
-        """Carry out a command within the block: the log tells who sent it."""
+        """Record in the log that `origin` sent the command which the `with` block carries out."""
         self.origin = origin
         try:
             yield
@@ -177,7 +180,7 @@ class ConversationPipeline:
         return self.services.clock.now_ms()
 
     def load(self) -> LoadedConversation:
-        """Return the conversation, read from the store and recovered if it is not in memory.
+        """Return the conversation. If it is not in memory, read it from the store and recover it.
 
         Raises UnknownConversationError or StoreError.
         """
@@ -195,9 +198,10 @@ class ConversationPipeline:
         return self.loaded
 
     def _claim(self) -> ConversationRecord | None:
-        """Return the stored record, which this server owns; None if it is gone. Others of its family are woken.
+        """Claim ownership of the conversation for this server and return its stored record; None if it was deleted.
 
-        Raises StoreError.
+        The claim also covers the parent and the sub-agents; those that were taken over with it are woken. Raises
+        StoreError.
         """
 
         def wake_others(taken: tuple[str, ...]) -> None:
@@ -217,11 +221,12 @@ class ConversationPipeline:
         return unit
 
     def prepare(self, outcomes: Sequence[EffectOutcome | TextDeltaReady]) -> Prepared:
-        """Run outcomes as one unit of work, which results in the same rows and events as one unit for each.
+        """Run outcomes as one unit of work, with the same rows and events as one unit for each outcome would give.
 
-        The unit ends after the first outcome that starts something, because that must not wait, and before one that
-        raises; if the first outcome raises, so does this. Text of an answer whose start is committed is a unit of its
-        own, so that watchers see it before what ends it. Raises StoreError if the conversation cannot be loaded.
+        The unit ends after the first outcome that starts an effect, because effects must not wait, and before an
+        outcome that raises; if the first outcome raises, this method raises the same error. Streamed text of an answer
+        whose start is already committed becomes a unit of its own, so that watchers see the text before the outcome
+        that ends it. Raises StoreError if the conversation cannot be loaded.
         """
         loaded = self.load()
         batch = OutcomeBatch(loaded.begin())
@@ -259,7 +264,7 @@ class ConversationPipeline:
     def matches_store(self) -> bool:
         """Return whether memory and store have the same step; if the conversation was deleted, notify its watchers.
 
-        Raises StoreError, NotOwnerError among others.
+        Raises StoreError, for example NotOwnerError.
         """
         stored, loaded = self._claim(), self.loaded
         if stored is None:
@@ -274,9 +279,9 @@ class ConversationPipeline:
         command: CommandRecord | None = None,
         urgent: bool = False,
     ) -> None:
-        """Commit a unit of a command together with `others`, publish, and start its effects.
+        """Commit the unit of a command together with `others`, publish its events, and start its effects.
 
-        Raises StoreError, and then nothing has changed.
+        Raises StoreError; then nothing has changed.
         """
         if self.origin is not None:
             unit.attribute(self.origin)
@@ -298,7 +303,7 @@ class ConversationPipeline:
             self.executor.perform(effect, loaded.record, loaded.context)
 
     def reload(self, epoch: int) -> None:
-        """Drop the in-memory copy and recover from the store, unless another owner has taken over since this `epoch`.
+        """Drop the in-memory copy and recover from the store, unless another owner has loaded it since this `epoch`.
 
         Raises StoreError.
         """
@@ -308,14 +313,14 @@ class ConversationPipeline:
             self.load()
 
     def drop(self) -> None:
-        """Drop the in-memory copy, and stop what it runs."""
+        """Drop the in-memory copy, and stop all work of the conversation."""
         self.executor.stop_everything()
         self.services.quotas.end_run(self.conversation_id)
         self.loaded = None
 
 
 def taken_over(record: ConversationRecord, node: str) -> ConversationRecord:
-    """Return a stored record with a new epoch, which fences off the previous owner."""
+    """Return a stored record for a new owner: with the next epoch, which makes commits of the previous owner fail."""
     return msgspec.structs.replace(record, epoch=record.epoch + 1, node=node)
 
 

@@ -1,4 +1,4 @@
-"""Tell of what a restart has ended: runs and calls of an earlier process, whose ends it could not tell itself."""
+"""Reports to telemetry the runs and calls that a restart ended, since their own process could not report them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def own_tools(toolbox: Toolbox) -> frozenset[str]:
-    """Return the names of the server's own tools."""
+    """Return the names of the server's built-in tools."""
     specs = (*toolbox.specs(sub_agent=False), *toolbox.specs(sub_agent=True))
     return frozenset(spec.traits.name for spec in specs)
 
 
 def tell_of_recovered(telemetry: Telemetry, unit: UnitOfWork, ours: Collection[str]) -> None:
-    """Tell of the calls and the run that a unit with a Restart has ended."""
+    """Report to telemetry the calls and the run that a unit with a Restart event has ended."""
     record = unit.record
     names = {call.id: call.name for call in getattr(unit.before.state, "calls", ())}
     clients = [tool.name for tool in record.profile.client_tools]

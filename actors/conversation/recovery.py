@@ -1,4 +1,4 @@
-"""Recover the in-memory copy of a conversation after a bug, or after a commit with an unknown result."""
+"""Recovers the in-memory copy of a conversation after a bug, or after a commit with an unknown result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recovery:
         """The outcomes and repairs that are not committed yet."""
 
     def record_fault(self) -> None:
-        """End the run as an error; if that fails, too, reload the conversation from the store.
+        """End the run as an error; if that fails as well, reload the conversation from the store.
 
         Raises NotOwnerError, as `reload` does.
         """
@@ -55,7 +55,7 @@ class Recovery:
             self.reload()
 
     def reload(self) -> None:
-        """Replace the state in memory by the stored one; retried if the store fails."""
+        """Replace the in-memory state by the stored one; this is retried if the store fails."""
         epoch = self._pipeline.loaded.record.epoch if self._pipeline.loaded else 0
         self.retry_queue.clear()
         self.retry_queue.enqueue(ReloadFromStore(epoch))

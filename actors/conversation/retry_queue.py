@@ -1,7 +1,7 @@
 """The retry queue: events of a conversation that could not be committed yet because the store is unavailable.
 
 The actor does not wait for the store: commands are refused at once, a cancel is tried at once, and a shutdown is not
-delayed. The entries are retried with increasing backoff, oldest first, and before any new command.
+delayed. The entries are retried after increasing pauses, the oldest first, and before any new command.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSES_MS = (50, 100, 200, 500, 1_000)
-"""Pauses between attempts, milliseconds; the last one repeats."""
+"""The pauses between attempts, in milliseconds; the last one repeats."""
 
 Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Flush the retry queue: the pause is over."""
+    """Timer message: flush the retry queue, because the pause is over."""
 
 
 @dataclass(frozen=True)
 class VerifyUncertainCommit:
-    """Compare memory with the store: a commit that was reported as failed may have succeeded."""
+    """Compare memory with the store, because a commit that was reported as failed may have succeeded."""
 
 
 @dataclass(frozen=True)
 class ReloadFromStore:
-    """Drop the in-memory copy and reload it from the store; `epoch` is that of the copy."""
+    """Drop the in-memory copy and reload it from the store; `epoch` is the epoch of the copy."""
 
     epoch: int
 
 
 Uncommitted = EffectOutcome | TextDeltaReady | KillReceipt | VerifyUncertainCommit | ReloadFromStore
-"""The entries: commits whose result no caller awaits."""
+"""The types of entries: commits whose result no caller waits for."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,16 @@ class Prepared:
 
     entries: int
     commit: Callable[[], object]
-    """Commits the entries. Raises StoreUnavailableError if the store cannot write them now; then nothing has
-    changed."""
+    """Commits the entries. If the store cannot write now, raises StoreUnavailableError and changes nothing."""
 
 
 class RetryQueue(Generic[Entry]):
-    """Entries to be committed, in order. Actor's thread only.
+    """Entries that are to be committed in order. Actor's thread only.
 
     Args:
-        name: Id of the conversation, for the log.
-        prepare: Returns the next commit, of one or more of the given entries. An exception is about the first entry:
-            StoreUnavailableError if the store cannot be read now, any other one for a bug.
+        name: The id of the conversation, for the log.
+        prepare: Returns the next commit, of one or more of the given entries. An exception concerns the first entry:
+            StoreUnavailableError if the store cannot be read now, any other exception for a bug.
         later: Schedules a call of `retry` on the actor's thread after a delay in milliseconds.
     """
 
@@ -76,8 +75,11 @@ class RetryQueue(Generic[Entry]):
         self._later = later
         self._waiting: deque[Entry] = deque()
         self._refused = 0
-        """Number of first entries in the last commit that the store refused. That may have been written nevertheless,
-        which is recognised only if the same entries are committed again."""
+        """The number of entries at the head of the queue whose last commit the store refused.
+
+        That commit may have been written nevertheless, which is recognised only if the same entries are committed
+        again.
+        """
         self._failures = 0
         self._retry_due = False
 
@@ -88,14 +90,14 @@ class RetryQueue(Generic[Entry]):
         return iter(self._waiting)
 
     def enqueue(self, *entries: Entry) -> bool:
-        """Append entries, then flush the queue."""
+        """Append entries, then flush the queue; return what `flush` returns."""
         self._waiting.extend(entries)
         return self.flush()
 
     def requeue(self, entry: Entry, *, first: bool = False, why: Exception | None = None) -> None:
-        """Put back an entry that the store has just refused, at the end or as the `first`; no entry is queued twice.
+        """Put an entry that the store has just refused at the end of the queue, or at its head if `first`.
 
-        `why` is its error, if that is known.
+        An entry that is queued already is not added again. `why` is the store's error, if known.
         """
         if entry not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(entry)
@@ -107,9 +109,9 @@ class RetryQueue(Generic[Entry]):
         self._refused = 0
 
     def flush(self) -> bool:
-        """Commit the entries in order; return False if the store refused some, which stay queued with all others.
+        """Commit the entries in order. Return False if the store refused some, which stay queued with all later ones.
 
-        Raises other errors of committing; the entries concerned are dropped, the others are retried.
+        Raises any other error of a commit; the entries of that commit are dropped, and the others are retried later.
         """
         while self._waiting:
             try:
@@ -141,7 +143,7 @@ class RetryQueue(Generic[Entry]):
             raise
 
     def retry(self) -> None:
-        """Flush once the pause is over."""
+        """Flush the queue, because the pause is over."""
         self._retry_due = False
         self.flush()
 
@@ -158,14 +160,14 @@ class RetryQueue(Generic[Entry]):
 
 
 def may_share_commit(entry: object) -> TypeGuard[EffectOutcome | TextDeltaReady]:
-    """Return whether `entry` may be committed together with others; a cancel and a fault are committed alone."""
+    """Return whether `entry` may be committed together with others; cancels and faults are committed alone."""
     if isinstance(entry, EffectOutcome):
         return not (entry.urgent or isinstance(entry.event, (InternalFault, UserCancel)))
     return isinstance(entry, TextDeltaReady)
 
 
 def sharing_commit(entries: Iterable[object]) -> tuple[EffectOutcome | TextDeltaReady, ...]:
-    """Return the longest beginning of these entries that may be committed together."""
+    """Return the entries from the first one on that may be committed together."""
     shared: list[EffectOutcome | TextDeltaReady] = []
     for entry in entries:
         if not may_share_commit(entry):

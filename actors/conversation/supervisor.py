@@ -1,4 +1,4 @@
-"""Start, find, stop and recover conversation actors: one per active conversation, none for idle ones."""
+"""The supervisor: starts, finds, stops and recovers conversation actors. Only active conversations have one."""
 
 from __future__ import annotations
 
@@ -43,13 +43,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5.0
-"""Seconds that busy conversations have to stop their runs after the drain time."""
+"""How long busy conversations have to stop their runs after the drain time, in seconds."""
 RECOVERY_BATCH = 200
-"""Interrupted conversations recovered per transaction at startup."""
+"""How many interrupted conversations are recovered in one transaction at startup."""
 
 
 class Supervisor:
-    """The directory of running conversation actors. Any thread; nothing here blocks except start() and stop()."""
+    """The directory of running conversation actors.
+
+    Safe to call from any thread; only start() and stop() block.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -71,11 +74,11 @@ class Supervisor:
     def start(self) -> tuple[str, ...]:
         """Recover every conversation whose run was interrupted by a restart, and return their ids.
 
-        Call it at startup, before any request. One transaction per batch; interrupted runs are ended, not
-        resumed, so no model is called and no process started. A damaged conversation does not prevent the start: it is
-        logged as an error, and its recovery retried at its next message. Raises StoreError if the store fails.
+        Call it at startup, before any request. Each batch is one transaction; interrupted runs are ended, not resumed,
+        so no model is called and no process started. A damaged conversation does not prevent the start: it is logged as
+        an error, and its recovery is retried at its next message. Raises StoreError if the store fails.
 
-        Where servers share the store, what this one has taken over already is woken instead: it may have an actor.
+        In a cluster, the conversations are woken instead, because this server may already run actors for some of them.
         """
         ids = self._services.store.unsettled()
         if self._services.cluster.me.incarnation:
@@ -86,15 +89,15 @@ class Supervisor:
         return ids
 
     def create(self, request: CreatingCommand, *, deadline: float | None = None) -> Future[ConversationRecord]:
-        """Create a conversation, or a fork of one."""
+        """Create a conversation, or a fork of one. The future gets its record."""
         return self._accept(self._services.ids.conversation(), AskEnvelope(request, deadline=deadline))
 
     def ask(self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None) -> Future[Any]:
         """Send a command to a conversation; the future may raise errors of actors.messages.refusals and core.errors.
 
-        A change of mode goes into the urgent lane, so that no queued tool call starts in the old mode. So does a
-        cancel; the work in flight is then stopped without waiting for the mailbox, so that its outcome cannot
-        overtake the cancel.
+        A change of mode goes into the urgent lane of the mailbox, so that no queued tool call starts in the old mode. A
+        cancel does too, and the work in flight is then stopped without waiting for the mailbox, so that its outcome
+        cannot overtake the cancel.
         """
         if not isinstance(request, CancelConversationCommand):
             urgent = isinstance(request, SetModeCommand)
@@ -108,9 +111,9 @@ class Supervisor:
         return answer
 
     def wake(self, ids: tuple[str, ...]) -> None:
-        """Recover conversations that this server has just taken over from another one; returns at once.
+        """Recover conversations that this server has just taken over from another one. Returns at once.
 
-        The actor of each ends the run that was left there, and rests again.
+        The actor of each conversation ends the run that the other server left open, and becomes idle.
         """
         self._waking.wake(ids)
 
@@ -120,7 +123,10 @@ class Supervisor:
             return len(self._live)
 
     def stop(self, drain_seconds: float) -> None:
-        """Shut down gracefully: refuse new work, drain, stop the remaining runs, end all threads. Blocks; once."""
+        """Shut down gracefully: refuse new work, let runs finish for `drain_seconds`, stop the rest, end all threads.
+
+        Blocks. Call it only once.
+        """
         with self._lock:
             self._refusing = True
             taking = tuple(self._live.values())
@@ -145,7 +151,7 @@ class Supervisor:
             log.error("%d conversations did not stop in time; the next start recovers them", len(late))
 
     def skip_drain(self) -> None:
-        """End the drain of a running `stop` now, and skip that of a later one. Any thread."""
+        """End the drain of a running `stop` now, and skip the drain of a later one. Safe to call from any thread."""
         with self._changed:
             self._drain_skipped = True
             self._changed.notify_all()
@@ -153,9 +159,9 @@ class Supervisor:
     # --- port ConversationDirectory ---------------------------------------------------------------------------
 
     def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
-        """Put a message into the mailbox of the conversation's actor, which is started if it has none.
+        """Put a message into the mailbox of the conversation's actor, and start an actor if there is none.
 
-        Returns False while stopping. If no thread can be started, an actor for an `urgent` message gets the spare
+        Returns False while the supervisor stops. If no thread can be started, an `urgent` message uses the spare
         thread. Raises RuntimeError if no thread is available.
         """
         while (actor := self._find(conversation_id, urgent=urgent)) is not None:
@@ -164,13 +170,13 @@ class Supervisor:
         return False
 
     def live(self, conversation_id: str) -> LiveConversation | None:
-        """Return the actor of the conversation if it has one that accepts messages, else None."""
+        """Return the actor of the conversation if there is one that accepts messages, else None."""
         with self._lock:
             actor = self._live.get(conversation_id)
         return None if actor is None or actor.stopped else actor
 
     def on_stopped(self, conversation: LiveConversation) -> None:
-        """Remove an actor that has closed its mailbox, but not its successor if there is one already."""
+        """Remove an actor that has closed its mailbox, but not its successor if there is already one."""
         conversation_id = conversation.conversation_id
         with self._changed:
             was_the_last = self._live.get(conversation_id) is conversation
@@ -182,7 +188,7 @@ class Supervisor:
             self._shared.sub_agents.on_stopped(conversation_id)
 
     def on_idle(self) -> None:
-        """Check again whether a drain is complete: a conversation has become idle."""
+        """Check again whether the drain is complete, because a conversation has become idle."""
         if self._refusing:
             with self._changed:
                 self._changed.notify_all()
@@ -202,7 +208,7 @@ class Supervisor:
         return asked.answer
 
     def _accept(self, conversation_id: str, asked: AskEnvelope[Any]) -> Future[Any]:
-        """Put a request into the mailbox, after its preparation if that has to read files or ask providers."""
+        """Put a request into the mailbox; prepare it first if that requires reading files or asking model providers."""
         request = asked.request
         with_files = isinstance(request, SpawnSubAgentsCommand) and any(task.read_first for task in request.tasks)
         if with_files or model_choice.undecided(self._services, request):
@@ -212,7 +218,7 @@ class Supervisor:
     def _prepare(self, conversation_id: str, asked: AskEnvelope[Any], *, with_files: bool) -> Future[Any]:
         """Prepare a request on a separate thread, then put it into the mailbox.
 
-        Looks up its models at their providers and reads the files of sub-agents' tasks.
+        The preparation looks up models at their providers, and reads the files of sub-agents' tasks.
         """
         cancel = CancelToken()
         if asked.deadline is not None:
@@ -241,7 +247,10 @@ class Supervisor:
         return asked.answer
 
     def _find(self, conversation_id: str, *, urgent: bool = False) -> ConversationActor | None:
-        """Return the conversation's actor, started if needed; None while stopping. Raises RuntimeError (no thread)."""
+        """Return the conversation's actor, started if needed; None while stopping.
+
+        Raises RuntimeError without a thread.
+        """
         try:
             actor = self._live_or_new(conversation_id)
             if not self._stopped:
@@ -264,7 +273,7 @@ class Supervisor:
             return actor
 
     def _drained(self, asked: Iterable[AskEnvelope[Wake]]) -> bool:
-        """Return whether no run is left. What is `asked` is answered after what was accepted before the drain."""
+        """Return whether no run is left; `asked` is answered only after all commands accepted before the drain."""
         accepted = all(envelope.answer.done() for envelope in asked)
         return self._drain_skipped or (accepted and all(actor.settled for actor in self._live.values()))
 
@@ -294,7 +303,7 @@ class Supervisor:
         return True
 
     def _recovering_unit(self, conversation_id: str) -> UnitOfWork | None:
-        """Return the unit that recovers a conversation; None if it needs none, or is damaged."""
+        """Return the unit of work that recovers a conversation; None if it needs no recovery or is damaged."""
         try:
             record = self._services.store.load(conversation_id)
             if record is None:

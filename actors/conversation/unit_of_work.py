@@ -1,7 +1,7 @@
-"""The changes that one message makes to a conversation, collected until they are committed together.
+"""The unit of work: the changes that one message makes to a conversation, collected until they are committed together.
 
-A unit of work collects a chain of transitions, a changed setting, or both. It is written in one commit; if that fails,
-it has no effect.
+A unit collects a chain of transitions, a changed setting, or both. It is written in one commit; if the commit fails,
+the unit has no effect.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class UnitOfWork:
         self.record = record
         self.context = context
         self.logged_context = logged_context
-        """The context in the last log row that has one; None if unknown."""
+        """The context in the last log row that contains a context; None if unknown."""
         self.entries: list[LogEntry] = []
         self.messages: list[Message] = []
         self.text_deltas: list[TextDelta] = []
         self.effects: list[ActEffect] = []
         self.used = (0, 0)
-        """Tokens and micro-dollars that model requests of this conversation used, without those of its sub-agents."""
+        """The tokens and micro-dollars that this conversation's model requests used, except those of sub-agents."""
 
     @property
     def begins_run(self) -> bool:
-        """Whether a conversation of people that was at rest begins to work, even if it rests again already."""
+        """Whether an idle conversation that is no sub-agent begins a run, even if the run has already ended again."""
         before, after = self.before.state, self.record.state
         begun = not isinstance(after, QUIET) or after.ledger.run > before.ledger.run
         return self.record.user_initiated and isinstance(before, QUIET) and begun
@@ -72,7 +72,7 @@ class UnitOfWork:
         return tuple(n for n in self.notifications if isinstance(n, kind))
 
     def run(self, event: Event) -> None:
-        """Apply an event and its follow-up transitions. Raises Rejected; then the unit is unchanged."""
+        """Apply an event and the settle events that follow it. Raises Rejected; then the unit is unchanged."""
         for step in run_chain(self.record.state, self.context, event):
             self.context = step.context
             decisions = decisions_of(self.context, step.event, step.new_state, self.record.id)
@@ -81,18 +81,18 @@ class UnitOfWork:
             )
 
     def change(self, entry: Struct, at: int, notifications: tuple[Durable, ...], **fields: Any) -> None:
-        """Change the record without the state machine; `entry` is written to the journal."""
+        """Change the record without the state machine; `entry` is written to the log."""
         self.record = msgspec.structs.replace(self.record, **fields)
         self._log(_encode(entry), at, notifications)
 
     def attribute(self, origin: CommandOrigin) -> None:
-        """Log who sent the command: with its first row, and with those that hold decisions."""
+        """Record in the log who sent the command: in its first row, and in rows with decisions about tool calls."""
         for place, entry in enumerate(self.entries):
             if place == 0 or entry.audit is not None:
                 self.entries[place] = attributed(entry, origin)
 
     def set_context(self, context: ConvContext) -> None:
-        """Set the context for later events of this unit."""
+        """Set the context that later events of this unit see."""
         self.context = context
 
     def commit(self, command: CommandRecord | None = None, spending: Spending | None = None) -> Commit:
@@ -130,7 +130,7 @@ class UnitOfWork:
                     self.effects.append(effect)
         if not (changed or durable):
             return
-        if not (isinstance(event, UsageReported) and event.run):  # else a sub-agent used it, and has counted it
+        if not (isinstance(event, UsageReported) and event.run):  # otherwise a sub-agent used and counted the tokens
             self.used = _added(self.used, self.record.state.ledger, new_state.ledger)
         entered = at if type(new_state) is not type(self.record.state) else self.record.state_updated_at
         self.record = msgspec.structs.replace(self.record, state=new_state, state_updated_at=entered, mode=mode)
@@ -148,7 +148,7 @@ class UnitOfWork:
         )
 
     def stored_events(self) -> tuple[StoredEvent, ...]:
-        """Return the unit's events as watchers will read them."""
+        """Return the unit's events in the form in which watchers read them."""
         return tuple(
             StoredEvent(entry.first_revision + offset, entry.at, notification)
             for entry in self.entries
@@ -157,7 +157,7 @@ class UnitOfWork:
 
 
 def _added(used: tuple[int, int], before: Ledger, after: Ledger) -> tuple[int, int]:
-    """Return what was used, with what a transition adds to it."""
+    """Return `used` plus the usage that one transition adds."""
     if after.total_usage is before.total_usage and after.aside_usage is before.aside_usage:
         return used
     old, new = before.total_usage + before.aside_usage, after.total_usage + after.aside_usage
@@ -165,26 +165,26 @@ def _added(used: tuple[int, int], before: Ledger, after: Ledger) -> tuple[int, i
 
 
 def attributed(entry: LogEntry, origin: CommandOrigin) -> LogEntry:
-    """Return an entry that tells who sent its command."""
+    """Return a log entry that says who sent its command."""
     decisions = entry.audit.decisions if entry.audit else ()
     return msgspec.structs.replace(entry, audit=LogAudit(origin, decisions))
 
 
 class OutcomeBatch:
-    """Outcomes that waited at the same time, processed as one unit of work."""
+    """Outcomes that waited in the mailbox at the same time, and are processed as one unit of work."""
 
     def __init__(self, unit: UnitOfWork) -> None:
         self.unit = unit
         self.count = 0
-        """Number of outcomes that were processed."""
+        """The number of outcomes processed so far."""
         self.urgent = False
         """Whether one of the outcomes is a cancel."""
         self.origin: CommandOrigin | None = None
-        """Who asked for what is done: only for a cancel, which is alone in its batch."""
+        """Who requested the cancel in this batch, which has no other outcome; None without a cancel."""
         self._texts: list[tuple[TextSource, tuple[LlmStreamChunk, ...]]] = []
 
     def run(self, outcome: EffectOutcome | TextDeltaReady) -> None:
-        """Process the next outcome. The tokens of a stale one are still counted."""
+        """Process the next outcome. The tokens of a stale outcome are still counted."""
         if isinstance(outcome, TextDeltaReady):
             self._run_text(outcome.source)
         else:
@@ -204,6 +204,6 @@ class OutcomeBatch:
             self.unit.run(chunk)
 
     def put_text_back(self) -> None:
-        """Return the text to its sources, because the batch was not committed."""
+        """Return the streamed text to its sources, because the batch was not committed."""
         for source, chunks in reversed(self._texts):
             source.put_back(chunks)

@@ -1,7 +1,7 @@
-"""Wake conversations that this server has taken over, so that the runs which their last owner left come to an end.
+"""Wakes conversations that this server took over from another one, so that their interrupted runs are ended.
 
-A conversation's actor recovers it when it loads it, and rests again at once. Nobody else may: what is written behind
-the back of a living actor would make its own writes fail.
+To wake a conversation means to load it in its actor, which recovers it and becomes idle. Only the actor may do that: a
+write past a running actor would make the actor's own commits fail.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AT_ONCE = 32
-"""Conversations that are woken concurrently: each needs a thread, and their commits share transactions."""
+"""How many conversations are woken at a time: each needs a thread, and their commits share transactions."""
 PAUSE_MS = 1_000
-"""Milliseconds until those are woken again that could not be: the store or the system lacked something."""
+"""How long to wait before waking is tried again, in milliseconds, after the store or a thread was unavailable."""
 
 
 class Waking:
-    """Wakes conversations on a thread of its own. Any thread; nothing here blocks.
+    """Wakes conversations on a separate thread. Safe to call from any thread; nothing here blocks.
 
     Args:
-        services: Provides the thread, and the pause before another attempt.
-        wake_one: Sends a Wake to a conversation.
+        services: Provides the thread, and the timer for another attempt.
+        wake_one: Sends a Wake message to a conversation.
     """
 
     def __init__(self, services: Services, wake_one: Callable[[str], Future[None]]) -> None:
@@ -41,16 +41,16 @@ class Waking:
         self._wake_one = wake_one
 
     def wake(self, ids: tuple[str, ...]) -> None:
-        """Wake conversations, as often as it takes: until each is recovered, gone, or owned by another server."""
+        """Wake conversations; retry until each is recovered, deleted, or owned by another server."""
         if not ids:
             return
         try:
             self._services.threads.run(functools.partial(self._work, ids), "bedrock-wake")
-        except RuntimeError:  # no thread can be started
+        except RuntimeError:  # the system cannot start another thread
             self._later(ids)
 
     def _work(self, ids: tuple[str, ...]) -> None:
-        """Wake all of them, some at a time (waking thread)."""
+        """Wake all of them, `AT_ONCE` at a time. Waking thread only."""
         left: list[str] = []
         for first in range(0, len(ids), AT_ONCE):
             asked = {id_: self._wake_one(id_) for id_ in ids[first : first + AT_ONCE]}
@@ -69,7 +69,7 @@ def _to_try_again(conversation_id: str, answer: Future[None]) -> bool:
             return False
         case Rejected(reason=Reason.STORE_UNAVAILABLE) | RuntimeError():
             return True
-        case error:  # it is damaged, or the server has a bug: the next message to it tries again
+        case error:  # damaged data or a bug of the server; the next message to the conversation tries again
             log.error(
                 "it was taken over and could not be recovered", exc_info=error, extra={"conversation": conversation_id}
             )

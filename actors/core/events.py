@@ -2,8 +2,8 @@
 
 Commands request something and are either accepted or rejected. Outcomes report the results of effects; each outcome
 carries the ids of its effect, and the state machine ignores outcomes that the current state does not wait for. Settle
-events follow, in the same commit, from a state that must not last. `at` is the server's clock in milliseconds since
-the epoch.
+events follow, in the same commit, from a state that must not last. `at` is the server's clock in milliseconds since the
+epoch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The specified state diagram of the Context Manager (seed 3), as a projection of the state machine.
 
-Every StateChanged notification contains the path of its transition through this diagram: first the intermediate
-states, which the rule of the transition names, then the resulting state (see `project`). `ChatContext` follows these
-paths.
+Every StateChanged notification contains the path of its transition through this diagram: first the intermediate states,
+which the rule of the transition names, then the resulting state (see `project`). `ChatContext` follows these paths.
 """
 
 from __future__ import annotations
@@ -138,10 +137,9 @@ EXTENSION_EDGES: frozenset[Edge] = (
 """The transitions that Bedrock adds to the specified diagram.
 
 They lead to Idle or Cancelling (after a cancel, a restart, the round limit or a spent budget), directly to Failed
-(after
-an error that is not retried, or when a sub-agent was cancelled or submitted an error), to ContextExhausted, from one
-tool to the next, from an unfinished text to its continuation or to the summary request, from a failed run to the next
-one, and from the command SpawnSubAgents to its sub-agents.
+(after an error that is not retried, or when a sub-agent was cancelled or submitted an error), to ContextExhausted, from
+one tool to the next, from an unfinished text to its continuation or to the summary request, from a failed run to the
+next one, and from the command SpawnSubAgents to its sub-agents.
 """
 
 EDGES = DIAGRAM_EDGES | EXTENSION_EDGES

@@ -1,8 +1,8 @@
 """The state machine of a conversation's tool runner: ready → running → quiescing → ready (C2).
 
-A cancelled conversation is idle at once and may request another tool at once. The runner holds that tool back until
-all processes of the cancelled tool have ended, so that two tools never work in one directory. This wait is limited:
-after `QUIESCE_MS` the processes count as leaked, and the kill receipt says so.
+A cancelled conversation is idle at once and may request another tool at once. The runner holds that tool back until all
+processes of the cancelled tool have ended, so that two tools never work in one directory. This wait is limited: after
+`QUIESCE_MS` the processes count as leaked, and the kill receipt says so.
 
 A kill bypasses the mailbox, so the runner may hear that a tool has ended before it gets the AbortTool that caused the
 end. It therefore remembers the last receipt, and AbortTool then only requests that receipt. Inputs about any other

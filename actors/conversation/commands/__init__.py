@@ -1,1 +1,1 @@
-"""The commands of a conversation, each from request to answer."""
+"""The handlers of a conversation's commands."""

@@ -1,4 +1,4 @@
-"""Answers of clients to calls that do not, or no longer, wait for one."""
+"""Handles answers of clients to tool calls that are not waiting for an answer, or no longer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _CAUSES = {
     ToolOutcome.SKIPPED: ("withdrawn", "this call was never made"),
     ToolOutcome.DENIED: ("withdrawn", "this call was denied"),
 }
-"""By the outcome of a call's result: the cause for programs, and the text for people, of a refused answer."""
+"""By the outcome of a call's result: the cause (for programs) and the text (for people) of the refusal of an answer."""
 
 
 def late_answer(history: Sequence[Message], request: SubmitToolResultCommand) -> SubmitToolResultResult:
-    """Return the stored result if it is this very answer. Raises Rejected, with the cause, if it is another."""
+    """Return the stored result if it equals this answer. Otherwise raises Rejected, with the cause."""
     for message in reversed(history):
         for block in message.content:
             if isinstance(block, ToolUse) and block.id == request.tool_use_id:
@@ -54,5 +54,5 @@ def _is_of_client(history: Sequence[Message], tool_use_id: str) -> bool:
 
 
 def _same(stored: ToolSuccess | ToolError, answer: ToolSuccess | ToolError) -> bool:
-    """Return whether the stored result is this answer, apart from what the server adds."""
+    """Return whether the stored result equals this answer, apart from the fields that the server adds."""
     return replace(stored, duration_ms=0) == replace(answer, tool_use_id=stored.tool_use_id, duration_ms=0)

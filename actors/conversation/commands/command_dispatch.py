@@ -1,4 +1,4 @@
-"""Dispatch the commands of a conversation, and handle each from request to answer."""
+"""Dispatches the commands of a conversation to their handlers, and returns their answers."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ if TYPE_CHECKING:
 
 
 class CommandDispatch:
-    """The commands of one conversation (actor's thread).
+    """Handles the commands of one conversation. Actor's thread only.
 
-    Every method raises Rejected or an error of actors.messages.refusals, in which case nothing has changed; or
+    Every method may raise Rejected or an error of actors.messages.refusals, in which case nothing has changed, or
     StoreError.
     """
 
@@ -90,7 +90,10 @@ class CommandDispatch:
         self._services = pipeline.services
 
     def carry_out(self, request: CreatingCommand | CreateSubAgent | Wake | ConversationCommand) -> object:
-        """Handle a command and return its answer; None for a Delete, which `delete` finishes later, and for a Wake."""
+        """Handle a command and return its answer.
+
+        It is None for Wake, and for Delete, which `delete` completes later.
+        """
         match request:
             case Wake():
                 self._pipeline.load()
@@ -148,7 +151,7 @@ class CommandDispatch:
     def delete(self, origin: CommandOrigin | None) -> None:
         """Delete the conversation, which must be idle, and the state that tools keep for it.
 
-        `origin` is who asked for it; that is kept apart, since the log is deleted, too.
+        `origin` is who requested the deletion; it is stored apart from the log, because the log is deleted, too.
 
         Raises StoreError; then nothing was deleted.
         """
@@ -176,7 +179,7 @@ class CommandDispatch:
         if request.generation:
             check_generation(request.generation, validation.served_model(self._services, loaded.record.model).info)
         _check_output_schema(request.output_schema)
-        self._services.quotas.check_stored(loaded.record.principal)  # else one run could be fed for ever
+        self._services.quotas.check_stored(loaded.record.principal)  # otherwise messages could extend one run forever
         event = UserMessage(
             at=self._pipeline.now(),
             message_id=self._services.ids.message(),
@@ -205,7 +208,7 @@ class CommandDispatch:
         loaded: LoadedConversation,
         request: ResolveApprovalCommand | SubmitToolResultCommand | AnswerQuestionCommand,
     ) -> object:
-        """Carry out the answer of a person to a question, or of a client to a call."""
+        """Handle a person's decision or answer to a question, or a client's answer to a tool call."""
         match request:
             case ResolveApprovalCommand():
                 return self._resolve(loaded, request)
@@ -254,10 +257,10 @@ class CommandDispatch:
         return answer
 
     def cancel(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
-        """Cancel the live run; `event` is the request as an event of the state machine.
+        """Cancel the open run; `event` is the request as an event of the state machine.
 
         Background jobs are killed first, since that does not need the store. If the cancel cannot be stored, the work
-        is stopped nevertheless, and the receipt says so. Raises StoreUnavailableError if the conversation is not in
+        is stopped nevertheless, and the result says so. Raises StoreUnavailableError if the conversation is not in
         memory and cannot be loaded.
         """
         loaded = self._pipeline.load()
@@ -276,7 +279,7 @@ class CommandDispatch:
         return replies.cancelled(unit, ended=ended, surviving=surviving, recorded=recorded)
 
     def _restart_mcp_servers(self, unit: UnitOfWork, at: int) -> None:
-        """Before a run begins: end the MCP servers that run in another mode, and let the unit tell the agent."""
+        """Before a run begins, end MCP servers that run in another mode, and queue a notice about this to the agent."""
         if isinstance(unit.record.state, QUIET) and (names := self._services.mcp.restart_for(unit.record)):
             unit.run(McpRestarted(at, names))
 
@@ -299,7 +302,8 @@ class CommandDispatch:
         rights.cancel(stopped)
         if request.stop_running:
             self._services.mcp.stop(loaded.record.id, wider_than=mode)
-        # Calls are listed before jobs: a call that becomes a background job in between is in at least one of the lists.
+        # Calls are listed before jobs, so that a call which becomes a background job in between is in at least one
+        # list.
         calls = rights.wider_than(mode)
         ended = self._pipeline.executor.end_jobs(loaded.record.id, mode) if request.stop_running else ()
         jobs = tuple(job for job in self._services.toolbox.jobs(loaded.record.id, mode) if job not in ended)
@@ -374,7 +378,7 @@ class CommandDispatch:
         self.stop_everything()
 
     def stop_everything(self) -> None:
-        """Stop what runs for the conversation: its tools, jobs, MCP servers, and requests to models."""
+        """Stop everything that runs for the conversation: tools, jobs, MCP servers, and model requests."""
         self._titles.stop(self._pipeline.conversation_id)
         self._services.mcp.stop(self._pipeline.conversation_id)
         self._pipeline.executor.stop_everything()
@@ -396,7 +400,7 @@ def cancel_event(request: CancelConversationCommand, at: int) -> UserCancel:
 
 
 def _client_call_beyond(loaded: LoadedConversation, mode: Mode) -> tuple[str, ...]:
-    """Return the id of the call that waits for a client and that this mode would not let begin; () if there is none."""
+    """Return the id of the call that waits for a client and could not start in this mode; () if there is none."""
     waiting = waiting_call(loaded.state)
     if waiting is None or mode is not Mode.RESTRICTED:
         return ()
@@ -412,7 +416,7 @@ def _delivery(name: str) -> Delivery:
 
 
 def _check_output_schema(schema: str) -> None:
-    """Raise InvalidFieldError unless a text is empty or a JSON Schema that a run can end with."""
+    """Raise InvalidFieldError unless the text is empty or a JSON Schema that is usable as an output schema."""
     if len(schema.encode()) > output_schema.MAX_SCHEMA_BYTES:
         raise InvalidFieldError("output_schema", f"must have at most {output_schema.MAX_SCHEMA_BYTES} bytes as JSON")
     try:
@@ -428,13 +432,13 @@ def _refuse_archived(loaded: LoadedConversation) -> None:
 
 
 def _check_etag(loaded: LoadedConversation, etag: str) -> None:
-    """Raise EtagMismatchError if `etag` is not empty and is not the conversation's."""
+    """Raise EtagMismatchError if `etag` is not empty and differs from the conversation's etag."""
     if etag and etag != etag_of(loaded.record):
         raise EtagMismatchError("the conversation was changed since it was read: read it again")
 
 
 def _check_archived(loaded: LoadedConversation, before: int | None) -> None:
-    """Raise EtagMismatchError if `before` is set and the conversation was not archived before it (milliseconds)."""
+    """Raise EtagMismatchError if `before` (milliseconds) is set and the conversation was not archived before it."""
     at = loaded.record.archived_at
     if before is not None and (at is None or at >= before):
         raise EtagMismatchError

@@ -1,4 +1,4 @@
-"""Create conversations: for a client, as the successor of an exhausted one, as a sub-agent. Actor's thread."""
+"""Creates conversations: for a client, as the successor of an exhausted one, or as a sub-agent. Actor's thread only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 MAX_TITLE = 80
-"""Maximum characters of a sub-agent's title, which is the beginning of its task."""
+"""The maximum characters of a sub-agent's title, which is the beginning of its task."""
 
 
 def conversation(
@@ -44,8 +44,8 @@ def conversation(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a new conversation and the commit that creates it.
 
-    Raises Rejected (working directory, model, generation, mode) or InvalidFieldError (tools of the server or of
-    clients).
+    Raises Rejected (for the working directory, model, generation settings or mode) or InvalidFieldError (for built-in
+    or client tools).
     """
     profile = profiles.checked(services, request.profile)
     cwd = validation.working_directory(services, request.working_directory, request.principal)
@@ -86,7 +86,10 @@ def conversation(
 def successor(
     services: Services, unit: UnitOfWork, request: ContinueConversationCommand, summary: str, at: int
 ) -> tuple[ConversationRecord, Commit]:
-    """Return the successor of the unit's conversation and link the unit to it; both go into one commit."""
+    """Return the successor of the unit's conversation and the commit that creates it; link the unit to it.
+
+    The caller must write both in one commit.
+    """
     parent = unit.record
     lean = validation.served_model(services, parent.model).info.lean
     surroundings = services.workspace.surroundings(parent.cwd, services.permissions(parent.principal).roots)
@@ -126,7 +129,7 @@ _LEFT_OVER = (
 
 
 def _unanswered(services: Services, exhausted: ConversationRecord) -> str:
-    """Return the text of the follow-ups discarded when the context was exhausted: the messages after the summary."""
+    """Return the text of the user messages after the summary: follow-ups that were discarded with the full context."""
     last = exhausted.state.ledger.seq
     most = services.limits.max_queue + 1
     texts: list[str] = []
@@ -142,8 +145,8 @@ def sub_agent(
 ) -> tuple[ConversationRecord, Commit]:
     """Return the record of a sub-agent that its parent requested, and the commit that creates it.
 
-    Its mode is restricted where the server can enforce that, independent of the parent's mode, since
-    no user watches it. Raises Rejected (budget, working directory, model).
+    The mode is restricted wherever the server can enforce that, whatever the parent's mode, because no user watches a
+    sub-agent. Raises Rejected (for the budget, working directory or model).
     """
     cwd = validation.working_directory(services, task.cwd, parent.principal)
     info = validation.served_model(services, task.model).info
@@ -177,7 +180,7 @@ def sub_agent(
 
 
 def _share(parent: ConversationRecord) -> Budget:
-    """Return the budget of one of several sub-agents started together: an equal share of the parent's remainder."""
+    """Return the budget of one of several sub-agents that start together: an equal share of the parent's rest."""
     ledger, state = parent.state.ledger, parent.state
     if spent := budget.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")
@@ -205,9 +208,9 @@ def _creating_commit(
 def spawn_from_command(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: SpawnSubAgentsCommand, at: int
 ) -> tuple[UnitOfWork, SpawnSubAgentsResult]:
-    """Return a unit with a run that begins with sub-agents, and the result. The task files were read earlier.
+    """Return a unit with a run that begins with sub-agents, and the command's result.
 
-    Raises Rejected, InvalidFieldError or TaskRefusedError.
+    The files of the tasks must have been read before. Raises Rejected, InvalidFieldError or TaskRefusedError.
     """
     record = loaded.record
     try:

@@ -1,9 +1,7 @@
-"""Fork a conversation: create another one with its history up to the end of one of its runs.
+"""Forks a conversation: creates another one with the same history up to the end of one of the runs.
 
-Runs on the thread of the fork's actor.
-
-The origin's actor is not asked: only what is committed and never changes is read, so that a conversation can be forked
-while it is busy, and notices nothing of it.
+Runs on the thread of the fork's actor. The actor of the original conversation is not involved: only committed data that
+never changes is read, so that a busy conversation can be forked without being disturbed.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 PAGE = 200
-"""Runs or messages that are read from the store at a time."""
+"""How many runs or messages are read from the store at a time."""
 
 USED_UP = "the context was used up in this request cycle: fork at an earlier one"
 
@@ -70,7 +68,10 @@ def forked_conversation(
 
 
 def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[StoppedRun, ...]:
-    """Return the ended runs up to the wanted one, or up to the last one that can be forked at. Raises Rejected."""
+    """Return the ended runs up to the wanted one, or up to the last run at which a fork is possible.
+
+    Raises Rejected.
+    """
     if wanted and wanted == live_run(origin):
         raise Rejected(Reason.CYCLE_RUNNING)
     found: list[StoppedRun] = []
@@ -91,7 +92,7 @@ def _runs(services: Services, origin: ConversationRecord, wanted: str) -> tuple[
 
 
 def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRun]:
-    """Yield the runs that had ended when the record was read, in order."""
+    """Yield the runs that had ended when the origin's record was read, in order."""
     after, end = 0, origin.last_seq + 1
     while page := services.store.stopped_runs(origin.id, after=after, before=end, limit=PAGE):
         yield from page
@@ -99,7 +100,7 @@ def _ended(services: Services, origin: ConversationRecord) -> Iterator[StoppedRu
 
 
 def _summary_at(services: Services, origin: ConversationRecord) -> int:
-    """Return the sequence of the summary that ended the conversation; one more than the last message if it goes on."""
+    """Return the sequence of the summary that ended the conversation; without one, the sequence of the next message."""
     before = origin.state.ledger.seq + 1
     if not isinstance(origin.state, ContextExhausted):
         return before
@@ -112,7 +113,7 @@ def _summary_at(services: Services, origin: ConversationRecord) -> int:
 
 
 def _check_room(services: Services, origin: ConversationRecord, messages: Sequence[Message]) -> None:
-    """Raise Rejected if the copied history fills the window of the origin's model, as far as both are known."""
+    """Raise Rejected if the copied history fills the window of the origin's model, as far as both sizes are known."""
     if services.models.get(origin.model) is None:
         return
     if window.full(fork.used_tokens(messages), services.context_of(origin)):
@@ -120,7 +121,7 @@ def _check_room(services: Services, origin: ConversationRecord, messages: Sequen
 
 
 def _later(services: Services, origin: ConversationRecord, last: StoppedRun) -> Iterator[Message | Notice]:
-    """Yield the origin's messages after a run, and the notices that wait in it."""
+    """Yield the origin's messages after this run, and then the notices queued in its ledger."""
     after, end = last.last_sequence, origin.state.ledger.seq + 1
     while page := services.store.messages(origin.id, after=after, before=end, limit=PAGE):
         yield from page
@@ -135,7 +136,7 @@ def _copied_run(run: StoppedRun, origin: str, conversation_id: str) -> StoppedRu
 def _record(
     services: Services, origin: ConversationRecord, conversation_id: str, request: ForkConversationCommand, at: int
 ) -> ConversationRecord:
-    """Return the record of the fork, with the settings of its origin, before it has a history."""
+    """Return the record of the fork, with the settings of its origin and no history yet."""
     return msgspec.structs.replace(
         origin,
         id=conversation_id,
@@ -156,7 +157,7 @@ def _record(
 
 
 def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the ids of all attachments of the messages, each one once."""
+    """Yield the id of every attachment of the messages, without repetition."""
     images: dict[str, Image] = {}
     for message in messages:
         for block in message.content:

@@ -1,4 +1,4 @@
-"""Idempotency: an accepted command is recorded, so that the same command is recognized if it is sent again."""
+"""Idempotency of commands: an accepted command is recorded, so that a repeated request is recognised."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def known_command(
     conversation_id: str,
     request: RepeatableCommand,
 ) -> CommandRecord | None:
-    """Return the stored record of the same command if it was accepted before.
+    """Return the stored record of this command if it was accepted before; None otherwise, or without a request id.
 
-    Raises Rejected if its request id belongs to another command; StoreError.
+    Raises Rejected if the request id was used for a different command, or StoreError.
     """
     known = store.command(conversation_id, request.request_id) if request.request_id else None
     return _same(known, request.body_hash)
 
 
 def known_create(store: Store, request: CreatingCommand) -> CommandRecord | None:
-    """Return the stored record of the same Create or Fork command if it was accepted before; see `known_command`."""
+    """Return the stored record of this Create or Fork command if it was accepted before; see `known_command`."""
     known = store.create_command(request.principal, request.request_id) if request.request_id else None
     return _same(known, request.body_hash)
 
 
 def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
-    """Return the conversation that a known command created. Raises UnknownConversationError or StoreError."""
+    """Return the conversation that an accepted command created. Raises UnknownConversationError or StoreError."""
     record = store.load(known.answer.decode())
     if record is None:
         raise UnknownConversationError("the conversation that this request_id created has been deleted")
@@ -59,7 +59,7 @@ def created_by(store: Store, known: CommandRecord) -> ConversationRecord:
 
 
 def command_record(request: RepeatableCommand, answer: bytes, at: int) -> CommandRecord | None:
-    """Return the record of an accepted command; None without a request id."""
+    """Return the record to store for an accepted command; None without a request id."""
     return CommandRecord(request.request_id, request.body_hash, answer, at) if request.request_id else None
 
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from actors.ports import Commit, ConversationRecord
 
 SLUG_TRIES = 10
-"""Number of generated slugs that are tried before creation fails because they are taken."""
+"""How many generated slugs are tried before creation fails because all of them are taken."""
 
 
 def create(pipeline: ConversationPipeline, request: CreatingCommand) -> ConversationRecord:
-    """Create the conversation of this pipeline (actor's thread).
+    """Create the conversation of this pipeline. Actor's thread only.
 
     Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
     """
@@ -66,7 +66,7 @@ def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> t
         try:
             return forked_conversation(services, new_id, request, at)
         except (Rejected, InvalidFieldError):
-            if services.store.load(request.origin) is None:  # meanwhile, so that its runs were not there
+            if services.store.load(request.origin) is None:  # deleted while it was being read
                 raise UnknownConversationError("the conversation to fork has been deleted") from None
             raise
     return creation.conversation(services, new_id, request, at)
@@ -75,7 +75,7 @@ def _first_commit(pipeline: ConversationPipeline, request: CreatingCommand) -> t
 def continue_exhausted(
     pipeline: ConversationPipeline, loaded: LoadedConversation, request: ContinueConversationCommand
 ) -> ConversationRecord:
-    """Return the successor of an exhausted conversation, which is created once (actor's thread).
+    """Return the successor of an exhausted conversation, which is created only once. Actor's thread only.
 
     Raises Rejected, SlugTakenError, UnknownConversationError or StoreError.
     """

@@ -1,4 +1,4 @@
-"""Check what the creator of a conversation chooses for it. Actor's thread."""
+"""Checks the choices in a conversation's profile: built-in tools, client tools, MCP servers. Actor's thread only."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 MAX_SCHEMA_BYTES = 16 * 1024
-"""Maximum size of the input schema of a client's tool, as JSON text in UTF-8."""
+"""The maximum size of the input schema of a client tool, as JSON text in UTF-8."""
 MAX_TOOLS_BYTES = 512 * 1024
-"""Maximum size of all tools of clients of a conversation together, as JSON."""
+"""The maximum size of all client tools of a conversation together, as JSON."""
 MCP_PREFIX = "mcp__"
-"""The beginning of the names of tools of MCP servers."""
+"""The prefix of the names of MCP tools."""
 
 
 def checked(services: Services, wanted: Profile) -> Profile:
-    """Return the profile of a new conversation, its tools in the order for the model.
+    """Return the profile of a new conversation, with its tools in the order in which the model sees them.
 
     Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED).
     """
@@ -42,7 +42,7 @@ def checked(services: Services, wanted: Profile) -> Profile:
 
 
 def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> tuple[ClientTool, ...]:
-    """Return these tools of clients. Raises InvalidFieldError, which names the first one that cannot be offered."""
+    """Return these client tools. Raises InvalidFieldError, which names the first tool that cannot be offered."""
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     ours.add(SUBMIT_OUTPUT)
     seen: set[str] = set()
@@ -58,7 +58,7 @@ def checked_client_tools(services: Services, tools: tuple[ClientTool, ...]) -> t
 
 
 def check_mcp_servers(services: Services, chosen: tuple[ChosenMcpServer, ...]) -> None:
-    """Check the MCP servers that a client names. Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED)."""
+    """Check the MCP servers that a client configures. Raises InvalidFieldError or Rejected (MCP_NOT_ALLOWED)."""
     if not chosen:
         return
     try:

@@ -1,4 +1,4 @@
-"""A person's answer to what a running tool asks: whether it fits the question."""
+"""Checks a person's answer to a question of a running tool: whether it matches the question's form."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from actors.messages.commands import AnswerQuestionCommand
 
 MAX_CONTENT_BYTES = 64 << 10
-"""Maximum size of what is filled into a form, as JSON."""
+"""The maximum size of the answer to a form, as JSON."""
 
 CONTENT = "content"
 
 
 def filled_in(question: Question, request: AnswerQuestionCommand) -> str:
-    """Return what the answer fills into the question's form, as JSON; "" for none. Raises InvalidFieldError."""
+    """Return the values that the answer gives for the question's form, as JSON; "" if there are none.
+
+    Raises InvalidFieldError if they do not match the form.
+    """
     if not request.accept:
         return ""
     if question.url:

@@ -1,4 +1,4 @@
-"""Replies to commands, built from the unit of work that each command produced."""
+"""Builds the replies to commands from the unit of work that each command produced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sent(unit: UnitOfWork, message_id: str) -> SendMessageResult:
 
 
 def answered(unit: UnitOfWork, tool_use_id: str) -> SubmitToolResultResult:
-    """Return the message with the result of a call that a client has answered."""
+    """Return the message with the result of a tool call that a client has answered."""
     return next(
         SubmitToolResultResult(added.message)
         for added in unit.find(MessageAdded)
@@ -42,7 +42,7 @@ def answered(unit: UnitOfWork, tool_use_id: str) -> SubmitToolResultResult:
 
 
 def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
-    """Return the sub-agents that a command has started."""
+    """Return the result of a SpawnSubAgents command, with the ids of the sub-agents that it started."""
     after = unit.record
     root = next(added.message for added in unit.find(MessageAdded) if added.message.id == message_id)
     agents = tuple(effect.task.agent_id for effect in unit.effects if isinstance(effect, SpawnSubAgent))
@@ -52,7 +52,7 @@ def spawned(unit: UnitOfWork, message_id: str) -> SpawnSubAgentsResult:
 def cancelled(
     unit: UnitOfWork, *, ended: tuple[str, ...], surviving: tuple[str, ...], recorded: bool = True
 ) -> CancelConversationResult:
-    """Return the result of a cancel: what was stopped, the background jobs ended or surviving, whether it is stored."""
+    """Return the result of a cancel: what was stopped, which background jobs survived, and whether it was stored."""
     now = unit.record if recorded else unit.before
     summary = summarize(now.state, unit.context)
     if unit.empty:

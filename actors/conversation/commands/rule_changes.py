@@ -1,4 +1,4 @@
-"""Make and revoke the approval rules of a conversation. Actor's thread."""
+"""Adds and removes approval rules of a conversation. Actor's thread only."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 MAX_RULES = 100
-"""Maximum rules of a conversation: they are part of its row."""
+"""The maximum number of rules of a conversation, all of which are stored in its row."""
 
 
 def check_tool(services: Services, record: ConversationRecord, tool: str) -> None:
-    """Check that a tool is one of ours, of the conversation's clients, or of any MCP server.
+    """Check that the tool is a built-in tool, a tool of the conversation's clients, or a tool of any MCP server.
 
-    A rule for another one never matches, and its denial would be none. Raises InvalidFieldError, which suggests what
-    may have been meant.
+    A rule for any other tool would never match, so that a denial would be ineffective. Raises InvalidFieldError, which
+    suggests a similar name.
     """
     ours = {spec.name for sub_agent in (False, True) for spec in services.toolbox.specs(sub_agent=sub_agent)}
     known = ours | {each.name for each in record.profile.client_tools}
@@ -39,9 +39,9 @@ def check_tool(services: Services, record: ConversationRecord, tool: str) -> Non
 
 
 def make(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int) -> ApprovalRule:
-    """Add a rule, in place of one with the same subject; return it, or the one that is the same already.
+    """Add a rule, in place of a rule with the same subject. Return it, or an identical rule that exists already.
 
-    Raises InvalidFieldError, whose field is one of the rule.
+    Raises InvalidFieldError, whose field is a field of the rule.
     """
     try:
         prepared = services.toolbox.prepared_rule(wanted, services.permissions(unit.record.principal).roots)
@@ -64,7 +64,7 @@ def make(services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: 
 def make_with_answer(
     services: Services, unit: UnitOfWork, wanted: ApprovalRule, principal: str, at: int, *, approve: bool
 ) -> None:
-    """Add the rule that comes with the answer to a question. Raises InvalidFieldError."""
+    """Add the approval rule that came with a person's decision about a call. Raises InvalidFieldError."""
     action = Action.ALLOW if approve else Action.DENY
     try:
         make(services, unit, replace(wanted, action=action), principal, at)
@@ -73,7 +73,7 @@ def make_with_answer(
 
 
 def revoke(services: Services, unit: UnitOfWork, rule_id: str, principal: str, at: int) -> None:
-    """Remove a rule. Raises UnknownApprovalRuleError."""
+    """Remove a rule. Raises UnknownApprovalRuleError if no rule has this id."""
     rules = unit.record.approval_rules
     kept = tuple(rule for rule in rules if rule.id != rule_id)
     if len(kept) == len(rules):
@@ -87,7 +87,7 @@ def _change(services: Services, unit: UnitOfWork, entry: ApprovalRulesChanged, r
 
 
 def _new_id(unit: UnitOfWork, rules: tuple[ApprovalRule, ...]) -> str:
-    """Return an id that no rule has: the number of the log row, unless an inherited rule has that."""
+    """Return an id that no rule has: "r" and the number of the next log row, or the next free number."""
     number, taken = unit.record.step + 1, {rule.id for rule in rules}
     while f"r{number}" in taken:
         number += 1

@@ -1,4 +1,4 @@
-"""Changes of settings: fields of the record that the state machine does not use. Actor's thread."""
+"""Changes of settings: fields of the record that the state machine does not change. Actor's thread only."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from actors.runtime.services import Services
 
 SETTINGS = ("slug", "title", "model", "labels", "approval_policy", "follow_up_policy", "budget")
-"""Fields of the record that Update may change."""
+"""The fields of the record that an Update command may change."""
 
 MAX_LABELS = 64
 
 
 def update(services: Services, unit: UnitOfWork, request: UpdateConversationCommand, at: int) -> None:
-    """Add the requested settings that differ to the unit. Raises Rejected or InvalidFieldError."""
+    """Add those requested settings to the unit that differ from the current ones.
+
+    Raises Rejected or InvalidFieldError.
+    """
     record = unit.record
     wanted: dict[str, Any] = {
         name: value
@@ -59,7 +62,7 @@ def update(services: Services, unit: UnitOfWork, request: UpdateConversationComm
 
 
 def _wanted(record: ConversationRecord, request: UpdateConversationCommand, name: str) -> Any:
-    """Return the new value of a setting; None if it stays. Raises InvalidFieldError."""
+    """Return the new value of a setting; None if it is not to be changed. Raises InvalidFieldError."""
     if name == "budget" and request.some_amounts:
         return replace(record.budget, **request.some_amounts)
     if name == "labels" and request.some_labels:
@@ -81,7 +84,7 @@ def _set_client_tools(services: Services, unit: UnitOfWork, tools: tuple[ClientT
 
 
 def _change_profile(unit: UnitOfWork, at: int, name: str, **fields: Any) -> None:
-    """Change a part of the profile, and log it with its event, which has the contract's name of it."""
+    """Change a field of the profile, log the change, and notify clients; `name` is the field's name in the gRPC API."""
     profile = replace(unit.record.profile, **fields)
     unit.change(SettingsChanged(at, (name,)), at, (ConversationUpdated((name,)),), profile=profile)
 
@@ -99,7 +102,7 @@ def archive(unit: UnitOfWork, archived: bool, at: int) -> None:
 
 
 def change(unit: UnitOfWork, at: int, **fields: Any) -> None:
-    """Change fields of the record, and log it with its event; `generation` is one of its profile."""
+    """Change fields of the record (`generation`: of its profile), log the change, and notify clients."""
     names = tuple(fields)
     if "generation" in fields:
         fields["profile"] = replace(unit.record.profile, generation=fields.pop("generation"))

@@ -1,6 +1,6 @@
-"""Build the system prompt of a conversation.
+"""Builds the system prompt of a conversation.
 
-It is fixed at creation, so that the prefix that providers cache never changes.
+The prompt is fixed when the conversation is created, so that the prefix that providers cache never changes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TOOL_LINES = {
     "- Search and read with": ("search", "read_file", "patch", "bash"),
     "- bash has": ("bash",),
 }
-"""The lines of TOOLS, by their beginning, that are about certain tools."""
+"""The lines of TOOLS that are about certain tools, by the text with which they begin, and the names of those tools."""
 
 ASKING = " If the task needs more, call request_mode_upgrade and say why; the person decides."
 
@@ -100,10 +100,10 @@ call, and have no network. This cannot be widened: if the task needs more, repor
 def system_prompt(
     surroundings: WorkspaceContext, mode: Mode, at: int, profile: Profile = _STANDARD, *, lean: bool = False
 ) -> str:
-    """Return the prompt of a conversation that begins at `at` (Unix milliseconds).
+    """Return the system prompt of a conversation that begins at `at` (Unix milliseconds).
 
-    The creator's instructions in `profile` are added, or replace all but the notices and the place. `lean`: a short
-    prompt for a slow model: its role and directory only, without rules and the repository's files.
+    The creator's instructions in `profile` are added, or replace everything except the sections on notices and on the
+    working directory. `lean`: a short prompt for a slow model, without rules and without files of the repository.
     """
     place = _place(surroundings, mode, at)
     if profile.replaces_prompt:
@@ -130,7 +130,7 @@ def _tools(profile: Profile) -> str:
 
 
 def _about(line: str) -> set[str]:
-    """Return the tools that a line of TOOLS is about; none for a line about all tools."""
+    """Return the names of the tools that a line of TOOLS is about; an empty set for a line about all tools."""
     return next((set(tools) for begin, tools in TOOL_LINES.items() if line.startswith(begin)), set())
 
 
@@ -143,9 +143,9 @@ def _modes(profile: Profile) -> str:
 def sub_agent_prompt(
     surroundings: WorkspaceContext, mode: Mode, at: int, max_turns: int, timeout_ms: int, *, lean: bool = False
 ) -> str:
-    """Return the prompt of a sub-agent that begins at `at` (Unix milliseconds), with its limits.
+    """Return the system prompt of a sub-agent that begins at `at` (Unix milliseconds), including its limits.
 
-    `lean`: a short prompt: its role, its directory, and how to end.
+    `lean`: a short prompt with only the role, the directory, and how to end.
     """
     end, place = _how_to_end(max_turns, timeout_ms), _place(surroundings, mode, at)
     if lean:
@@ -206,7 +206,7 @@ def _instructions(surroundings: WorkspaceContext) -> str:
 
 
 def _framed(file: Instructions) -> str:
-    """Return the text of a file in a tag, escaped so that it can neither close nor imitate that tag."""
+    """Return the text of a file inside a tag, escaped so that the file can neither close nor imitate that tag."""
     path = _shown(file.path).replace('"', "&quot;")
     left_out = file.left_out or ("there is no room left for it" if file.cut_bytes and not file.shown_bytes else "")
     if left_out:

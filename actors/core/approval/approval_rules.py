@@ -4,8 +4,7 @@ What a call would do is data, too: the tools' adapters parse the commands and pa
 CallSubject, which arrives with the model's response. Replaying a log therefore gives the same decisions again.
 
 Rules that deny are applied broadly, rules that allow narrowly: a call that cannot be fully analysed counts as a
-possible
-match for a rule that denies, and never matches a rule that allows.
+possible match for a rule that denies, and never matches a rule that allows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Matches tool calls with approval rules, and suggests rules that would allow a call.
 
 Rules that deny are applied broadly, rules that allow narrowly: a call that cannot be fully analysed counts as a
-possible
-match for a rule that denies, and never matches a rule that allows.
+possible match for a rule that denies, and never matches a rule that allows.
 """
 
 from __future__ import annotations

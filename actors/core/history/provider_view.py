@@ -81,11 +81,9 @@ def provider_view(
     """Build the turns of a request over the history up to `through_sequence`.
 
     Roles alternate; the last turn is the user's. System messages become user content inside a tag; the same tag in
-    texts of
-    people and tools is escaped. Reasoning of a wire protocol or model other than `protocol` and `model` is omitted; ""
-    includes all. The result is append-only, as the docstring of `actors.core.history` explains. Returns () for a
-    history
-    with nothing to send.
+    texts of people and tools is escaped. Reasoning of a wire protocol or model other than `protocol` and `model` is
+    omitted; "" includes all. The result is append-only, as the docstring of `actors.core.history` explains. Returns ()
+    for a history with nothing to send.
     """
     return turns_of(in_provider_order(messages, through_sequence), protocol, model)
 

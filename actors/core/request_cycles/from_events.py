@@ -44,8 +44,7 @@ def events_of(
 
     `groups`: the declared group of each tool; tools without one are in the group OTHER. `times`: when each notification
     was stored, in milliseconds since the epoch. A follow-up is converted when it is accepted; the message that is
-    stored
-    when its run begins adds no event.
+    stored when its run begins adds no event.
     """
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):

@@ -1,8 +1,8 @@
 """The rules for questions that a running tool call asks a person, on behalf of an MCP server.
 
 Each question ends in exactly one way, and clients are notified of it: answered, declined, timed out, or withdrawn
-because the call ended or no longer wants an answer. A later or second answer is refused. The call itself continues,
-and its tool decides what to do with the answer.
+because the call ended or no longer wants an answer. A later or second answer is refused. The call itself continues, and
+its tool decides what to do with the answer.
 """
 
 from __future__ import annotations

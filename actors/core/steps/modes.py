@@ -33,8 +33,7 @@ def set_mode(state: State, context: ConvContext, event: SetMode) -> TransitionRe
     """Change the mode by command.
 
     The notice to the agent is persisted at once, or queued while a tool call has no result. Ignored if the mode is
-    already
-    set. Raises Rejected in a sub-agent, and for a mode that is not available.
+    already set. Raises Rejected in a sub-agent, and for a mode that is not available.
     """
     if context.is_sub_agent:
         raise Rejected(Reason.SUB_AGENT)

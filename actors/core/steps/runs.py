@@ -56,10 +56,8 @@ def close_run(
     """Return queued steers to their senders, persist the state, and stop the run if one is open.
 
     Queued follow-ups stay queued until PromoteFollowUp. They are discarded with `drop_queue`, or if the policy starts
-    them
-    only after a completed run and this run did not complete. Each discarded follow-up is recorded as a run that was
-    never
-    executed.
+    them only after a completed run and this run did not complete. Each discarded follow-up is recorded as a run that
+    was never executed.
     """
     return_steers(builder)
     builder.place_state()

@@ -59,8 +59,7 @@ def record_outcome(
     """Record the outcome of a sub-agent.
 
     After the last one, the text about all outcomes becomes the result of the tool call, or a system message if a
-    command
-    started the sub-agents.
+    command started the sub-agents.
     """
     ended = AgentReport(agent.agent_id, agent.index, agent.task, outcome)
     reports = (*state.completed_results, ended)

@@ -44,10 +44,8 @@ def run_next_call(
     """Start the first of the remaining calls; if none remains, the next step is a model request.
 
     These calls get an error result instead of running: in a sub-agent those that need approval (`refused`), because
-    there
-    is no person to ask; calls of client tools that the mode forbids, or whose input is invalid; and
-    request_mode_upgrade
-    if the conversation is not offered it.
+    there is no person to ask; calls of client tools that the mode forbids, or whose input is invalid; and
+    request_mode_upgrade if the conversation is not offered it.
     """
     by_id = {call.id: call for call in calls}
     while remaining:

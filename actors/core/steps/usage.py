@@ -44,8 +44,7 @@ def add_reported_usage(state: State, context: ConvContext, event: UsageReported)
     """Add tokens that no response accounts for: those of aborted requests, side queries and sub-agents.
 
     This is accepted in every state, terminal ones included, and never counts towards the context window. Only the usage
-    of
-    sub-agents is added to the run's total: an aborted request reports its usage after its run has ended.
+    of sub-agents is added to the run's total: an aborted request reports its usage after its run has ended.
     """
     builder = TransitionBuilder(state, context, event.at)
     ledger = builder.ledger
