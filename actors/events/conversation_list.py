@@ -1,8 +1,8 @@
-"""Changes of the list of conversations for its watchers: the latest change of each conversation only.
+"""The changes of the list of conversations, for watchers of that list: only the latest change of each conversation.
 
 Each watcher has a cursor. Every change gets a number and replaces the previous change of its conversation. So the
 number of conversations limits the memory, even with slow watchers, and the cost of a change does not depend on the
-number of watchers. Without watchers nothing is kept.
+number of watchers. While there are no watchers, nothing is kept.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPARE = 256
-"""Changes kept after all watchers have read them: dropping them one by one would cost more."""
+"""How many changes are kept after all watchers have read them, because dropping them one by one would cost more."""
 
 
 class ListChange:
-    """The latest change of one conversation, and its encoding once a watcher has needed it."""
+    """The latest change of one conversation, with its encoding once a watcher has needed it."""
 
     __slots__ = ("deleted", "elsewhere", "id", "number", "outdated", "record", "wire")
 
@@ -33,14 +33,14 @@ class ListChange:
         self.number = number
         self.id = conversation_id
         self.record = record
-        """The record; for a deleted sub-agent that of its parent, which has the same principal."""
+        """The conversation's record; for a deleted sub-agent the record of its parent, which has the same principal."""
         self.deleted = deleted
         self.elsewhere = elsewhere
-        """Whether it happened at another server that shares the store."""
+        """Whether the change happened on another server that shares the store."""
         self.outdated = False
-        """Whether a later change of the same conversation has replaced it."""
+        """Whether a later change of the same conversation has replaced this one."""
         self.wire: bytes | None = None
-        """The encoded response, shared by all watchers; set by the first one that sends it."""
+        """The encoded response, shared by all watchers; the first watcher that sends it sets it."""
 
     @property
     def sub_agent(self) -> bool:
@@ -49,7 +49,10 @@ class ListChange:
 
 
 class ListWatch:
-    """One watcher's position in the changes. `read` on the watcher's thread, `wake` on a publisher's."""
+    """One watcher's position in the sequence of changes.
+
+    `read` runs on the watcher's thread, `wake` on the thread that publishes a change.
+    """
 
     def __init__(self, feed: ListFeed, after: int, wake: Callable[[], None]) -> None:
         self._feed = feed
@@ -61,32 +64,34 @@ class ListWatch:
         return self._feed.read(self)
 
     def close(self) -> None:
-        """Stop watching; idempotent."""
+        """Stop watching. Idempotent."""
         self._feed.detach(self)
 
 
 class ListFeed:
-    """The changes of all conversations. Any thread; never blocks for long.
+    """The changes of all conversations. Safe to use from any thread; never blocks for long.
 
-    Watchers are woken without holding the lock, because they may call this object when woken.
+    Watchers are woken without holding the lock, because they may call this object when they are woken.
     """
 
     def __init__(self) -> None:
         self.watched = False
-        """Whether there is a watcher. May be read without the lock: a watcher reads the store after it has attached, so
-        it finds changes there that were published meanwhile."""
+        """Whether there is a watcher. May be read without the lock.
+
+        A watcher reads the store after it has attached, so it finds changes there that were published in the meantime.
+        """
         self._lock = threading.Lock()
         self._watches: set[ListWatch] = set()
         self._unwoken: set[ListWatch] = set()
-        """Watchers to wake at the next change: they have read since they were last woken."""
+        """The watchers to wake at the next change: those that have read since they were last woken."""
         self._latest: dict[str, ListChange] = {}
-        """The latest change of each conversation by its id, in the order of their numbers."""
+        """The latest change of each conversation by the conversation's id, ordered by the changes' numbers."""
         self._number = 0
         self._drop_at = SPARE
-        """Number of changes at which those that all watchers have read are dropped."""
+        """The number of changes at which those that all watchers have read are dropped."""
 
     def attach(self, wake: Callable[[], None]) -> ListWatch:
-        """Watch the list. `wake` runs on a publisher's thread, once until the next read; it must not block."""
+        """Watch the list. `wake` runs on a publisher's thread, at most once between two reads; it must not block."""
         with self._lock:
             watch = ListWatch(self, self._number, wake)
             self._watches.add(watch)
@@ -95,7 +100,7 @@ class ListFeed:
         return watch
 
     def detach(self, watch: ListWatch) -> None:
-        """Remove a watch; without watches, all changes are dropped. Idempotent."""
+        """Remove a watch; when the last watch is removed, all changes are dropped. Idempotent."""
         with self._lock:
             self._watches.discard(watch)
             self._unwoken.discard(watch)
@@ -104,19 +109,19 @@ class ListFeed:
                 self._latest.clear()
 
     def changed(self, record: ConversationRecord) -> None:
-        """Publish a new or changed conversation. Calls for one conversation must be in order."""
+        """Publish a new or changed conversation. Calls for the same conversation must be in order."""
         self._put(record.id, record, deleted=False)
 
     def deleted(self, conversation_id: str, record: ConversationRecord) -> None:
-        """Publish that a conversation was deleted; `record` is its last one, or that of a sub-agent's parent."""
+        """Publish that a conversation was deleted. `record` is its last record, or for a sub-agent its parent's."""
         self._put(conversation_id, record, deleted=True)
 
     def changed_elsewhere(self, conversation_id: str, record: ConversationRecord, *, deleted: bool) -> None:
-        """Publish what happened at another server, unless a later change is known: the conversation may have moved."""
+        """Publish a change from another server, unless a later change is known, because the conversation moved here."""
         self._put(conversation_id, record, deleted=deleted, elsewhere=True)
 
     def read(self, watch: ListWatch) -> list[ListChange]:
-        """Return the changes that a watch has not read, the oldest first."""
+        """Return the changes that this watcher has not read, the oldest first."""
         with self._lock:
             unread: list[ListChange] = []
             for change in reversed(self._latest.values()):

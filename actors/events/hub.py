@@ -1,7 +1,7 @@
-"""Wakes watchers, and keeps the events for them: recent durable events, and live text of the running model or tool.
+"""The event hub: wakes watchers, and keeps recent durable events and live text in memory for them.
 
-A watcher is a cursor over the event log. The hub keeps the latest events in memory; a watcher that has
-fallen further behind reads the store instead. A slow watcher delays neither the publisher nor another watcher.
+A watcher is a client with an open stream, represented by a cursor over the event log. A watcher that has fallen too far
+behind the events in memory reads the store instead. A slow watcher delays neither the publisher nor another watcher.
 
 Live text is accepted only while its source is running according to the published state, so that late text of a source
 that has ended is dropped.
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RING = 2_048
-"""Maximum events kept in memory per watched conversation."""
+"""The maximum number of events kept in memory per watched conversation."""
 SPARE = 64
-"""Events kept after all watchers have read them: dropping them one by one would cost more."""
+"""How many events are kept after all watchers have read them, because dropping them one by one would cost more."""
 
 
 class HubEvent:
-    """A durable event, and its encoding once a watcher has needed it."""
+    """A durable event, with its encoding once a watcher has needed it."""
 
     __slots__ = ("event", "record", "wire")
 
     def __init__(self, event: StoredEvent, record: ConversationRecord | None) -> None:
         self.event = event
         self.record = record
-        """The conversation after the event's commit, for events that include it."""
+        """The conversation's record after the event's commit, for events that include it."""
         self.wire: bytes | None = None
-        """The encoded event, shared by all watchers; set by the first one that sends it."""
+        """The encoded event, shared by all watchers; the first watcher that sends it sets it."""
 
 
 class ReadPosition(NamedTuple):
-    """The position at which one read of a watcher begins. Watchers at the same position get the same batch."""
+    """The position at which a read by a watcher begins. Watchers at the same position get the same batch."""
 
     after: int
-    """The revision that was read last."""
+    """The last revision that was read."""
     text: Cursor
     output: Cursor
     live_text: bool
@@ -59,7 +59,10 @@ class ReadPosition(NamedTuple):
 
 
 class Batch:
-    """The result of one read: the same object for all watchers at this position until something new is published."""
+    """The result of one read.
+
+    All watchers at the same position get the same object until something new is published.
+    """
 
     __slots__ = (
         "behind", "deleted", "encoded", "events", "head", "next", "output", "position", "response", "stored", "text"
@@ -68,7 +71,7 @@ class Batch:
     def __init__(self, position: ReadPosition, *, behind: bool, events: tuple[HubEvent, ...], head: int) -> None:
         self.position = position
         self.next = position
-        """The position of the next read, valid for live text."""
+        """The position at which the next read of live text begins."""
         self.behind = behind
         """Whether events are missing here: the watcher must read them from the store, then read again."""
         self.events = events
@@ -81,7 +84,7 @@ class Batch:
         self.output: LiveText | None = None
         """New live output of the tool call."""
         self.response: bytes | None = None
-        """The encoded response, shared by all watchers; None if the batch does not fit into one."""
+        """The encoded response, shared by all watchers; None if the batch does not fit into one response."""
         self.encoded = False
         """Whether `response` was set, which the first watcher that sends the batch does."""
 
@@ -92,25 +95,25 @@ class _Channel:
     def __init__(self) -> None:
         self.watches: set[Watch] = set()
         self.unwoken: set[Watch] = set()
-        """Watchers to wake at the next event: they have read since they were last woken."""
+        """The watchers to wake at the next event: those that have read since they were last woken."""
         self.woken_for_text: set[Watch] = set()
-        """Watchers that were woken for live text only and have not read since: an event wakes them again."""
+        """Watchers that were woken for live text only and have not read since; an event wakes them again."""
         self.ring: deque[HubEvent] = deque(maxlen=RING)
-        """The latest events, without a gap."""
+        """The latest events, without gaps in their revisions."""
         self.head = 0
         self.text: LiveBuffer | None = None
         self.output: LiveBuffer | None = None
         self.deleted = False
         self._latest: Batch | None = None
-        """The batch that was read last; None if something was published since."""
+        """The batch that was read last; None if something was published since then."""
 
     @property
     def in_use(self) -> bool:
-        """Whether there is a watcher, or text is kept for a later one."""
+        """Whether there is a watcher, or live text is kept for a future watcher."""
         return bool(self.watches or self.text or self.output)
 
     def append(self, events: tuple[StoredEvent, ...], record: ConversationRecord | None) -> None:
-        """Keep events for the watchers; if there is a gap after the earlier ones, those are dropped."""
+        """Keep events for the watchers; if revisions are missing before them, the earlier events are dropped."""
         if self.ring and events[0].revision != self.ring[-1].event.revision + 1:
             self.ring.clear()
         if len(self.ring) > SPARE:
@@ -131,7 +134,10 @@ class _Channel:
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
 
     def read(self, position: ReadPosition) -> Batch:
-        """Return the events and text after a position. Most watchers read from the same one, and get the same batch."""
+        """Return the events and text after a position.
+
+        Most watchers read from the same position and get the same batch.
+        """
         if self._latest is None or self._latest.position != position:
             self._latest = self._batch(position)
         return self._latest
@@ -164,7 +170,10 @@ class _Channel:
 
 
 class Watch:
-    """One watcher's position in a conversation. `read` runs on the watcher's thread, wake-ups on a publisher's."""
+    """One watcher's position in the events of a conversation.
+
+    `read` runs on the watcher's thread, `wake` and `wake_for_text` on a publisher's thread.
+    """
 
     def __init__(
         self,
@@ -180,15 +189,15 @@ class Watch:
         self.wake = wake
         self.wake_for_text = wake_for_text
         self.after = channel.head
-        """The revision up to which it has read; it needs no earlier events from the ring."""
+        """The revision up to which this watcher has read; it needs no earlier events."""
         self._text_cursor = Cursor()
         self._output_cursor = Cursor()
 
     def read(self, after: int, *, live_text: bool = True) -> Batch:
         """Return the events after revision `after`, and the live text not yet read. Never blocks for long.
 
-        Live text belongs to the state at the hub's head. A watcher that has read further in the store than the hub
-        has published gets none: its source may have ended by then.
+        Live text belongs to the newest state that the hub has published. A watcher that has read newer events from the
+        store gets no live text, because the source of that text may have ended.
         """
         with self._hub.lock:
             channel = self._channel
@@ -201,7 +210,7 @@ class Watch:
             return batch
 
     def take_text(self, request_id: str, attempt: int) -> tuple[TextChunk, ...]:
-        """Return all text so far of this attempt, if it is streaming; `read` then continues after that text.
+        """Return all text so far of this attempt; () if it is not streaming. `read` then continues after that text.
 
         Never blocks for long.
         """
@@ -213,12 +222,12 @@ class Watch:
             return chunks
 
     def close(self) -> None:
-        """Stop watching; idempotent."""
+        """Stop watching. Idempotent."""
         self._hub.detach(self)
 
 
 def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
-    """Return the events after a revision. The search goes backwards, because most watchers need only a few."""
+    """Return the events after a revision. The search goes backwards, because most watchers need only the last few."""
     unread: list[HubEvent] = []
     for event in reversed(ring):
         if event.event.revision <= after:
@@ -228,24 +237,24 @@ def _tail(ring: deque[HubEvent], after: int) -> tuple[HubEvent, ...]:
 
 
 class EventHub(EventBus):
-    """The event bus of one process. Any thread; never blocks for long.
+    """The event bus of one process. Safe to use from any thread; never blocks for long.
 
-    Watchers are woken without holding the lock, because they may call this object when woken.
+    Watchers are woken without holding the lock, because they may call this object when they are woken.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.conversation_list = ListFeed()
-        """The feed for watchers of the list of conversations."""
+        """Publishes changes to the watchers of the conversation list."""
         self._channels: dict[str, _Channel] = {}
 
     def attach(
         self, conversation_id: str, wake: Callable[[], None], wake_for_text: Callable[[], None] | None = None
     ) -> Watch:
-        """Watch a conversation. `wake` runs on a publisher's thread, once until the next read; it must not block.
+        """Watch a conversation. `wake` runs on a publisher's thread, at most once between two reads; it must not block.
 
-        `wake_for_text` runs instead if there is only live text, which may be sent less often; an event before the next
-        read still runs `wake`.
+        `wake_for_text` runs instead of `wake` if there is only live text, which may be sent less often. An event before
+        the next read still runs `wake`.
         """
         with self.lock:
             channel = self._channels.setdefault(conversation_id, _Channel())
@@ -255,7 +264,7 @@ class EventHub(EventBus):
         return watch
 
     def detach(self, watch: Watch) -> None:
-        """Remove a watch, and drop events kept only for it; idempotent."""
+        """Remove a watch, and drop events that were kept only for it. Idempotent."""
         with self.lock:
             channel = self._channels.get(watch.conversation_id)
             if channel is not None:
@@ -265,7 +274,7 @@ class EventHub(EventBus):
                 self._drop_unused(watch.conversation_id, channel)
 
     def watchers(self) -> int:
-        """Return the number of watches."""
+        """Return the number of watchers of single conversations."""
         with self.lock:
             return sum(len(channel.watches) for channel in self._channels.values())
 
@@ -316,7 +325,7 @@ class EventHub(EventBus):
         _wake_for_text(to_wake)
 
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
-        """End the watches of a deleted conversation, and publish the deletion to the watchers of the list."""
+        """End the watches of a deleted conversation, and publish its deletion to the watchers of the list."""
         if record is not None and self.conversation_list.watched:
             self.conversation_list.deleted(conversation_id, record)
         with self.lock:

@@ -1,6 +1,6 @@
-"""Live text: text that a running model or tool is writing.
+"""Live text: text that a running model request or tool call is writing.
 
-Ephemeral: never stored, and dropped when its source ends.
+It is never stored, and dropped when its source ends.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from itertools import groupby
 from typing import NamedTuple
 
 MAX_OUTPUT_CHARS = 256 * 1024
-"""Characters of a tool's live output kept for late watchers; older ones are dropped."""
+"""How many characters of a tool's live output are kept for late watchers; older output is dropped."""
 
 
 class TextChunk:
-    """A run of live text of one kind (answer or reasoning)."""
+    """A piece of live text of one kind: answer or reasoning."""
 
     __slots__ = ("offset", "reasoning", "text", "wire")
 
     def __init__(self, text: str, offset: int, *, reasoning: bool = False) -> None:
         self.text = text
         self.offset = offset
-        """Position in the text of its kind, in characters."""
+        """The position in the text of the same kind, in characters."""
         self.reasoning = reasoning
         self.wire: bytes | None = None
-        """The encoded event, shared by all watchers; set by the first one that sends it."""
+        """The encoded event, shared by all watchers; the first watcher that sends it sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LiveText:
     """The live text that one watcher has not read yet."""
 
     key: str
-    """Id of the model request or of the tool call."""
+    """The id of the model request or of the tool call."""
     attempt: int
     chunks: tuple[TextChunk, ...]
 
@@ -43,23 +43,26 @@ class Cursor(NamedTuple):
     key: str = ""
     attempt: int = 0
     chunks: int = 0
-    """Chunks of that buffer read so far, counting those that have been dropped."""
+    """The number of chunks of that buffer read so far, including chunks that have been dropped since."""
 
 
 class LiveBuffer:
-    """What one attempt of a model request, or one tool call, has streamed so far. Guarded by the hub's lock."""
+    """The text that one attempt of a model request, or one tool call, has streamed so far.
+
+    Guarded by the hub's lock.
+    """
 
     def __init__(self, key: str, attempt: int) -> None:
         self.key = key
         self.attempt = attempt
         self._chunks: list[TextChunk] = []
         self._dropped = 0
-        """Number of the oldest chunk still kept."""
+        """The number of chunks dropped so far, which is also the index of the oldest chunk still kept."""
         self._lengths = {False: 0, True: 0}
-        """Characters written so far, by kind: the next chunk's offset."""
+        """The number of characters written so far, by kind (whether reasoning); the offset of the next chunk."""
 
     def is_of(self, key: str, attempt: int) -> bool:
-        """Whether the buffer belongs to this attempt."""
+        """Return whether the buffer belongs to this attempt."""
         return (self.key, self.attempt) == (key, attempt)
 
     def add(self, text: str, *, reasoning: bool = False) -> None:
@@ -75,9 +78,9 @@ class LiveBuffer:
             self._dropped += 1
 
     def read(self, cursor: Cursor) -> tuple[tuple[TextChunk, ...], Cursor]:
-        """Return the chunks that `cursor` has not read, adjacent ones of a kind joined, and the cursor after them.
+        """Return the chunks that `cursor` has not read, and the next cursor.
 
-        A cursor of another buffer reads this one from its beginning.
+        Adjacent chunks of the same kind are joined. A cursor of another buffer reads this buffer from its beginning.
         """
         read = cursor.chunks if self.is_of(cursor.key, cursor.attempt) else 0
         unread = self._chunks[max(0, read - self._dropped) :]
@@ -85,14 +88,20 @@ class LiveBuffer:
 
 
 def buffer_for(buffer: LiveBuffer | None, source: tuple[str, int] | None) -> LiveBuffer | None:
-    """Return the buffer of a source, its key and attempt: `buffer` if it is the same, None if there is no source."""
+    """Return the buffer for a source, given as key and attempt; None if there is no source.
+
+    The result is `buffer` if that belongs to the same source, otherwise a new buffer.
+    """
     if source is None:
         return None
     return buffer if buffer is not None and buffer.is_of(*source) else LiveBuffer(*source)
 
 
 def read_live(buffer: LiveBuffer | None, cursor: Cursor) -> tuple[LiveText | None, Cursor]:
-    """Return the text of `buffer` that `cursor` has not read, None if there is none, and the cursor after it."""
+    """Return the text of `buffer` that `cursor` has not read, and the cursor after it.
+
+    The text is None if all is read.
+    """
     if buffer is None:
         return None, cursor
     chunks, cursor = buffer.read(cursor)

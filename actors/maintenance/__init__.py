@@ -1,1 +1,1 @@
-"""Maintenance of stored data: retention, verification, replay."""
+"""Maintenance of stored data: deletion of old data, verification, and replay of logs."""

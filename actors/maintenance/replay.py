@@ -1,7 +1,7 @@
-"""Replay a journal through the state machine, and compare the result of each input with the log.
+"""Replays a conversation's log through the state machine, and compares each result with the log.
 
-Pure: no effect is performed, and equal journals give equal results. A `Replay` starts with the creation of a
-conversation and takes the rows in order. After a difference it continues from the machine's state, not the log's.
+Pure: no effect is performed, and equal logs give equal results. A `Replay` starts with the creation of a conversation
+and takes the log rows in order. After a difference it continues from the state machine's state, not the log's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actors.ports import ConversationRecord, StoredTransition
 
 SHOWN_CHARS = 300
-"""Maximum characters shown of a difference."""
+"""The maximum characters of a value in the description of a difference."""
 
 _INPUT: msgspec.json.Decoder[Event | Entry] = msgspec.json.Decoder(Event | Entry)
 
@@ -41,17 +41,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ReplayedStep(Struct, frozen=True):
-    """The result of replaying one row."""
+    """The result of replaying one log row."""
 
     step: int
     revision: int
     """The newest revision after the row."""
     event: bytes
-    """The input as JSON."""
+    """The input (event or log entry) as JSON."""
     state: bytes
-    """The new state as JSON; empty if it is not known."""
+    """The new state as JSON; empty if unknown."""
     difference: str
-    """How the result differs from the log, as text; empty if it does not."""
+    """How the result differs from the log, as text; "" if it is equal."""
 
 
 class Replay:
@@ -63,14 +63,14 @@ class Replay:
         self._at = 0
 
     def take(self, row: StoredTransition) -> ReplayedStep:
-        """Replay the next row. The first one must be the creation."""
+        """Replay the next row. The first row must be the creation of the conversation."""
         differences = "; ".join(self._differences(row))
         state = b"" if self._state is None else _encode(self._state)
         revision = row.first_revision + len(row.notifications) - 1
         return ReplayedStep(row.step, revision, row.event, state, differences)
 
     def end(self, record: ConversationRecord) -> str:
-        """Return how the stored conversation differs from the state after the last row; "" if it does not."""
+        """Return how the stored conversation differs from the state after the last row; "" if they are equal."""
         found: list[str] = []
         if self._state != record.state:
             found.append(f"the stored state is another one: {_differing(self._state, record.state)}")
@@ -145,7 +145,7 @@ class Replay:
 
 
 def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
-    """Return the durable notifications of a transition, as they are logged."""
+    """Return the durable notifications of a transition, in the form in which they are logged."""
     found: list[Durable] = []
     for effect in result.effects:
         match effect:
@@ -159,14 +159,14 @@ def _notifications(result: TransitionResult) -> tuple[Durable, ...]:
 
 
 def _receipts(tool_use_id: str, stored: Sequence[Durable]) -> tuple[Durable, ...]:
-    """Return the notification of a receipt; its pids and duration are taken from the log if it has one."""
+    """Return the expected notification of a kill receipt; the pids and the duration come from the log, if present."""
     if len(stored) == 1 and isinstance(stored[0], ToolTreeReaped) and stored[0].tool_use_id == tool_use_id:
         return (stored[0],)
     return (ToolTreeReaped(tool_use_id, (), 0),)
 
 
 def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[str]:
-    """Yield the first difference only, since the others follow from it."""
+    """Describe the first difference only, since the others follow from it; yield nothing if both are equal."""
     for number, (now, then) in enumerate(zip(replayed, stored, strict=False), 1):
         if now != then:
             yield f"its event {number} differs: {_differing(now, then)}"
@@ -176,7 +176,7 @@ def _unlike(replayed: Sequence[Durable], stored: Sequence[Durable]) -> Iterator[
 
 
 def _differing(now: Struct | None, then: Struct) -> str:
-    """Return the innermost parts of two values that differ, as text."""
+    """Describe the innermost parts of two values that differ."""
     replayed, stored = msgspec.to_builtins(now), msgspec.to_builtins(then)
     while isinstance(replayed, dict) and isinstance(stored, dict):
         keys = [key for key in {**replayed, **stored} if replayed.get(key) != stored.get(key)]

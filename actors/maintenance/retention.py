@@ -1,7 +1,7 @@
-"""Retention: a background thread that prunes old events, deletes old archived conversations and compacts the store.
+"""Retention: a background thread prunes old events, deletes conversations archived long ago, and compacts the store.
 
-It never deletes a message or a command of a conversation that is kept. It works in steps, each a short transaction,
-and pauses ten times as long as a step took, so that writers are not slowed down.
+It never deletes a message or a command of a conversation that is kept. It works in steps, each of them a short
+transaction, and after each step pauses ten times as long as the step took, so that writers are not slowed down.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 ROUNDS_A_PERIOD = 24
-"""Number of rounds within the shortest retention period; ROUND_SECONDS limits their intervals."""
+"""The number of rounds within the shortest retention period; ROUND_SECONDS limits the time between them."""
 ROUND_SECONDS = (1.0, 3_600.0)
-"""Shortest and longest time between two rounds."""
+"""The shortest and the longest time between two rounds, in seconds."""
 FIRST_SECONDS = 60.0
-"""Maximum time until the first round, so that it also happens on a server that is often restarted."""
+"""The maximum seconds until the first round, so that it also happens on a server that is often restarted."""
 PAUSE_FACTOR = 10.0
-"""Pause after a step, as a multiple of the time that it took."""
+"""The pause after a step, as a multiple of the time that the step took."""
 PAGE = 100
-"""Conversations per query."""
+"""The number of conversations per query."""
 COMPACT_BYTES = 1 << 20
-"""Bytes returned to the file system in one step."""
+"""The number of bytes returned to the file system in one step."""
 SPARE_BYTES = 16 << 20
-"""Bytes of free space that the store keeps, since they will be written again soon."""
+"""The bytes of free space that the store keeps, since they will soon be used again."""
 AUDIT_ENTRIES = 100_000
-"""Refused calls and deletions that the audit trail keeps at most."""
+"""The maximum number of refused calls and deletions that the audit trail keeps."""
 DELETE_SECONDS = 10.0
-"""Time limit for the deletion of one conversation before the next one is handled."""
+"""How long to wait for the deletion of one conversation before the next one is handled, in seconds."""
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Retention periods."""
+    """The retention periods, in days."""
 
     events_days: float = 0.0
-    """Events older than that are pruned; 0: never."""
+    """Events older than this are pruned; 0: never."""
     events_min: int = 10_000
-    """Number of latest events of each conversation that are kept regardless of age."""
+    """The number of latest events of each conversation that are kept regardless of their age."""
     archived_days: float = 0.0
-    """Conversations archived for longer are deleted, with their sub-agents; 0: never."""
+    """Conversations that have been archived for longer are deleted, with their sub-agents; 0: never."""
 
     audit_days: float = 90.0
-    """Refused calls and deletions leave the audit trail after that; 0: never because of their age."""
+    """Refused calls and deletions older than this are removed from the audit trail; 0: age does not matter."""
 
     @property
     def round_seconds(self) -> float:
-        """The time between two rounds."""
+        """The time between two rounds, in seconds."""
         least, most = ROUND_SECONDS
         periods = [days * DAY_MS / 1000 for days in (self.events_days, self.archived_days, self.audit_days) if days]
         return max(least, min([most, *(period / ROUNDS_A_PERIOD for period in periods)]))
 
 
 class Conversations(Protocol):
-    """Interface for deleting conversations, implemented by actors.conversation.supervisor.Supervisor."""
+    """The interface for deleting conversations, implemented by actors.conversation.supervisor.Supervisor."""
 
     def ask(
         self, conversation_id: str, request: ConversationCommand, *, deadline: float | None = None
@@ -74,7 +74,7 @@ class Conversations(Protocol):
 
 
 class Housekeeper:
-    """Owns its thread from `start` to `close`."""
+    """Runs the rounds of maintenance on its own thread, from `start` to `close`."""
 
     def __init__(
         self, store: StoreMaintenance, conversations: Conversations, clock: Clock, retention: Retention
@@ -87,11 +87,11 @@ class Housekeeper:
         self._thread = threading.Thread(target=self._run, name="bedrock-housekeeper", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Call once."""
+        """Start the thread. Call this only once."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread after the current step; may be called before the start; idempotent."""
+        """End the thread after the current step. Idempotent; may be called before `start`."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -133,7 +133,7 @@ class Housekeeper:
             except StoreUnavailableError:
                 raise
             except NotOwnerError:
-                continue  # its owner prunes it
+                continue  # the server that owns the conversation prunes it
             except StoreError as error:
                 log.error("its events are not pruned: %s", error, extra={"conversation": id_})
 
@@ -156,7 +156,7 @@ class Housekeeper:
             try:
                 self._conversations.ask(id_, DeleteConversationCommand(archived_before=before)).result(DELETE_SECONDS)
             except (UnknownConversationError, EtagMismatchError, NotOwnerError):
-                continue  # it was deleted, or is no longer archived, or its owner deletes it
+                continue  # deleted, no longer archived, or another server owns and deletes it
             except (Rejected, TimeoutError) as refusal:
                 log.info("archived long ago, and not deleted yet: %s", refusal, extra={"conversation": id_})
             else:
@@ -165,7 +165,7 @@ class Housekeeper:
 
 
 def _all(page: Callable[[str], tuple[str, ...]]) -> Iterator[str]:
-    """Yield the ids of all pages; each page begins after the last id of the one before."""
+    """Yield the ids of all pages; each page begins after the last id of the previous page."""
     ids: tuple[str, ...] = page("")
     while ids:
         yield from ids

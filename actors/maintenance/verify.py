@@ -1,7 +1,7 @@
-"""Verify a stored conversation: its rows by the store's checks, its events by the state machine's invariants.
+"""Verifies a stored conversation: its rows with the store's checks, its events with the state machine's invariants.
 
 Rows are only ever added, so pages that are read one after the other are consistent up to the revision that the
-conversation had at the beginning. Reads the store and repairs nothing.
+conversation had at the beginning. The store is only read; nothing is repaired.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from actors.core.content import Message
 
 PAGE = 200
-"""Events or messages that are read at a time."""
+"""The number of events or messages that are read at a time."""
 MAX_FINDINGS = 100
-"""Maximum number of findings; more would not help."""
+"""The maximum number of findings that are reported."""
 TRIES = 3
-"""How often reading the log is restarted because its beginning was pruned during the check."""
+"""How often the log is read from the start again because its beginning was pruned during the check."""
 
 
 def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
-    """Return the defects of a conversation up to the revision of `record`, as text; empty if there are none.
+    """Return the defects of a conversation up to the revision of `record`, as text; () if there are none.
 
     Raises StoreUnavailableError.
     """
@@ -45,7 +45,7 @@ def findings(store: StoreReader, record: ConversationRecord) -> tuple[str, ...]:
 
 
 def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]:
-    """Yield the violations: events that break an invariant or do not lead to the stored state.
+    """Yield a text for each event that breaks an invariant, and for each difference from the stored state.
 
     Raises RevisionTooOldError or StoreDamagedError.
     """
@@ -66,7 +66,7 @@ def _violations(store: StoreReader, record: ConversationRecord) -> Iterator[str]
 
 
 def _beginning(store: StoreReader, record: ConversationRecord) -> int:
-    """Return the revision after which all events are kept; 0 if none was pruned."""
+    """Return the last pruned revision, after which all events are kept; 0 if none was pruned."""
     try:
         store.events(record.id, after=0, limit=1)
     except RevisionTooOldError as error:
@@ -84,7 +84,7 @@ def _events(store: StoreReader, record: ConversationRecord, after: int) -> Itera
 
 
 def _messages(store: StoreReader, record: ConversationRecord, before: int) -> Iterator[Message]:
-    """Yield the messages with a sequence below `before`."""
+    """Yield the messages with a sequence below `before`, in order."""
     after = 0
     while page := store.messages(record.id, after=after, before=before, limit=PAGE):
         yield from page

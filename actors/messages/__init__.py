@@ -1,1 +1,1 @@
-"""The messages between actors."""
+"""The messages that actors send to each other."""

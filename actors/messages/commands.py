@@ -1,8 +1,8 @@
 """The commands of a conversation, as the gRPC service and tests send them, and their results.
 
-A command is named after its RPC. It is sent in an AskEnvelope with a deadline, after which it is dropped without being
-applied. It is refused with core.errors.Rejected or with one of actors.messages.refusals; no other exceptions are raised
-to the sender.
+A command is named after its RPC. It is sent in an AskEnvelope with a deadline, after which the command is dropped
+without being applied. A refused command raises core.errors.Rejected or an error of actors.messages.refusals; the sender
+gets no other exceptions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from actors.ports import ConversationRecord
 
 
 class CreateConversationCommand(Struct, frozen=True):
-    """Create a conversation. The result is its record."""
+    """Create a conversation. The result is its ConversationRecord."""
 
     principal: str
     working_directory: str
@@ -49,28 +49,28 @@ class SendMessageCommand(Struct, frozen=True):
     expected_run: str = ""
     generation: Generation | None = None
     output_schema: str = ""
-    """The JSON Schema of the value that the run is to end with, as JSON; "" for none."""
+    """The JSON Schema, as JSON, of the value that the run must end with; "" for none."""
     request_id: str = ""
     body_hash: str = ""
 
 
 class SendMessageResult(Struct, frozen=True):
-    """How a message was accepted. Stored as JSON, to answer the same request again."""
+    """How a message was accepted. Stored as JSON, so that a repeated request gets the same answer."""
 
     message_id: str
     disposition: str
-    """"direct", "steer_queued", "follow_up_queued"."""
+    """One of "direct", "steer_queued", "follow_up_queued"."""
     run: str
-    """Id of the run; empty while a follow-up waits."""
+    """The id of the run; "" while a follow-up waits."""
     revision: int
-    """A subscription after this revision sees all events that the message causes."""
+    """The revision before the command: a subscription after it sees all events that the message causes."""
     message: Message | None = None
     queued: QueuedInput | None = None
     duplicate: bool = False
 
 
 class CancelConversationCommand(Struct, frozen=True):
-    """Stop the current run. Handled before all normal messages."""
+    """Stop the current run. The mailbox delivers this command before all normal messages."""
 
     run_id: str = ""
     discard_queued: bool = False
@@ -84,54 +84,57 @@ class CancelConversationResult(Struct, frozen=True):
     no_op: bool
     state: StateSummary
     recorded: bool = True
-    """Whether the cancel is stored. If not, everything below was stopped, but the store cannot save it now: the commit
-    is retried, `state` is the one before the cancel, and the queue is not settled yet."""
+    """Whether the cancel is stored.
+
+    If not, everything listed below was stopped, but the store cannot save that now: the commit is retried, `state` is
+    the state before the cancel, and the queue is not settled yet.
+    """
     run: str = ""
     revision: int = 0
     """The newest revision after the cancel."""
     llm_request_id: str = ""
     tool_use_ids: tuple[str, ...] = ()
-    """Calls that got a synthetic result, in request order."""
+    """The ids of the calls that got a synthetic result, in the order of the calls."""
     sub_agents: tuple[str, ...] = ()
     settled: tuple[QueueChanged, ...] = ()
-    """The steers and follow-ups that the cancel has returned or discarded."""
+    """The steers and follow-ups that the cancel returned or discarded."""
     settled_at: int = 0
     ended_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that were killed. An event reports the exit of each."""
+    """The handles of the background jobs that were killed. A notification reports the exit of each job."""
     surviving_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that continue to run."""
+    """The handles of the background jobs that continue to run."""
 
 
 class ResolveApprovalCommand(Struct, frozen=True):
-    """Approve or deny a tool call. The result is the record."""
+    """Approve or deny a tool call. The result is the conversation's record."""
 
     tool_use_id: str
     approve: bool
     rule: ApprovalRule | None = None
-    """A rule to make with the answer; its action is that of the answer, whatever it says."""
+    """A rule to create with the decision. Its action is replaced by that of the decision."""
     note: str = ""
     principal: str = ""
 
 
 class CreateApprovalRuleCommand(Struct, frozen=True):
-    """Make an approval rule. The result is the rule as it is kept."""
+    """Create an approval rule. The result is the rule as it is stored."""
 
     rule: ApprovalRule
-    """Its action and subject; the rest is filled in."""
+    """The new rule's action and subject; the server sets its other fields."""
     principal: str
     request_id: str = ""
     body_hash: str = ""
 
 
 class DeleteApprovalRuleCommand(Struct, frozen=True):
-    """Revoke an approval rule. The result is None."""
+    """Delete an approval rule. The result is None."""
 
     rule_id: str
     principal: str
 
 
 class SubmitToolResultCommand(Struct, frozen=True):
-    """Answer a call of a client's tool."""
+    """Answer a call of a tool that clients run."""
 
     tool_use_id: str
     result: ToolSuccess | ToolError
@@ -140,53 +143,53 @@ class SubmitToolResultCommand(Struct, frozen=True):
 
 
 class SubmitToolResultResult(Struct, frozen=True):
-    """The message that holds the result. Stored as JSON, to answer the same request again."""
+    """The message that contains the result. Stored as JSON, so that a repeated request gets the same answer."""
 
     message: Message
     duplicate: bool = False
-    """Whether the call had got this answer before."""
+    """Whether the call had already been answered in the same way."""
 
 
 class AnswerQuestionCommand(Struct, frozen=True):
-    """Answer or decline what a running tool asks a person. The result is the QuestionChanged that clients are told."""
+    """Answer or decline a question of a running tool. The result is the QuestionChanged notification to clients."""
 
     number: int
-    """The question's number in its conversation; 0: there is none of this name."""
+    """The question's number in its conversation; 0 if the client's name of the question is not valid."""
     accept: bool
     content: str = ""
-    """What was filled into the form, a JSON object; "" for nothing."""
+    """The values for the form, as a JSON object; "" for none."""
     request_id: str = ""
     body_hash: str = ""
 
 
 class SetModeCommand(Struct, frozen=True):
-    """Set the mode of tools that start from now on. Handled before all normal messages."""
+    """Set the mode of tools that start from now on. The mailbox delivers this command before all normal messages."""
 
     mode: Mode
     stop_running: bool = False
-    """Whether to stop the call and the background jobs that run with more rights than the mode gives."""
+    """Whether to stop the call and the background jobs that have more rights than the new mode gives."""
 
 
 class SetModeResult(Struct, frozen=True):
-    """The record in its new mode, and the calls and jobs that have, or had, more rights than the mode gives."""
+    """The record in its new mode, and the calls and jobs that have or had more rights than the mode gives."""
 
     record: ConversationRecord
     surviving_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that continue to run."""
+    """The handles of the background jobs that continue to run."""
     surviving_calls: tuple[str, ...] = ()
-    """Ids of the tool calls that continue to run."""
+    """The ids of the tool calls that continue to run."""
     ended_jobs: tuple[str, ...] = ()
-    """Handles of the background jobs that were killed. An event reports the exit of each."""
+    """The handles of the background jobs that were killed. A notification reports the exit of each job."""
     stopped_calls: tuple[str, ...] = ()
-    """Ids of the tool calls that were stopped."""
+    """The ids of the tool calls that were stopped."""
 
 
 class TriggerContinuationCommand(Struct, frozen=True):
-    """Write the continuation summary now. The result is the record."""
+    """Write the summary for a continuation now. The result is the conversation's record."""
 
 
 class UpdateConversationCommand(Struct, frozen=True):
-    """Change settings; None leaves a field as it is. The result is the record."""
+    """Change settings; None leaves a field unchanged. The result is the conversation's record."""
 
     etag: str = ""
     slug: str | None = None
@@ -194,32 +197,32 @@ class UpdateConversationCommand(Struct, frozen=True):
     model: str | None = None
     labels: dict[str, str] | None = None
     some_labels: dict[str, str | None] = {}
-    """Labels to set, and with None to remove; the others stay."""
+    """Labels to set, or with None to remove; other labels stay."""
     approval_policy: ApprovalPolicy | None = None
     follow_up_policy: FollowUpPolicy | None = None
     budget: Budget | None = None
     some_amounts: dict[str, int] = {}
-    """Fields of the budget to set; the others stay."""
+    """Fields of the budget to set; other fields stay."""
     client_tools: tuple[ClientTool, ...] | None = None
     generation: Generation | None = None
     some_generation: dict[str, ReasoningEffort | float | int | None] = {}
-    """Fields of the generation to set; the others stay."""
+    """Fields of the generation settings to set; other fields stay."""
     mcp_servers: tuple[ChosenMcpServer, ...] | None = None
 
 
 class SetGeneratedTitleCommand(Struct, frozen=True):
-    """Set a title that a model wrote, unless the title was changed meanwhile. The result is the record."""
+    """Set a title that a model wrote, unless the title was changed in the meantime. The result is the record."""
 
     title: str
-    """The title; empty if the query failed, so that only its usage is recorded."""
+    """The new title; "" if the query failed, so that only its usage is recorded."""
     instead_of: str
-    """The title that it may replace; if the present one differs, nothing changes."""
+    """The title that may be replaced; if the current title differs, it stays."""
     usage: Usage | None = None
     """The usage of the query that wrote the title."""
 
 
 class ArchiveConversationCommand(Struct, frozen=True):
-    """Set or clear the archive flag; setting it kills the background jobs. The result is the record."""
+    """Set or clear the archive flag; setting it kills the background jobs. The result is the conversation's record."""
 
     archived: bool
 
@@ -233,16 +236,16 @@ class ContinueConversationCommand(Struct, frozen=True):
 
 
 class ForkConversationCommand(Struct, frozen=True):
-    """Create a conversation with the history of another one up to the end of a run. The result is its record."""
+    """Create a conversation with the history of another one up to the end of a run. The result is the new record."""
 
     principal: str
     origin: str
     """The id of the conversation to fork."""
     run: str = ""
-    """The id of the last run that the fork contains; "": the last one that has ended."""
+    """The id of the last run that the fork contains; "": the last run that has ended."""
     slug: str = ""
     title: str = ""
-    """The title; "": that of the origin."""
+    """The title; "": the title of the original conversation."""
     request_id: str = ""
     body_hash: str = ""
 
@@ -251,32 +254,32 @@ class DeleteConversationCommand(Struct, frozen=True):
     """Delete the conversation once all of its processes have exited. The result is a tuple of warnings."""
 
     force: bool = False
-    """Whether to cancel a run first; without it, a busy conversation is not deleted."""
+    """Whether to cancel a run first; without this, a busy conversation is not deleted."""
     archived_before: int | None = None
-    """Delete only if it has been archived since before this time (Unix milliseconds); else EtagMismatchError."""
+    """If set: delete only if archived before this time (Unix milliseconds), otherwise raise EtagMismatchError."""
     etag: str = ""
-    """Delete only if the conversation has this etag, unless empty; else EtagMismatchError."""
+    """If not empty: delete only if the conversation has this etag, otherwise raise EtagMismatchError."""
 
 
 class SpawnSubAgentsTask(Struct, frozen=True):
-    """The task of one sub-agent, as a client asks for it."""
+    """The task of one sub-agent, as a client requests it."""
 
     task: str
     model: str = ""
-    """The model; "": that of the conversation."""
+    """The model; "": the conversation's model."""
     max_turns: int = 0
-    """Maximum number of turns; 0: the server's default."""
+    """The maximum number of turns; 0: the server's default."""
     timeout_ms: int = 0
-    """Time limit in milliseconds; 0: the server's default."""
+    """The time limit in milliseconds; 0: the server's default."""
     read_first: tuple[str, ...] = ()
     working_directory: str = ""
-    """The working directory; "": that of the conversation."""
+    """The working directory; "": the conversation's working directory."""
     given: str = ""
     """The contents of the files of `read_first`, which the supervisor fills in before it delivers the command."""
 
 
 class SpawnSubAgentsCommand(Struct, frozen=True):
-    """Start a run that consists of sub-agents."""
+    """Begin a run that starts sub-agents."""
 
     tasks: tuple[SpawnSubAgentsTask, ...]
     request_id: str = ""
@@ -284,13 +287,13 @@ class SpawnSubAgentsCommand(Struct, frozen=True):
 
 
 class SpawnSubAgentsResult(Struct, frozen=True):
-    """The run and its sub-agents. Stored as JSON, to answer the same request again."""
+    """The run and its sub-agents. Stored as JSON, so that a repeated request gets the same answer."""
 
     message: Message
-    """The root message of the run."""
+    """The first message of the run."""
     run: str
     sub_agents: tuple[str, ...]
-    """The ids of their conversations, in the order of the tasks."""
+    """The ids of the sub-agents' conversations, in the order of the tasks."""
     revision: int
     """The newest revision before the command."""
 
@@ -302,14 +305,14 @@ class WithdrawMessageCommand(Struct, frozen=True):
 
 
 class WithdrawMessageResult(Struct, frozen=True):
-    """The message that was withdrawn, and when (Unix milliseconds)."""
+    """The change of the withdrawn message, and when it was withdrawn (Unix milliseconds)."""
 
     change: QueueChanged
     at: int
 
 
 CreatingCommand: TypeAlias = CreateConversationCommand | ForkConversationCommand
-"""A command to a conversation that does not exist yet."""
+"""Commands that create a conversation."""
 SettingsCommand: TypeAlias = (
     UpdateConversationCommand
     | SetGeneratedTitleCommand
@@ -317,7 +320,7 @@ SettingsCommand: TypeAlias = (
     | CreateApprovalRuleCommand
     | DeleteApprovalRuleCommand
 )
-"""A command that changes what belongs to a conversation beside its machine."""
+"""Commands that change settings of a conversation, and leave its state machine alone."""
 
 ConversationCommand: TypeAlias = (
     SendMessageCommand
@@ -333,11 +336,11 @@ ConversationCommand: TypeAlias = (
     | WithdrawMessageCommand
     | SettingsCommand
 )
-"""A command to an existing conversation."""
+"""Commands for an existing conversation."""
 
 
 def etag_of(record: ConversationRecord) -> str:
-    """Return the etag: a hash of the settings, the mode and the archive time."""
+    """Return the etag of a conversation: a hash of its settings, mode and archive time."""
     settings = (
         record.slug, record.title, record.model, sorted(record.labels.items()), record.approval_policy,
         record.follow_up_policy, record.budget, record.archived_at, record.mode, record.profile.client_tools,

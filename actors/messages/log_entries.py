@@ -1,4 +1,4 @@
-"""Entries of the log besides the events of the state machine. Their tags are stored, so they must never change."""
+"""Log entries that are not events of the state machine. Their tags are stored, so they must never change."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Created(Struct, frozen=True, omit_defaults=True, tag="created"):
     at: int
     principal: str
     profile: Profile | None = None
-    """What its creator chose; None: nothing. It may change later; the log does not keep the new values of settings."""
+    """The creator's choices; None if there were none. The log does not contain later values of these settings."""
 
 
 class Forked(Struct, frozen=True, tag="forked"):
-    """The conversation was created as a fork. The copied messages are stored as messages only, not in the log."""
+    """The conversation was created as a fork. The copied messages are stored as messages, not in the log."""
 
     at: int
     principal: str
     origin: str
-    """The id of the conversation that it was forked from."""
+    """The id of the original conversation."""
     run: str
-    """The last run that was copied, as the origin calls it."""
+    """The id of the last run that was copied, in the original conversation."""
     ledger: Ledger
-    """The ledger with which it begins."""
+    """The ledger (counters and queues) with which the fork begins."""
 
 
 class SettingsChanged(Struct, frozen=True, tag="settings_changed"):
@@ -41,13 +41,13 @@ class SettingsChanged(Struct, frozen=True, tag="settings_changed"):
 
 
 class ApprovalRulesChanged(Struct, frozen=True, omit_defaults=True, tag="approval_rules_changed"):
-    """A person made or revoked an approval rule."""
+    """A person created or deleted an approval rule."""
 
     at: int
     principal: str
     made: ApprovalRule | None = None
     revoked: tuple[str, ...] = ()
-    """Ids of the rules that hold no more; a new rule replaces one with the same subject."""
+    """The ids of the rules that no longer apply; a new rule replaces those with the same subject."""
 
 
 class TreeReaped(Struct, frozen=True, tag="tree_reaped"):

@@ -1,7 +1,6 @@
-"""Messages from runners and other conversations to a conversation: the results of effects.
+"""Messages from runners and other conversations to a conversation, which report the results of effects.
 
-Each reports something that has happened. It may arrive twice or too late; the receiver ignores messages that it does
-not wait for.
+Such a message may arrive twice or too late; the receiver ignores messages that it does not wait for.
 """
 
 from __future__ import annotations
@@ -25,58 +24,61 @@ class EffectOutcome:
 
     event: Event
     urgent: bool = False
-    """Whether it is handled before all normal messages of the mailbox."""
+    """Whether the mailbox delivers this message before all normal messages."""
     origin: CommandOrigin | None = None
-    """Who asked for it: only for a cancel that the store could not take."""
+    """Who requested the event; set only for a cancel that the store could not save at first."""
 
 
 class TextSource(Protocol):
-    """A buffer of streamed text."""
+    """A buffer of streamed text, which the conversation's actor empties."""
 
     def take(self) -> tuple[LlmStreamChunk, ...]:
-        """Remove and return all buffered text (conversation's thread)."""
+        """Remove and return all buffered text. Conversation's thread only."""
         ...
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`; the caller will call it again without a further message (conversation's thread)."""
+        """Undo the last `take`; the caller will call `take` again without another message.
+
+        Conversation's thread only.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class TextDeltaReady:
-    """`source` has new streamed text. Until that is taken, further text sends no more messages."""
+    """`source` has new streamed text. Until that text is taken, further text causes no more messages."""
 
     source: TextSource
 
 
 class CreateSubAgent(Struct, frozen=True):
-    """Create a sub-agent, in a conversation that does not exist yet, and start its task."""
+    """Create a sub-agent's conversation and start its task."""
 
     parent: ConversationRecord
-    """The record of the parent, in the state in which it waits for this sub-agent."""
+    """The parent's record, in the state in which the parent waits for this sub-agent."""
     task: AgentTask
 
 
 class Wake(Struct, frozen=True):
-    """To a conversation that this server has taken over: load it, which ends a run that was left there, and rest."""
+    """Message to a conversation that this server took over: load it, end the interrupted run, and become idle."""
 
 
 @dataclass(frozen=True)
 class SubAgentStopped:
-    """To the parent: the actor of this sub-agent has stopped, after all of its tools have ended."""
+    """Message to the parent: the actor of this sub-agent has stopped, after all of the sub-agent's tools have ended."""
 
     agent_id: str
 
 
 @dataclass(frozen=True)
 class ToolRunnerStopped:
-    """This tool runner has stopped, after all of its tools have ended."""
+    """Message to the conversation: this tool runner has stopped, after all of its tools have ended."""
 
     runner: ActorRef[Any]
 
 
 @dataclass(frozen=True)
 class JobExited:
-    """A background job that was killed has exited, or its processes could not be confirmed dead in time."""
+    """A killed background job has exited, or its processes could not be confirmed dead in time."""
 
     receipt: KillReceipt

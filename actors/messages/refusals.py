@@ -6,11 +6,11 @@ from actors.core.errors import Reason, Rejected
 
 
 class UnknownConversationError(Exception):
-    """There is no such conversation."""
+    """There is no conversation with this id."""
 
 
 class UnknownApprovalRuleError(Exception):
-    """The conversation has no such approval rule."""
+    """The conversation has no approval rule with this id."""
 
 
 class InvalidFieldError(Exception):
@@ -30,9 +30,9 @@ class EtagMismatchError(Exception):
 
 
 class TaskRefusedError(Rejected):
-    """One of the tasks of sub-agents was refused; no sub-agent was started."""
+    """A task of a SpawnSubAgents command was refused; no sub-agent was started."""
 
     def __init__(self, index: int, reason: Reason, text: str) -> None:
         super().__init__(reason, text)
         self.index = index
-        """The position of the refused task in the command."""
+        """The position of the refused task among the tasks of the command, from 0."""

@@ -1,1 +1,1 @@
-"""Runners of effects: model requests, tools and sub-agents, each on separate threads."""
+"""Runners, which perform the effects of conversations on separate threads: model requests, tools and sub-agents."""

@@ -1,4 +1,4 @@
-"""The killed background jobs of one conversation, and how many of them have not exited yet."""
+"""Kills the background jobs of one conversation, and counts those that have not exited yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BackgroundJobs:
-    """Kills jobs and counts their exits. Conversation's thread only."""
+    """Kills the jobs of one conversation and counts their exits. Conversation's thread only."""
 
     def __init__(self, toolbox: Toolbox, owner: ActorRef[Any]) -> None:
         self._toolbox = toolbox
@@ -31,16 +31,17 @@ class BackgroundJobs:
         return not self._exits_due
 
     def end(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Kill the jobs of a conversation, or those with more rights than a mode gives; return their handles.
+        """Kill the jobs of a conversation and return their handles.
 
-        The owner gets a JobExited for each. A job that is killed twice reports its exit twice.
+        With `wider_than`, kill only those with more rights than this mode gives. The owner gets a JobExited for each
+        job; a job that is killed twice reports its exit twice.
         """
         handles = self._toolbox.jobs(conversation_id, wider_than)
         self._exits_due += self._toolbox.end_jobs(conversation_id, self._on_exit, wider_than)
         return handles
 
     def exited(self, receipt: KillReceipt) -> bool:
-        """Count an exit; return False if it was counted before."""
+        """Count an exit; return False if the exit of this job was counted before."""
         first = receipt.tool_use_id not in self._exited
         self._exited.add(receipt.tool_use_id)
         self._exits_due -= 1
@@ -49,10 +50,10 @@ class BackgroundJobs:
         return first
 
     def stop_waiting(self) -> None:
-        """Stop waiting for exits."""
+        """Stop waiting for the exits of killed jobs."""
         self._exits_due = 0
         self._exited.clear()
 
     def _on_exit(self, receipt: KillReceipt) -> None:
-        """Report an exit to the owner (a thread of the job)."""
+        """Report an exit to the owner. Runs on a thread of the job."""
         tell(self._owner, JobExited(receipt))

@@ -1,7 +1,8 @@
 """Performs the effects of a conversation: starts, stops and schedules what a transition has requested.
 
-Every effect ends in an outcome. One that cannot be performed reports its failure as its outcome, and one that raises
-is an internal fault of the conversation, which ends its run: without an outcome the conversation would wait for ever.
+Every effect must end in an outcome, because the conversation would otherwise wait forever. If an effect cannot be
+performed, its outcome reports the failure; if performing it raises an exception, that is an internal fault of the
+conversation and ends the run.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ class InFlightWork:
     """A model request or tool call that a cancel can stop without waiting for the mailbox."""
 
     run: str
-    """The run it belongs to; "" for a summary that a user requested."""
+    """The id of the run that the work belongs to; "" for a summary that a user requested."""
     token: CancelToken
 
 
 class EffectExecutor:
-    """The effects of one conversation.
+    """Performs the effects of one conversation.
 
     Conversation's thread only, except `in_flight`, `cancel_now`, `cancel_run_now` and `rights`.
     """
@@ -90,17 +91,17 @@ class EffectExecutor:
         self._side_queries = SideQueries(services, admission)
         self._tool_runner: ActorRef[ToolRunner] | None = None
         self._deadlines: list[Timer] = []
-        """The timers of the call that waits for a client, or of the questions that it asks people."""
+        """The timers of the call that waits for a client, or of the questions that the running call asks people."""
         self._jobs = BackgroundJobs(services.toolbox, owner)
         self._children = ChildSubAgents(services, sub_agents, owner)
         self._cancelled_run = ""
-        """The cancelled run, which must start nothing more, even while its cancel is still in the mailbox."""
+        """The id of the cancelled run, which must start nothing more, even while its cancel is still in the mailbox."""
         self.rights = ToolRights()
-        """The rights of tools that start now; set when a mode is committed. Any thread."""
+        """The mode in which tools start now; set whenever a mode is committed. Safe to use from any thread."""
         self.parent_notified = False
-        """Whether the end of this sub-agent was reported to its parent."""
+        """Whether the end of this sub-agent has been reported to its parent."""
         self.in_flight: InFlightWork | None = None
-        """The model request or tool call started last; any thread."""
+        """The model request or tool call that was started last. Safe to read from any thread."""
 
     @property
     def all_stopped(self) -> bool:
@@ -108,20 +109,20 @@ class EffectExecutor:
         return self._tool_runner is None and self._jobs.all_exited and self._children.all_stopped
 
     def cancel_now(self, work: InFlightWork) -> None:
-        """Stop `work`, and keep its run from starting anything before the cancel is handled (any thread)."""
-        # set before the token is cancelled: the outcome could start the next step
+        """Stop `work`, and let its run start nothing before the cancel is handled. Safe to call from any thread."""
+        # Set before the token is cancelled, because the outcome of the work could start the next step.
         self._cancelled_run = work.run or self._cancelled_run
         work.token.cancel()
 
     def cancel_run_now(self, run: str) -> None:
-        """Stop the work in flight of this run, and keep the run from starting anything more (any thread)."""
+        """Stop the work in flight of this run, and let the run start nothing more. Safe to call from any thread."""
         self._cancelled_run = run
         work = self.in_flight
         if work is not None and work.run == run:
             work.token.cancel()
 
     def perform(self, effect: ActEffect, record: ConversationRecord, context: ConvContext) -> None:
-        """Start, stop or schedule; never blocks."""
+        """Perform one effect: start, stop or schedule something. Never blocks."""
         point = type(effect).__name__
         self._services.faults.hit(f"effect.before.{point}")
         match effect:
@@ -154,14 +155,14 @@ class EffectExecutor:
     def stop_unrecorded(self, effects: Iterable[ActEffect], record: ConversationRecord, context: ConvContext) -> None:
         """Perform only those effects of a cancel that stop something, because the store cannot save the cancel now.
 
-        All effects are performed once the cancel is committed; those done here are idempotent.
+        All effects are performed once the cancel is committed; performing these effects twice does no harm.
         """
         for effect in effects:
             if isinstance(effect, (AbortLlm, AbortTool, CancelSubAgents)):
                 self.perform(effect, record, context)
 
     def on_idle(self) -> None:
-        """Let the tool runner stop once its last process tree is dead, and stop remaining sub-agents. Idempotent."""
+        """Let the tool runner stop once its last process tree has exited, and stop remaining sub-agents. Idempotent."""
         self.in_flight = None
         self._stop_waiting()
         self._requests.forget()
@@ -184,22 +185,23 @@ class EffectExecutor:
         return self._requests.builder.history_of(record).through(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Pass messages that were just committed to the next model request, so that it need not read them."""
+        """Pass on messages that were just committed, so that the next model request need not read them again."""
         self._requests.builder.committed(record, messages)
 
     def end_jobs(self, conversation_id: str, wider_than: Mode | None = None) -> tuple[str, ...]:
-        """Kill the background jobs, or those with more rights than a mode gives; return their handles.
+        """Kill the background jobs of a conversation and return their handles.
 
-        A JobExited follows for each.
+        With `wider_than`, kill only those with more rights than this mode gives. The conversation's actor gets a
+        JobExited for each job.
         """
         return self._jobs.end(conversation_id, wider_than)
 
     def job_exited(self, receipt: KillReceipt) -> bool:
-        """Count the exit of a killed job; return False if it was counted before."""
+        """Count the exit of a killed job; return False if the exit of this job was counted before."""
         return self._jobs.exited(receipt)
 
     def stop_waiting_for_jobs(self) -> None:
-        """Stop waiting for exits of killed jobs."""
+        """Stop waiting for the exits of killed jobs."""
         self._jobs.stop_waiting()
 
     def sub_agent_stopped(self, agent_id: str) -> None:
@@ -212,10 +214,10 @@ class EffectExecutor:
             self._tool_runner = None
 
     def _begin(self, record: ConversationRecord) -> CancelToken:
-        """Return the token of new work, cancelled already if its run is being cancelled."""
+        """Return the cancel token for new work; it is already cancelled if the run is being cancelled."""
         self._stop_waiting()
         work = self.in_flight = InFlightWork(live_run(record), CancelToken())
-        # Checked after `in_flight` is set: a cancel on another thread then finds this work, or this check sees the
+        # Checked after `in_flight` is set: either a cancel on another thread finds this work, or this check sees the
         # cancelled run.
         if work.run and work.run == self._cancelled_run:
             work.token.cancel()
@@ -226,26 +228,29 @@ class EffectExecutor:
         if self._tell_runner(run):
             return
         runner = ToolRunner(self._services, self._owner, self._side_queries)
-        tell(runner.actor_ref, run)  # sent before its thread starts, so that the thread need not wait for it
+        tell(runner.actor_ref, run)  # sent before the runner's thread starts, so that the thread need not wait for it
         try:
             self._tool_runner = runner.launch(self._services.threads).actor_ref
-        except RuntimeError as error:  # no thread can be started
+        except RuntimeError as error:  # the system cannot start another thread
             identity = effect.tool_use_id, effect.execution_id
             self._report(ToolTransient(self._now(), *identity, exhausted_resource(error) or str(error), begun=False))
 
     def _await(self, effect: AwaitToolResult) -> None:
-        """Limit the wait for a client's answer."""
+        """Limit the time that a tool call waits for a client's answer."""
         self._stop_waiting()
         identity = effect.tool_use_id, effect.execution_id
         self._at_deadline(effect.deadline, lambda now: ToolDeadline(now, *identity))
 
     def _await_answer(self, effect: AwaitAnswer) -> None:
-        """Limit the wait for a person's answer to the tool that runs."""
+        """Limit the time that a running tool waits for a person's answer."""
         identity = effect.tool_use_id, effect.execution_id, effect.place
         self._at_deadline(effect.deadline, lambda now: QuestionOver(now, *identity, timed_out=True))
 
     def _at_deadline(self, deadline: int, event: Callable[[int], Event]) -> None:
-        """Report an event at a time, ms since the epoch. The timer does not keep the conversation in memory."""
+        """Report an event at a time given in milliseconds since the epoch.
+
+        The timer does not keep the conversation in memory.
+        """
         owner, clock = self._owner, self._services.clock
 
         def report() -> None:
@@ -254,13 +259,13 @@ class EffectExecutor:
         self._deadlines.append(self._services.timers.after(max(0, deadline - clock.now_ms()), report))
 
     def _stop_waiting(self) -> None:
-        """Drop the timers of a call that waits for nobody any more: they may be due in hours."""
+        """Cancel the timers of a call that no longer waits for an answer: they might otherwise fire hours later."""
         for timer in self._deadlines:
             self._services.timers.cancel(timer)
         self._deadlines.clear()
 
     def _tell_runner(self, message: RunTool | AbortTool | AnswerTool | StopWhenIdle) -> bool:
-        """Send a message to the tool runner; return False if there is none, or it is stopping."""
+        """Send a message to the tool runner; return False if there is no runner or it is stopping."""
         return self._tool_runner is not None and tell(self._tool_runner, message)
 
     def _schedule_retry(self, effect: ScheduleRetry) -> None:

@@ -1,4 +1,4 @@
-"""The messages of one conversation in memory, and the model's view of them."""
+"""Keeps the messages of one conversation in memory, and builds the provider's view of them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from actors.ports import ModelInfo
 
 PAGE = 1_000
-"""Messages that are read from the store at a time."""
+"""How many messages are read from the store at a time."""
 
 
 class HistoryCache:
-    """A conversation's messages: added when they are committed, or read from the store once. Any thread.
+    """The messages of a conversation: added when they are committed, or read from the store once.
 
-    Messages are never changed, so cached ones stay valid.
+    Safe to use from any thread. Messages are never changed, so cached messages stay valid.
     """
 
     def __init__(self, store: ConversationReader, conversation_id: str) -> None:
@@ -33,14 +33,17 @@ class HistoryCache:
         self._views = _Views()
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Add messages that were just committed; after a gap, they are read from the store when needed instead."""
+        """Add messages that were just committed.
+
+        Messages after a gap are not added but read from the store when needed.
+        """
         with self._lock:
             for message in messages:
                 if message.sequence == len(self._messages) + 1:
                     self._messages.append(message)
 
     def read(self, sequence: int) -> None:
-        """Read the missing messages up to this sequence. Raises StoreError, also if one does not exist."""
+        """Read the missing messages up to this sequence. Raises StoreError, also if a message does not exist."""
         with self._lock:
             while len(self._messages) < sequence:
                 after = len(self._messages)
@@ -50,24 +53,24 @@ class HistoryCache:
                 self._messages.extend(page)
 
     def through(self, sequence: int) -> tuple[Message, ...]:
-        """Return every message up to this sequence, in order. Raises StoreError, also if one is missing."""
+        """Return every message up to this sequence, in order. Raises StoreError, also if a message is missing."""
         self.read(sequence)
         return tuple(self._messages[:sequence])
 
     def view(self, sequence: int, model: ModelInfo, size_of: Callable[[Image], int]) -> ProviderView:
-        """Return the view for a request to a model of the messages up to this sequence.
+        """Return the turns of a request to `model`, built from the messages up to this sequence.
 
-        `size_of` returns the bytes of an image's view. Raises StoreError, or what `size_of` raises.
+        `size_of` returns the size in bytes of an image as it is sent. Raises StoreError, or what `size_of` raises.
         """
         self.read(sequence)
         return self._views.of(self._messages, sequence, model, size_of)
 
 
 class _Views:
-    """The views of one history, each built from the previous one. Any thread."""
+    """Builds the views of one history, each from the previous one. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # a cancelled request may still be being built when the next one begins
+        self._lock = threading.Lock()  # a cancelled request may still build its view when the next one begins
         self._for = ("", "")
         self._view = GrowingView()
         self._budget = ImageBudget()
@@ -75,7 +78,7 @@ class _Views:
     def of(
         self, messages: Sequence[Message], sequence: int, model: ModelInfo, size_of: Callable[[Image], int]
     ) -> ProviderView:
-        """Return the view of the first messages up to a sequence. Raises what `size_of` raises."""
+        """Return the view of the messages up to this sequence. Raises what `size_of` raises."""
         with self._lock:
             view = self._unlimited(messages, sequence, model)
             return self._budget.apply(view, size_of) if model.images else view
@@ -84,7 +87,7 @@ class _Views:
         if (model.protocol, model.name) != self._for:
             self._for = model.protocol, model.name
             self._view = GrowingView(*self._for)
-        if sequence < self._view.sequence:  # for a cancelled request: the next one has already added later messages
+        if sequence < self._view.sequence:  # for a cancelled request, after the next one has added later messages
             return ProviderView(provider_view(messages, sequence, protocol=model.protocol, model=model.name))
         for message in messages[self._view.sequence : sequence]:
             self._view.add(message)

@@ -1,4 +1,4 @@
-"""Model requests: an actor makes one attempt on its own thread, reports its outcome, and stops."""
+"""Model requests: an actor per attempt makes the request on its own thread, reports the outcome, and stops."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ class LlmRequest:
     request_id: str
     attempt: int
     find: Callable[[], Model]
-    """Looks up the model, and may ask providers for it (runner's thread). Raises ModelFailedError."""
+    """Looks up the model, and may ask providers for it. Runner's thread. Raises ModelFailedError."""
     build: Callable[[Model], ModelRequest]
-    """Builds the request from the history (runner's thread). Raises StoreError or ImagesUnavailableError."""
+    """Builds the request from the history. Runner's thread. Raises StoreError or ImagesUnavailableError."""
     judge: Callable[[tuple[Content, ...]], tuple[Content, ...]]
-    """Returns the content of an answer with a verdict on each call of a client's tool (runner's thread)."""
+    """Returns an answer's content, with the reason in each client tool call whose input is invalid. Runner's thread."""
     subjects: Callable[[tuple[Content, ...]], tuple[CallSubject, ...]]
-    """Reads what the calls of the response are about (runner's thread)."""
+    """Returns what each tool call of the answer would touch. Runner's thread."""
     output_schema: str
-    """The JSON Schema of the run's output; "" if it has none."""
+    """The JSON Schema of the run's output; "" if the run has none."""
     cancel: CancelToken
 
 
 class StreamedText:
-    """The buffer of streamed text between the runner's thread and the conversation's.
+    """The buffer of streamed text between the runner's thread and the conversation's thread.
 
-    At most one message waits in the mailbox; text that arrives meanwhile is added to the buffer.
+    At most one message about it waits in the mailbox; text that arrives in the meantime is added to the buffer.
     """
 
     def __init__(self, request_id: str, attempt: int, clock: Clock) -> None:
@@ -81,7 +81,7 @@ class StreamedText:
         """Whether a message was sent that has not led to a `take` yet."""
 
     def put(self, text: str, *, reasoning: bool) -> None:
-        """Add text."""
+        """Add text to the buffer."""
         with self._lock:
             self._waiting.append((reasoning, text))
 
@@ -94,13 +94,16 @@ class StreamedText:
             return True
 
     def put_back(self, chunks: tuple[LlmStreamChunk, ...]) -> None:
-        """Undo the last `take`; the message that led to it is handled again (conversation's thread)."""
+        """Undo the last `take`; the message that led to it will be handled again. Conversation's thread only."""
         with self._lock:
             self._waiting[:0] = [(chunk.reasoning, chunk.content.text) for chunk in chunks]
             self._announced = True
 
     def take(self) -> tuple[LlmStreamChunk, ...]:
-        """Remove and return the buffered text, adjacent text of a kind joined (conversation's thread)."""
+        """Remove and return the buffered text, with adjacent text of the same kind joined.
+
+        Conversation's thread only.
+        """
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._announced = False
@@ -114,8 +117,7 @@ class StreamedText:
 class LlmRunner(Actor):
     """Makes one attempt of a model request on its own thread.
 
-    The conversation does not wait for the thread to end: it ignores the outcome of any other request or attempt than
-    the current one.
+    The conversation does not wait for the thread to end: it ignores the outcomes of all attempts but the current one.
     """
 
     def __init__(
@@ -128,7 +130,11 @@ class LlmRunner(Actor):
         ended: Callable[[], None],
         unclaimed: Callable[[Usage], None],
     ) -> None:
-        """`unclaimed` gets what the attempt has used if the conversation's actor has stopped before."""
+        """Prepare an attempt; it begins when the actor is launched.
+
+        `ended` is called when the attempt is over, and `unclaimed` with the usage of an attempt whose outcome no actor
+        accepted, because the conversation's actor had stopped.
+        """
         super().__init__()
         self._request = request
         self._reply_to = reply_to
@@ -138,7 +144,7 @@ class LlmRunner(Actor):
         self._text = StreamedText(request.request_id, request.attempt, clock)
         self._streaming = False
         self._start: LlmStreamStarted | None = None
-        """The start of the stream, until it is sent to the actor; then None."""
+        """The event that the stream began, until it is sent to the actor; then None."""
 
     def on_start(self) -> None:
         """Make the request as soon as the thread runs, then stop."""
@@ -156,13 +162,13 @@ class LlmRunner(Actor):
             self._start = LlmStreamStarted(self._clock.now_ms(), request.request_id, request.attempt)
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
-        """Buffer streamed text until `flush`, after the start of the stream, which is logged (port ModelSink)."""
+        """Buffer streamed text until `flush`. The first text also begins the stream (port ModelSink)."""
         if text:
             self.started()
             self._text.put(text, reasoning=reasoning)
 
     def flush(self) -> None:
-        """Pass the start and the text on to the actor, and wait for the next read (port ModelSink)."""
+        """Send the buffered events to the actor, and wait before the next read if many streams run (port ModelSink)."""
         if self._request.cancel.cancelled:
             return
         if received := self._received():
@@ -170,7 +176,7 @@ class LlmRunner(Actor):
         self._pace.wait()
 
     def _received(self) -> list[EffectOutcome | TextDeltaReady]:
-        """Remove and return the messages that were not sent to the actor yet."""
+        """Remove and return the messages that have not been sent to the actor yet."""
         received: list[EffectOutcome | TextDeltaReady] = []
         if self._start is not None:
             received.append(EffectOutcome(self._start))
@@ -180,7 +186,7 @@ class LlmRunner(Actor):
         return received
 
     def _report(self, event: LlmResponse | LlmError | LlmAborted) -> None:
-        """Report the outcome together with the messages received just before it, so that they become one commit."""
+        """Send the outcome together with the messages received just before it, so that they become one commit."""
         if self._request.cancel.cancelled:
             told = tell(self._reply_to, EffectOutcome(self._aborted(event.usage)))
         else:
@@ -205,10 +211,10 @@ class LlmRunner(Actor):
             text = "The stored history could not be read: the server's log tells why."
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, text))
         except ImagesUnavailableError as unavailable:
-            if request.cancel.cancelled:  # the error may be that of an image decoder that the cancel has ended
+            if request.cancel.cancelled:  # the error may come from an image decoder that the cancel killed
                 return self._aborted()
             return self._error(LlmFailure(ErrorKind.SERVER_ERROR, f"An image could not be prepared: {unavailable}."))
-        except BaseException as fault:  # without an outcome the conversation would wait for ever
+        except BaseException as fault:  # without an outcome the conversation would wait forever
             if text := exhausted_resource(fault):
                 return self._error(resource_failure(text))
             log.exception("fault in a model request", extra={"request": request.request_id})
@@ -239,7 +245,7 @@ class LlmRunner(Actor):
         self, failure: LlmFailure, retry_after_ms: int | None = None, failed: ModelFailedError | None = None
     ) -> LlmError:
         request = self._request
-        # The provider's text is not logged: it may quote the conversation, which must not get into the log.
+        # The provider's text is not logged: it may quote the conversation, which must not appear in the log.
         fields = {"request": request.request_id, "attempt": request.attempt, "outcome": failure.kind.value}
         log.warning("an attempt of a model request failed", extra=fields)
         return LlmError(
@@ -270,8 +276,8 @@ class ModelRequests:
     ) -> None:
         """Make one attempt on a separate thread.
 
-        It waits for its turn if the principal, or all of them together, have as many requests in flight as they may
-        have. `begin` returns its cancel token.
+        The attempt waits for its turn while the principal, or all principals together, have the maximum number of
+        requests in flight. `begin` returns the attempt's cancel token.
         """
         token = begin()
         find = functools.partial(model_choice.find, self._services, effect.model, record.principal, token)
@@ -287,7 +293,7 @@ class ModelRequests:
             token.on_cancel(functools.partial(self._give_up, request, place))
 
     def _launch(self, request: LlmRequest, record: ConversationRecord) -> bool:
-        """Make an attempt whose turn has come; return whether it is under way (any thread)."""
+        """Start an attempt whose turn has come; return whether it is running. Safe to call from any thread."""
         if full := self._admission.acquire():
             self._refuse(request, resource_failure(full))
             return False
@@ -298,20 +304,20 @@ class ModelRequests:
         runner = LlmRunner(request, self._owner, self._services.clock, pace, ended=ended, unclaimed=unclaimed)
         try:
             runner.launch(self._services.threads)
-        except RuntimeError as error:  # no thread can be started
+        except RuntimeError as error:  # the system cannot start another thread
             self._admission.release()
             self._refuse(request, resource_failure(exhausted_resource(error) or str(error)))
             return False
         return True
 
     def _give_up(self, request: LlmRequest, place: Place) -> None:
-        """End an attempt that was cancelled while it waited for its turn (any thread)."""
+        """End an attempt that was cancelled while it waited for its turn. Safe to call from any thread."""
         if self._services.quotas.model_slots.withdraw(place):
             aborted = LlmAborted(self._services.clock.now_ms(), request.request_id, request.attempt)
             tell(self._owner, EffectOutcome(aborted))
 
     def abort(self) -> None:
-        """Cancel the current request without waiting for its end; idempotent."""
+        """Cancel the current request without waiting for its end. Idempotent."""
         if self._current is not None:
             self._current.cancel.cancel()
             self._current = None
@@ -321,10 +327,10 @@ class ModelRequests:
         self._current = None
 
     def _on_end(self, record: ConversationRecord) -> None:
-        """Release the request's slots (runner's thread).
+        """Release the request's slots. Runner's thread.
 
-        A cancelled request may end after the conversation's actor, which has then already dropped the models' caches
-        for the conversation. So they are dropped again here.
+        A cancelled request may end after the conversation's actor, which drops the models' caches for the conversation
+        when it stops. The request may have filled these caches again, so they are dropped here, too.
         """
         self._admission.release()
         self._services.quotas.model_slots.release(record.principal)
@@ -339,7 +345,7 @@ class ModelRequests:
 def call_subjects(
     services: Services, record: ConversationRecord, content: tuple[Content, ...]
 ) -> tuple[CallSubject, ...]:
-    """Return what the calls of a response are about; () if nothing depends on it: no question, no approval rule."""
+    """Return what the tool calls of a response would touch; () if no approval depends on it."""
     if record.approval_policy is ApprovalPolicy.AUTO and not (record.approval_rules or services.approval_rules):
         return ()
     roots = services.permissions(record.principal).roots

@@ -1,4 +1,4 @@
-"""Resolves the models that a command names: providers are asked for them before a conversation gets the command."""
+"""Resolves the models that a command names: unknown models are looked up before the actor gets the command."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def undecided(services: Services, request: CreatingCommand | ConversationCommand
 
 
 def learn_for(services: Services, request: CreatingCommand | ConversationCommand, cancel: CancelToken) -> None:
-    """Ask the providers that may serve the models that a command names. Blocks."""
+    """Ask the providers that may serve the models named in a command. Blocks."""
     learn(services, _named(services, request), cancel)
 
 
 def learn(services: Services, names: Iterable[str], cancel: CancelToken) -> None:
-    """Ask the providers that may serve these models, except "" and known models. Blocks."""
+    """Ask the providers that may serve these models; "" and known models are skipped. Blocks."""
     for name in names:
         if name and services.models.undecided(name):
             services.models.learn(name, cancel)
 
 
 def find(services: Services, name: str, principal: str, cancel: CancelToken) -> Model:
-    """Return the model of a conversation, asking providers if necessary (runner's thread). Raises ModelFailedError.
+    """Return the model of a conversation, asking providers if necessary. Runner's thread. Raises ModelFailedError.
 
-    What the principal may use can have changed since the conversation was given this model.
+    The permission is checked again, because it may have changed since the conversation was given this model.
     """
     if not services.permissions(principal).allows_model(name):
         text = f"This principal may not use the model {name}: give the conversation another one."

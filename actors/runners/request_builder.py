@@ -1,4 +1,4 @@
-"""Builds model requests: system prompt, tools, and the history in the form of the model's protocol."""
+"""Builds model requests: the system prompt, the tools, and the history in the form of the model's protocol."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ class RequestBuilder:
         self.history_of(record).read(record.state.ledger.seq)
 
     def committed(self, record: ConversationRecord, messages: Sequence[Message]) -> None:
-        """Add messages that were just committed, so that they need not be read back (conversation's thread)."""
+        """Add messages that were just committed, so that they need not be read from the store.
+
+        Conversation's thread only.
+        """
         self.history_of(record).extend(messages)
 
     def history_of(self, record: ConversationRecord) -> HistoryCache:
-        """Return the history of the conversation, made at its first use (conversation's thread)."""
+        """Return the history of the conversation, which is created at its first use. Conversation's thread only."""
         if self._history is None:
             self._history = HistoryCache(self._services.store, record.id)
         return self._history
@@ -49,7 +52,7 @@ class RequestBuilder:
         cancel: CancelToken,
         model: Model,
     ) -> ModelRequest:
-        """Return the request of an effect for a model (runner's thread).
+        """Return the model request that an effect asks for. Runner's thread.
 
         Raises StoreError or ImagesUnavailableError.
         """
@@ -91,6 +94,6 @@ class RequestBuilder:
 
 
 def _generation(record: ConversationRecord) -> Generation:
-    """Return the settings of the run, and those of the conversation where the run has none."""
+    """Return the generation settings of the run; those that it lacks are taken from the conversation."""
     own, usual = record.state.ledger.generation, record.profile.generation
     return own.over(usual) if own else usual

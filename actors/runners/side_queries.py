@@ -1,6 +1,6 @@
-"""Side queries: small requests to a fast and cheap model, without tools or history.
+"""Side queries: small requests to a fast and cheap model, for titles and excerpts.
 
-They are not part of the conversation.
+They are not part of the conversation: they have no tools and see no history.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMEOUT_MS = 30_000
-"""Time limit of a side query in milliseconds."""
+"""The time limit of a side query, in milliseconds."""
 MAX_BYTES = 192 * 1024
-"""Maximum bytes of a side query's text and system prompt."""
+"""The maximum bytes of a side query's text and system prompt together."""
 BYTES_PER_TOKEN = 3
-"""Estimate used to check whether a query fits into the model's window; it is low, because code has more bytes per
-token."""
+"""An estimate to check whether a query fits into the model's window. It is low, so that the check is cautious."""
 
 
 class SideQueryAnswer(Struct, frozen=True):
@@ -59,7 +58,7 @@ class SideQueryAnswer(Struct, frozen=True):
 
 
 class SideQueryFailedError(SideQueryError):
-    """A side query failed; the text says why, and `usage` has its tokens."""
+    """A side query failed. The text says why, and `usage` contains the tokens that it used, if known."""
 
     def __init__(self, text: str, usage: Usage | None = None, *, busy: bool = False) -> None:
         super().__init__(text)
@@ -69,7 +68,7 @@ class SideQueryFailedError(SideQueryError):
 
 
 class SideQueries:
-    """Makes side queries, one attempt each. Any thread; keeps no state."""
+    """Makes side queries, with one attempt each. Keeps no state. Safe to call from any thread."""
 
     def __init__(self, services: Services, admission: Admission) -> None:
         self._services = services
@@ -80,13 +79,14 @@ class SideQueries:
         return self._services.clock.now_ms()
 
     def available(self, model: str) -> bool:
-        """Return whether there is a small model for conversations with this model."""
+        """Return whether there is a small model for side queries of conversations that use this model."""
         return self._services.models.small(model) is not None
 
     def ask(self, conversation_id: str, model: str, query: SideQuery, cancel: CancelToken) -> SideQueryAnswer:
-        """Make a side query for a conversation with this model, and wait for the answer, at most TIMEOUT_MS.
+        """Make a side query for a conversation that uses this model. Blocks until the answer, at most TIMEOUT_MS.
 
-        Raises SideQueryFailedError: no small model, too long, at capacity, cancelled, out of time, or failed.
+        Raises SideQueryFailedError if there is no small model, the query is too long, the server is at capacity, or the
+        request was cancelled, ran out of time or failed.
         """
         small = self._services.models.small(model)
         if small is None:
@@ -112,7 +112,7 @@ class SideQueries:
             raise SideQueryFailedError(why, aborted.usage) from None
         except ModelFailedError as failed:
             kind = failed.failure.kind
-            # The provider's text is not logged: it may quote the conversation, which must not get into the log.
+            # The provider's text is not logged: it may quote the conversation, which must not appear in the log.
             log.info("a small request failed", extra={"request": request.request_id, "outcome": kind.value})
             busy = kind is ErrorKind.RATE_LIMIT
             raise SideQueryFailedError(failed.failure.message, failed.usage, busy=busy) from None
@@ -126,7 +126,7 @@ class SideQueries:
 def ask_for_tool(
     side_queries: SideQueries, effect: ExecuteTool, context: ConvContext, cancel: CancelToken, owner: ActorRef[Any]
 ) -> Callable[[SideQuery], str]:
-    """Return the function by which a running tool makes side queries; `owner`, its conversation, gets their usage."""
+    """Return the function with which a running tool makes side queries. The actor `owner` gets their usage."""
 
     def report(usage: Usage | None) -> None:
         if usage is not None:
@@ -147,20 +147,20 @@ def ask_for_tool(
 
 
 class _NoSink:
-    """A ModelSink that ignores streamed text: only the complete answer is used."""
+    """A ModelSink that ignores streamed text, because only the complete answer is used."""
 
     def started(self) -> None:
-        """Ignore the begin of the answer."""
+        """Ignore the beginning of the answer."""
 
     def text(self, text: str, *, reasoning: bool = False) -> None:
         """Ignore streamed text."""
 
     def flush(self) -> None:
-        """Ignore it."""
+        """Do nothing, because nothing is buffered."""
 
 
 def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
-    """Return the request. It has a new conversation id, so that it does not replace the conversation's cached turns."""
+    """Return the model request, with a conversation id of its own so that it does not replace cached turns."""
     identity = f"{conversation_id}:{query.purpose.value}"
     return ModelRequest(
         conversation_id=identity,
@@ -175,7 +175,7 @@ def _request(conversation_id: str, query: SideQuery) -> ModelRequest:
 
 
 def _answered(answer: ModelAnswer) -> SideQueryAnswer:
-    """Return the answer's text. Raises SideQueryFailedError if it is empty or a refusal."""
+    """Return the answer's text. Raises SideQueryFailedError if the text is empty or the model refused."""
     text = text_of(answer.content).strip()
     if answer.refusal or not text:
         raise SideQueryFailedError("the small model had no answer", answer.usage)

@@ -1,8 +1,8 @@
-"""The running sub-agents, and the messages between them and their parents.
+"""Tracks the running sub-agents, and carries messages between them and their parents.
 
 A sub-agent is a conversation with an actor like any other. No thread waits for it: its end, its timeout and its failure
 to start are reported to the parent as events, of which only the first one counts. An event may arrive twice or too
-late; the parent ignores those that it does not wait for.
+late; the parent ignores events that it does not wait for.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 
 class SubAgents:
-    """All sub-agents of the process. Any thread; nothing here blocks for long.
+    """All sub-agents of this process. Safe to call from any thread; nothing here blocks for long.
 
     Args:
-        clock: Provides the time of events to parents.
-        limit: Maximum number of running sub-agents.
+        clock: Provides the time for events to parents.
+        limit: The maximum number of running sub-agents.
         directory: The conversations of this process.
     """
 
@@ -49,14 +49,14 @@ class SubAgents:
         self._directory = directory
         self._lock = threading.Lock()
         self._parents: dict[str, str] = {}
-        """The parent's id by the id of each sub-agent that has an actor or is being created."""
+        """Maps the id of each sub-agent that has an actor or is being created to the id of its parent."""
         self._runs: dict[str, str] = {}
-        """The id of the parent's run that started each sub-agent, by the sub-agent's id."""
+        """Maps the id of each sub-agent to the id of the parent's run that started it."""
 
     def start(self, parent: ConversationRecord, task: AgentTask) -> None:
         """Create a sub-agent and start its task.
 
-        If that fails, now or later, the failure is reported to the parent as the sub-agent's end.
+        If this fails, now or later, the failure is reported to the parent as the sub-agent's end.
         """
         asked = AskEnvelope(
             CreateSubAgent(parent, task), urgent=True
@@ -71,12 +71,12 @@ class SubAgents:
             if self._directory.deliver(task.agent_id, asked):
                 return
             asked.fail(Rejected(Reason.SHUTTING_DOWN))
-        except RuntimeError as error:  # no thread can be started
+        except RuntimeError as error:  # the system cannot start another thread
             asked.fail(error)
         self.on_stopped(task.agent_id)
 
     def cancel(self, agent_ids: Iterable[str], reason: str) -> None:
-        """Cancel these sub-agents: their work in flight is stopped at once, and nothing more is started."""
+        """Cancel these sub-agents: their work in flight is stopped at once, and they start nothing more."""
         for agent_id in agent_ids:
             try:
                 self._directory.deliver(agent_id, _cancel(reason))
@@ -85,14 +85,14 @@ class SubAgents:
             self._cancel_run_now(agent_id)
 
     def abandon(self, agent_ids: Iterable[str]) -> None:
-        """Cancel those that still have an actor; their parent no longer waits for them."""
+        """Cancel those sub-agents that still have an actor, because their parent no longer waits for them."""
         for agent_id in agent_ids:
             actor = self._directory.live(agent_id)
             if actor is not None and actor.deliver(_cancel("its parent is at rest")):
                 self._cancel_run_now(agent_id)
 
     def report_end(self, parent_id: str, agent_id: str, outcome: AgentOutcome, usage: Usage) -> None:
-        """Report to the parent how a sub-agent ended, and its usage, which counts for the parent's budget too."""
+        """Report to the parent how a sub-agent ended, and its usage, which counts towards the parent's budget, too."""
         at = self._clock.now_ms()
         with self._lock:
             run = self._runs.get(agent_id, "")
@@ -104,7 +104,7 @@ class SubAgents:
             log.warning("there is no thread left for the parent of a sub-agent", extra={"conversation": agent_id})
 
     def last_text(self, agent_id: str) -> str:
-        """Return the last text that a sub-agent has written so far, "" if none is known."""
+        """Return the last text that a sub-agent has written so far; "" if unknown."""
         actor = self._directory.live(agent_id)
         ledger = actor.ledger if actor is not None else None
         return ledger.last_text if ledger is not None else ""
@@ -126,7 +126,7 @@ class SubAgents:
             return True
 
     def _on_created(self, parent_id: str, agent_id: str, answer: Future[object]) -> None:
-        """If a sub-agent could not be created, report the reason to the parent (any thread)."""
+        """Report the reason to the parent if a sub-agent could not be created. Safe to call from any thread."""
         error = answer.exception()
         if error is None:
             return
@@ -136,13 +136,13 @@ class SubAgents:
         self.report_end(parent_id, agent_id, AgentFailed(kind, f"it could not be started: {text}"), Usage())
 
     def _cancel_run_now(self, agent_id: str) -> None:
-        """Stop its run now.
+        """Stop the sub-agent's run without waiting for its mailbox.
 
-        Its mailbox must already contain the cancel, so that the stopped work does not count as a failure.
+        The mailbox must already contain the cancel, so that the stopped work does not count as a failure.
         """
         actor = self._directory.live(agent_id)
         if actor is not None:
-            actor.cancel_run_now(run_id(agent_id, 1))  # a sub-agent has one run only
+            actor.cancel_run_now(run_id(agent_id, 1))  # a sub-agent has only one run
 
     def _notify_stopped(self, parent_id: str, agent_id: str) -> None:
         parent = self._directory.live(parent_id)
@@ -151,20 +151,23 @@ class SubAgents:
 
 
 class ChildSubAgents:
-    """The sub-agents that one conversation has started, until their actors have stopped. Conversation's thread only."""
+    """The sub-agents that one conversation has started and whose actors have not stopped.
+
+    Conversation's thread only.
+    """
 
     def __init__(self, services: Services, sub_agents: SubAgents, owner: ActorRef[Any]) -> None:
         self._services = services
         self._sub_agents = sub_agents
         self._owner = owner
         self._running: set[str] = set()
-        """Ids of the sub-agents whose actors have not stopped."""
+        """The ids of the sub-agents whose actors have not stopped."""
         self._cancelled: set[str] = set()
-        """Ids of those that were cancelled."""
+        """The ids of the cancelled ones among them."""
 
     @property
     def all_stopped(self) -> bool:
-        """Whether the actors of all of them have stopped."""
+        """Whether the actors of all started sub-agents have stopped."""
         return not self._running
 
     def start(self, effect: SpawnSubAgent, record: ConversationRecord) -> None:
@@ -188,7 +191,7 @@ class ChildSubAgents:
         self._sub_agents.cancel(agent_ids, reason)
 
     def stop_abandoned(self) -> None:
-        """Cancel those that have not been cancelled: their parent is idle. Idempotent."""
+        """Cancel the sub-agents that have not been cancelled yet, because their parent is idle. Idempotent."""
         if abandoned := self._running - self._cancelled:
             self._cancelled |= abandoned
             self._sub_agents.abandon(abandoned)

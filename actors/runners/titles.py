@@ -1,7 +1,8 @@
-"""Generated titles: first the first line of the first message, then one that a small model writes.
+"""Generated titles of conversations: at first the first line of the first message, then one that a small model writes.
 
 The model is asked once, concurrently with the first run. Its title replaces only the first line, never a title that a
-client has set meanwhile. Nothing waits for it; a failure, a deletion or a shutdown leaves the title as it is.
+client has set in the meantime. Nothing waits for it; after a failure, a deletion or a shutdown the title stays as it
+is.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ log = logging.getLogger(__name__)
 
 MAX_CHARACTERS = 60
 MAX_READ = 4_000
-"""Maximum characters of the first message that the model gets."""
+"""The maximum characters of the first message that the model gets."""
 MAX_OUTPUT = 2_000
-"""Maximum tokens of the answer, including the reasoning of models that reason."""
+"""The maximum tokens of the answer, including the reasoning of models that reason."""
 AT_ONCE = 16
-"""Maximum concurrent queries for titles in the process; beyond that, no title is requested."""
+"""The maximum number of concurrent title queries in the process; beyond that, no title is requested."""
 CLOSE_SECONDS = 1.0
-"""Seconds that `close` waits for the threads."""
+"""How long `close` waits for the threads, in seconds."""
 
 PROMPT = """\
 You give conversations with a programmer's assistant their titles. You get the first message of one. Answer with the \
@@ -42,9 +43,9 @@ _QUOTES = dict.fromkeys(map(ord, '"`“”„«»'))
 
 
 def title_of(text: str) -> str:
-    """Return the first line of a text that is not empty, as a title; "" if there is none.
+    """Return the first non-empty line of a text, as a title; "" if there is none.
 
-    It has at most MAX_CHARACTERS characters, no quotes and no control characters.
+    The title has at most MAX_CHARACTERS characters, and no quotes or control characters.
     """
     lines = (_cleaned(line) for line in text[:MAX_READ].splitlines())
     line = next(filter(None, lines), "")
@@ -60,14 +61,16 @@ def _cleaned(line: str) -> str:
 
 
 def untitled(record: ConversationRecord) -> bool:
-    """Return whether the next message gives the conversation its title: the first one, not of a sub-agent."""
+    """Return whether the next message determines the title: it is the first, and the conversation no sub-agent."""
     return record.user_initiated and not record.title and not record.state.ledger.run
 
 
 class Titles:
-    """Asks a model for titles, each on a separate thread. Any thread.
+    """Asks a model for titles, each on a separate thread. Safe to call from any thread.
 
     Args:
+        services: Provides the clock and the settings.
+        side_queries: Asks the model.
         deliver: Sends the title to its conversation, whose actor is started if necessary; never blocks.
     """
 
@@ -87,7 +90,7 @@ class Titles:
         return self._services.titles
 
     def improve(self, record: ConversationRecord, text: str) -> None:
-        """Ask for a title for the first message `text`, to replace the one in `record`. Never blocks."""
+        """Ask for a title for the first message `text`, to replace the title in `record`. Never blocks."""
         if not (text.strip() and self._side_queries.available(record.model)):
             return
         cancel = CancelToken()
@@ -99,7 +102,7 @@ class Titles:
             self._asking[record.id] = cancel, thread
             try:
                 thread.start()
-            except RuntimeError:  # no thread can be started
+            except RuntimeError:  # the system cannot start another thread
                 del self._asking[record.id]
 
     def stop(self, conversation_id: str) -> None:
@@ -110,7 +113,7 @@ class Titles:
             asking[0].cancel()
 
     def close(self) -> None:
-        """Cancel all queries, and wait at most CLOSE_SECONDS for the threads; idempotent."""
+        """Cancel all queries, and wait at most CLOSE_SECONDS for their threads. Idempotent."""
         with self._lock:
             self._closed = True
             asking = tuple(self._asking.values())
@@ -134,7 +137,7 @@ class Titles:
                 self._asking.pop(record.id, None)
 
     def _asked(self, record: ConversationRecord, text: str, cancel: CancelToken) -> tuple[str, Usage | None]:
-        """Return the title, "" if there is none, and its usage."""
+        """Return the title and the usage of the query. The title is "" if the query failed."""
         query = SideQuery(Purpose.TITLE, PROMPT, text[:MAX_READ], MAX_OUTPUT)
         try:
             answered = self._side_queries.ask(record.id, record.model, query, cancel)

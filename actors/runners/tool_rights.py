@@ -1,4 +1,4 @@
-"""The mode in which tools start now, and the mode in which each running call was started."""
+"""Keeps the mode in which tools of a conversation start now, and the mode in which each running call was started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ToolRights:
-    """The current mode, and the modes of the calls that run. Any thread; never blocks for long."""
+    """The current mode, and the modes of the running calls. Safe to use from any thread; never blocks for long."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,11 +23,11 @@ class ToolRights:
 
     @property
     def mode(self) -> Mode:
-        """The mode that calls start in now."""
+        """The mode in which calls start now."""
         return self._mode
 
     def set(self, mode: Mode) -> None:
-        """Start calls in this mode from now on; running ones keep theirs."""
+        """Start calls in this mode from now on; running calls keep the mode in which they were started."""
         with self._lock:
             self._mode = mode
 
@@ -38,18 +38,18 @@ class ToolRights:
                 self._mode = mode
 
     def begin(self, tool_use_id: str, cancel: CancelToken) -> Mode:
-        """Register a call that starts; return the mode that it has until its `end`."""
+        """Register a call that starts; return the mode that it keeps until its `end`."""
         with self._lock:
             self._calls[tool_use_id] = self._mode, cancel
             return self._mode
 
     def end(self, tool_use_id: str) -> None:
-        """Remove a call that has ended, or never began; idempotent."""
+        """Remove a call that has ended or never began. Idempotent."""
         with self._lock:
             self._calls.pop(tool_use_id, None)
 
     def wider_than(self, mode: Mode) -> tuple[str, ...]:
-        """Return the running calls with more rights than this mode gives, except those that are being killed."""
+        """Return the ids of running calls with more rights than this mode gives, except calls that are being killed."""
         with self._lock:
             return tuple(
                 tool_use_id
@@ -58,7 +58,7 @@ class ToolRights:
             )
 
     def cancel(self, tool_use_ids: Iterable[str]) -> None:
-        """Kill these calls; their outcome will be that they were aborted."""
+        """Kill these calls; each will report that it was aborted."""
         with self._lock:
             tokens = [self._calls[tool_use_id][1] for tool_use_id in tool_use_ids if tool_use_id in self._calls]
         for token in tokens:

@@ -1,7 +1,7 @@
 """The tool runner of a conversation: runs one tool call at a time, kills it on request, and reports its outcome.
 
-The runner never blocks: the tool runs on a separate thread, which ends with the tool, unless it is instant. Every call
-ends in an outcome, even after a bug: without one the conversation would wait for ever.
+The runner never blocks: a tool runs on a separate thread, which ends with the tool, unless the tool is instant. Every
+call ends in an outcome, even after a bug: without an outcome the conversation would wait forever.
 """
 
 from __future__ import annotations
@@ -67,20 +67,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunTool:
-    """To a tool runner: run this call."""
+    """Message to a tool runner: run this call."""
 
     effect: ExecuteTool
     principal: str
     context: ConvContext
     cancel: CancelToken
     rights: ToolRights
-    """Provides the mode of the call when it starts. That may be long after this message, because the call waits until
-    the processes of a killed one have ended, and the mode may change meanwhile."""
+    """Provides the mode of the call when the call starts.
+
+    The start may be long after this message, because the call waits until the processes of a killed call have ended;
+    the mode may change in the meantime.
+    """
 
 
 @dataclass(frozen=True)
 class StopWhenIdle:
-    """To a tool runner: kill the running call, and stop after its processes unless another call arrives first."""
+    """Message to a tool runner: kill the running call, then stop unless another call arrives first."""
 
 
 Identity = tuple[str, int]
@@ -92,7 +95,7 @@ class Execution:
 
     run: RunTool
     killed_at: float | None = None
-    """When it was killed, in monotonic seconds; None before."""
+    """When the call was killed, in monotonic seconds; None before."""
     pids: set[int] = field(default_factory=set)
     questions: OpenQuestions = field(kw_only=True)
 
@@ -108,7 +111,7 @@ class Execution:
 class ToolRunner(Actor):
     """Runs the tool calls of one conversation, one after the other.
 
-    After a kill the next call waits until all processes of the killed one have ended, or until a time limit.
+    After a kill, the next call waits until all processes of the killed call have ended, or until a time limit.
     """
 
     def __init__(self, services: Services, owner: ActorRef[Any], side_queries: SideQueries) -> None:
@@ -136,7 +139,7 @@ class ToolRunner(Actor):
                     asking.questions.settle(place, PersonAnswer(message.status, message.content))
             case StopWhenIdle():
                 self._stopping = True
-                if isinstance(self._run, Running):  # its conversation no longer waits for an outcome
+                if isinstance(self._run, Running):  # the conversation no longer waits for the call's outcome
                     self._advance(AbortTool(self._run.call.tool_use_id, self._run.call.execution_id))
             case _:
                 raise TypeError(f"no such message: {type(message).__name__}")
@@ -180,7 +183,7 @@ class ToolRunner(Actor):
                 tell(self._owner, receipt)
 
     def _report(self, event: Event) -> None:
-        """Send an outcome to the conversation (any thread)."""
+        """Send an outcome to the conversation. Safe to call from any thread."""
         tell(self._owner, EffectOutcome(event))
 
     def _start(self, execution: Execution) -> None:
@@ -197,18 +200,18 @@ class ToolRunner(Actor):
             self._not_started(execution, exhausted_resource(error) or str(error))
 
     def _is_instant(self, execution: Execution) -> bool:
-        """Return whether the call takes no thread of its own."""
+        """Return whether the call runs on the runner's own thread, because its tool takes almost no time."""
         name, conversation_id = execution.run.effect.name, execution.run.context.conversation_id
         tool = self._services.toolbox.get(name)
         return tool is not None and tool.spec.instant and self._services.mcp.tool(name, conversation_id) is None
 
     def _not_started(self, execution: Execution, reason: str) -> None:
-        """Report that a call did not start, so that it may be tried again."""
+        """Report that a call did not start, so that it may be retried."""
         outcome = ToolTransient(self._services.clock.now_ms(), *execution.identity, reason, begun=False)
         tell(self.actor_ref, ToolEnded(outcome, KillReceipt(*execution.identity)))
 
     def _quiesce_overdue(self, execution: Execution) -> None:
-        """Stop waiting for the exit of a killed call (timer thread)."""
+        """Stop waiting for the exit of a killed call. Timer thread."""
         tell(self.actor_ref, QuiesceTimeout(execution.receipt(self._services.clock.monotonic(), leaked=True)))
 
     def _forget_others(self) -> None:
@@ -223,7 +226,7 @@ class ToolRunner(Actor):
         for identity in self._executions.keys() - identities:
             del self._executions[identity]
 
-    # --- thread of the tool; the runner's for an instant one -----------------------------------------------------
+    # --- thread of the tool, which is the runner's thread for an instant tool -----------------------------------
 
     def _work(self, execution: Execution) -> None:
         def killed() -> None:
@@ -241,7 +244,7 @@ class ToolRunner(Actor):
     def _outcome(self, execution: Execution) -> ToolOutcomeEvent:
         """Run the tool and return its outcome.
 
-        A call that was cancelled meanwhile counts as aborted, independent of its result.
+        A call that was cancelled in the meantime counts as aborted, whatever its result.
         """
         cancel = execution.run.cancel
         outcome = None if cancel.cancelled else self._try(execution)
@@ -259,7 +262,7 @@ class ToolRunner(Actor):
             return ToolTransient(now(), *execution.identity, str(failed), failed.begun)
         except SandboxUnavailableError as refused:
             result = ToolError(tool_use_id, f"Not run: {refused}")
-        except BaseException:  # without an outcome the conversation would wait for ever
+        except BaseException:  # without an outcome the conversation would wait forever
             log.exception("fault in a tool", extra={"tool": execution.run.effect.name, "call": tool_use_id})
             result = ToolError(tool_use_id, _INTERNAL)
         if isinstance(result, tuple):
@@ -267,12 +270,12 @@ class ToolRunner(Actor):
         return ToolComplete(now(), *execution.identity, result)
 
     def _result(self, execution: Execution) -> ToolResult | tuple[AgentTask, ...]:
-        """Return the result of the call, or the sub-agents whose reports become its result."""
+        """Return the result of the call, or the sub-agents whose reports will become its result."""
         effect, started = execution.run.effect, self._services.clock.monotonic()
         services = self._services
         offered = any(traits.name == effect.name for traits in execution.run.context.tools)
         conversation_id = execution.run.context.conversation_id
-        mcp_tool = services.mcp.tool(effect.name, conversation_id) if offered else None  # so that sub-agents have none
+        mcp_tool = services.mcp.tool(effect.name, conversation_id) if offered else None  # not for sub-agents
         tool = mcp_tool or services.toolbox.get(effect.name)
         parse = services.toolbox.parse if mcp_tool is None else parse_arguments
         if left_out := _left_out(execution.run.context, effect.name, tool):
@@ -331,7 +334,7 @@ class ToolRunner(Actor):
 
 
 def _left_out(context: ConvContext, name: str, tool: Tool | None) -> str:
-    """Return the result of a call of a tool that the conversation's creator left out; "" for other calls."""
+    """Return the error text for an existing tool that the conversation is not offered; "" for other calls."""
     offered = [traits.name for traits in context.tools]
     if tool is None or context.is_sub_agent or name in offered:
         return ""

@@ -1,1 +1,1 @@
-"""What running tools ask people."""
+"""Questions that running tools ask people (elicitation)."""

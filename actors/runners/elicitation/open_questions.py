@@ -1,4 +1,4 @@
-"""The questions of one tool call to people: asked through its conversation, answered by AnswerTool."""
+"""The questions that one tool call asks people: sent to the conversation as AskQuestion, answered by AnswerTool."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from actors.ports import Clock
 
 MAX_OPEN = 4
-"""Maximum number of questions of a call that wait at the same time."""
+"""The maximum number of questions of one call that wait at the same time."""
 
 MAX_PER_CALL = 16
-"""Maximum number of questions of a call."""
+"""The maximum number of questions of one call."""
 
 WITHDRAWN = PersonAnswer(QuestionStatus.WITHDRAWN)
 
 
 class OpenQuestions:
-    """Any thread; never blocks. Every question ends: by `settle`, by `close`, or because the tool drops it."""
+    """The questions of one tool call. Safe to use from any thread; never blocks.
+
+    Every question ends: by `settle`, by `close`, or because the tool cancels it.
+    """
 
     def __init__(self, call: ExecuteTool, clock: Clock, report: Callable[[Event], None]) -> None:
-        """Ask nothing yet. `report` sends an outcome to the conversation."""
+        """Begin without questions. `report` sends an event to the conversation."""
         self._call = call
         self._clock = clock
         self._report = report
@@ -40,7 +43,7 @@ class OpenQuestions:
         self._closed = False
 
     def ask(self, question: PersonQuestion) -> Future[PersonAnswer]:
-        """Ask a person. Cancelling the future takes the question back. Raises TooManyQuestionsError."""
+        """Ask a person. The tool can cancel the future to withdraw the question. Raises TooManyQuestionsError."""
         future: Future[PersonAnswer] = Future()
         with self._lock:
             if self._closed:
@@ -63,14 +66,14 @@ class OpenQuestions:
         return future
 
     def settle(self, place: int, answer: PersonAnswer) -> None:
-        """Give a question its answer, unless it has ended."""
+        """Give a question its answer; ignored if the question has ended."""
         with self._lock:
             future = self._waiting.pop(place, None)
         if future is not None:
             _resolve(future, answer)
 
     def close(self) -> None:
-        """End all questions, because the call ends; idempotent."""
+        """End all questions, because the call ends. Idempotent."""
         with self._lock:
             self._closed = True
             futures = list(self._waiting.values())
@@ -79,7 +82,7 @@ class OpenQuestions:
             _resolve(future, WITHDRAWN)
 
     def _drop(self, place: int) -> None:
-        """Tell the conversation that the tool no longer asks."""
+        """Report to the conversation that the tool no longer asks this question."""
         with self._lock:
             if self._waiting.pop(place, None) is None:
                 return
