@@ -1,0 +1,107 @@
+"""Each condition of the statements that write a commit refuses by itself, with all others fulfilled.
+
+Whoever writes late breaks several at once: another server has the conversation, at another step, with another hash.
+So a row is changed by hand here, in one respect each.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from actors.adapters.store.postgres import changes
+from actors.adapters.store.postgres.store import PostgresStore, open_postgres
+from actors.ports import FencedError, NotOwnerError
+from tests.integration.store.commit_builder import CommitBuilder
+from tests.integration.store.conftest import ME, Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.adapters.store.sql.commit_rows import Head
+    from actors.adapters.store.sql.dialect import Connection
+
+FORGED = "f" * 64
+ROW = "SELECT step, last_seq, log_hash, epoch, owner, updated_at FROM conversations"
+REFUSED = {
+    "the step": ("UPDATE conversations SET step = step + 1", FencedError),
+    "the revision": ("UPDATE conversations SET last_seq = last_seq + 1", FencedError),
+    "the epoch": ("UPDATE conversations SET epoch = epoch + 1", FencedError),
+    "the owner": ("UPDATE conversations SET owner = 2", NotOwnerError),
+    "a server that is declared dead": (f"UPDATE nodes SET dead = true WHERE incarnation = {ME}", NotOwnerError),
+}
+HASH = f"UPDATE conversations SET log_hash = '{FORGED}'"
+
+
+@pytest.fixture
+def store(database: str, gate: Gate) -> Iterator[PostgresStore]:
+    with closing(open_postgres(database, ME, gate)) as store:
+        yield store
+
+
+@pytest.fixture
+def known(store: PostgresStore) -> CommitBuilder:
+    """A conversation whose head the store remembers, so that it reads nothing before it writes."""
+    draft = CommitBuilder("c1")
+    store.commit(draft.create())
+    store.commit(draft.next())
+    return draft
+
+
+def changed(url: str, sql: str) -> list[tuple[object, ...]]:
+    """Change something behind the store's back; the conversation's row after that."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        assert connection.execute(sql.encode()).rowcount == 1
+        return connection.execute(ROW.encode()).fetchall()
+
+
+def row(url: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(ROW.encode()).fetchall()
+
+
+@pytest.mark.parametrize(("change", "refusal"), REFUSED.values(), ids=REFUSED)
+def test_what_is_written_together_is_refused_for_each_reason(
+    store: PostgresStore, database: str, known: CommitBuilder, change: str, refusal: type[Exception]
+) -> None:
+    before = changed(database, change)
+    with pytest.raises(refusal):
+        store.commit(known.next())
+    assert row(database) == before
+
+
+def test_the_log_follows_the_hash_that_is_stored_not_the_one_that_is_remembered(
+    store: PostgresStore, database: str, known: CommitBuilder
+) -> None:
+    changed(database, HASH)
+    store.commit(known.next())
+    (latest,) = store.transitions("c1", after_step=2, limit=1)
+    assert latest.prev_hash == FORGED
+
+
+@pytest.mark.parametrize("reason", [*REFUSED, "the hash of the log"])
+def test_what_is_written_alone_is_refused_for_each_reason_that_arises_after_its_look(
+    store: PostgresStore,
+    database: str,
+    known: CommitBuilder,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+) -> None:
+    change, refusal = REFUSED.get(reason, (HASH, FencedError))
+    read, then = changes.heads, list[list[tuple[object, ...]]]()
+
+    def looked(connection: Connection, ids: Sequence[str]) -> dict[str, Head]:
+        found = read(connection, ids)
+        if not then:
+            then.append(changed(database, change))
+        return found
+
+    monkeypatch.setattr(changes, "heads", looked)
+    with pytest.raises(refusal):
+        # a change of the profile is not among those that are written together with others
+        store.commit(replace(known.next(), profile_changed=True))
+    assert then == [row(database)]
