@@ -38,6 +38,8 @@ _NOT_WRITTEN = (
 """What a statement raises that one of its rows is to blame for."""
 
 _encode = json.Encoder().encode
+_ESCAPED = (b"\\u0000", b"\\u0001")
+"""What JSON makes of the characters that are stored as others; also of a text that has been JSON before."""
 
 
 class KnownHeads:
@@ -127,9 +129,13 @@ class Batch:
 
 
 def _json(many: list[dict[str, object]]) -> str:
-    """Return rows as JSON; NUL has to be gone before, since PostgreSQL takes none in JSON either."""
-    for row in many:
-        for name, value in row.items():
-            if isinstance(value, str):
-                row[name] = stored_text(value)
-    return _encode(many).decode()
+    """Return rows as JSON, with their texts as they are stored: PostgreSQL takes no NUL in JSON either."""
+    encoded = _encode(many)
+    if any(escaped in encoded for escaped in _ESCAPED):  # rare, so that texts need not be looked at one by one
+        encoded = _encode(
+            [
+                {name: stored_text(value) if isinstance(value, str) else value for name, value in row.items()}
+                for row in many
+            ]
+        )
+    return encoded.decode()
