@@ -75,6 +75,13 @@ class JsonSchema:
         return "; ".join((*shown, f"and {len(faults) - MAX_FAULTS} more") if len(faults) > MAX_FAULTS else shown)
 
 
+def is_schema(value: dict[str, Any]) -> bool:
+    """Return whether an object without $schema, whose nesting is bounded, is a JSON Schema. It need not be usable."""
+    import jsonschema_rs  # noqa: PLC0415 -- 15 MB that a start need not load
+
+    return jsonschema_rs.meta.is_valid(value)
+
+
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text. Raises ValueError, whose text says what is wrong.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -83,6 +83,11 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
                 return
         waiting += rest
         if len(waiting) > LINE_BYTES:
+            if refusal := _answer_error(
+                bytes(waiting[:ID_WITHIN]), f"its answer is larger than {LINE_BYTES >> 20} MiB"
+            ):
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await arriving.send(refusal)
             return
 
 
@@ -113,11 +118,15 @@ def _unreadable(line: bytes) -> SessionMessage | None:
 
     An answer is known by its id, near the beginning or the end of the line.
     """
-    ends = line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:]
+    return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is no valid JSON-RPC")
+
+
+def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
+    """Return the error of the request that is answered by what begins, or begins and ends, so; None for other lines."""
     found = _ID.search(ends)
     if found is None or b'"method"' in ends or not (b'"result"' in ends or b'"error"' in ends):
         return None
-    unreadable: SessionMessage = error_of(json.loads(found[1]), "its answer is no valid JSON-RPC")
+    unreadable: SessionMessage = error_of(json.loads(found[1]), why)
     return unreadable
 
 

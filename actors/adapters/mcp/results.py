@@ -30,7 +30,7 @@ TEXT_CHARACTERS = 128 * 1024
 """Maximum characters of a result; of a longer one, the beginning and the end are kept."""
 
 MAX_IMAGES = 8
-"""Maximum number of images of a result."""
+"""Maximum number of images of a result that are looked at, each by a process of its own."""
 
 
 def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
@@ -40,24 +40,26 @@ def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note
     """
     texts = [note] if note else []
     images: list[Image] = []
+    seen = 0
     for part in result.content:
         match part:
             case TextContent(text=text):
                 texts.append(text)
-            case ImageContent(data=data) if len(images) < MAX_IMAGES:
-                kept = _image(data, keep_image)
+            case ImageContent(data=data):
+                seen += 1
+                kept = _image(data, keep_image) if seen <= MAX_IMAGES else ""
                 if isinstance(kept, str):
-                    texts.append(kept)
+                    texts += [kept] if kept else []
                 else:
                     images.append(kept)
-            case ImageContent():
-                texts.append(f"(A further image was left out: {MAX_IMAGES} are the most.)")
             case AudioContent(mime_type=kind):
                 texts.append(f"(Audio of type {kind} was left out.)")
             case ResourceLink(uri=uri, name=name):
                 texts.append(f"(The resource {name}: {uri})")
             case EmbeddedResource():
                 texts.append(_resource(part.resource))
+    if seen > MAX_IMAGES:
+        texts.append(f"(Further images were left out, {seen - MAX_IMAGES:,} of {seen:,}: {MAX_IMAGES} are the most.)")
     if result.structured_content is not None and not any(isinstance(part, TextContent) for part in result.content):
         texts.append(json.dumps(result.structured_content, ensure_ascii=False))
     text = _well_formed("\n".join(texts))

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import os
+import re
 import time
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
@@ -394,11 +395,15 @@ def needs_login(name: str) -> str:
     return f"needs login: bedrock mcp login {name}"
 
 
+_NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
+"""What the library of the protocol adds to what is wrong with an answer."""
+
+
 def reason_of(error: BaseException) -> str:
     """Return what happened in one line, for people; of several errors the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = " ".join(str(error).split())
+    text = _NOT_FOR_PEOPLE.sub("", " ".join(str(error).split()))
     return first_words(text) or type(error).__name__
 
 

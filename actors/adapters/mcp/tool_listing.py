@@ -1,13 +1,19 @@
-"""The tools of an MCP server, as models are offered them."""
+"""The tools of an MCP server, as models are offered them.
+
+A tool that a provider does not take would fail every request that offers it, in all conversations: it is left out.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 from typing import TYPE_CHECKING, Any
 
 from actors.core.context import ToolGroup, ToolTraits
+from actors.core.tags import escape
+from actors.ports.json_schema import is_schema, parse_json
 from actors.ports.models import ToolSpec
 
 if TYPE_CHECKING:
@@ -32,7 +38,17 @@ DESCRIPTION_CHARACTERS = 4_096
 SCHEMA_BYTES = 64 << 10
 """Maximum size of an input schema; a tool with a larger one is not offered."""
 
+LIST_BYTES = 512 << 10
+"""Maximum size of all schemas and descriptions of one server: a request that offers more fills a model's window."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""What providers take as the name of a parameter."""
+_REFERENCES = ("$ref", "$dynamicRef")
+
+
+class _NotOfferedError(Exception):
+    """This tool cannot be offered; the text says why."""
 
 
 def full_name(server: str, tool: str) -> str:
@@ -54,33 +70,72 @@ async def tools_of(client: Client, server: McpServer) -> tuple[ToolSpec, ...]:
     A description is the server's own words: it may be wrong or hostile, and is bounded.
     """
     found: dict[str, ToolSpec] = {}
+    left = LIST_BYTES
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor, cache_mode="bypass")
         for tool in page.tools:
-            spec = _spec(server, tool)
-            if spec is not None and len(found) < MAX_TOOLS:
-                found.setdefault(spec.name, spec)
+            try:
+                spec, size = _spec(server, tool)
+                if spec.name in found:
+                    raise _NotOfferedError("there is one of this name")
+                if len(found) == MAX_TOOLS or size > left:
+                    raise _NotOfferedError("the server has too many, or too large ones")
+            except _NotOfferedError as why:
+                log.warning("MCP server %s: its tool %.100r is not offered: %s", server.name, tool.name, why)
             else:
-                log.warning("MCP server %s: its tool %.100r is not offered", server.name, tool.name)
+                found[spec.name] = spec
+                left -= size
+            await asyncio.sleep(0)  # others get their turn
         cursor = page.next_cursor
         if cursor is None or len(found) == MAX_TOOLS:
             break
     return tuple(found.values())
 
 
-def _spec(server: McpServer, tool: Tool) -> ToolSpec | None:
-    """Return a tool as models see it; None if its name or its schema is not one that can be offered."""
+def _spec(server: McpServer, tool: Tool) -> tuple[ToolSpec, int]:
+    """Return a tool as models see it, and its size in bytes. Raises _NotOfferedError."""
     name = full_name(server.name, tool.name)
-    schema: Any = tool.input_schema
-    if not _NAME.fullmatch(name) or not isinstance(schema, dict):
-        return None
-    try:
-        size = len(json.dumps(schema))
-    except (ValueError, RecursionError):
-        return None
-    if size > SCHEMA_BYTES:
-        return None
-    description = (tool.description or tool.title or tool.name)[:DESCRIPTION_CHARACTERS]
+    if not _NAME.fullmatch(name) or not tool.name:
+        raise _NotOfferedError("no tool can have this name")
+    description = _cleaned(tool.description or tool.title or tool.name)[:DESCRIPTION_CHARACTERS]
+    schema, size = _schema(tool.input_schema)
     traits = ToolTraits(name, ToolGroup.OTHER, writes=not server.changes_nothing(tool.name))
-    return ToolSpec(description, {"type": "object", **schema}, traits, essential=True)
+    return ToolSpec(description, schema, traits, essential=True), size + len(description.encode())
+
+
+def _schema(given: Any) -> tuple[dict[str, Any], int]:
+    """Return the schema of an input as models see it, and its size in bytes. Raises _NotOfferedError."""
+    try:
+        text = json.dumps(given)
+        if len(text) > SCHEMA_BYTES:
+            raise _NotOfferedError(f"its schema has more than {SCHEMA_BYTES} bytes")
+        schema = _cleaned(parse_json(text))
+    except (ValueError, RecursionError) as error:
+        raise _NotOfferedError(f"its schema cannot be sent: {error}") from None
+    schema = {"type": "object", **schema}
+    schema.pop("$schema", None)  # most say an earlier draft, and hold to the one that providers take as well
+    if not is_schema(schema):
+        raise _NotOfferedError("its schema is none of draft 2020-12")
+    if any(not _PROPERTY.fullmatch(parameter) for parameter in schema.get("properties", ())):
+        raise _NotOfferedError("a parameter has a name that providers do not take")
+    if _refers_elsewhere(schema):
+        raise _NotOfferedError("its schema refers to another one")
+    return schema, len(text)
+
+
+def _refers_elsewhere(value: Any) -> bool:
+    """Return whether a schema, whose nesting is bounded, has a reference that leads out of it."""
+    if isinstance(value, dict):
+        named = [value[key] for key in _REFERENCES if isinstance(value.get(key), str)]
+        return any(not each.startswith("#") for each in named) or any(map(_refers_elsewhere, value.values()))
+    return isinstance(value, list) and any(map(_refers_elsewhere, value))
+
+
+def _cleaned(value: Any) -> Any:
+    """Return text, or a JSON value of bounded nesting, that pretends to be no notice and has no NUL."""
+    if isinstance(value, str):
+        return escape(value.replace("\0", "\ufffd"))
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(inner) for key, inner in value.items()}
+    return [_cleaned(inner) for inner in value] if isinstance(value, list) else value

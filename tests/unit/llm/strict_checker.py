@@ -9,6 +9,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import jsonschema_rs
+
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
@@ -25,6 +27,8 @@ SAMPLING = {
 }
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 CHECKS: dict[str, Callable[[bytes], dict[str, Any]]] = {}
 PARAMETERS = {
@@ -178,7 +182,21 @@ def _typed(raw: bytes, protocol: str) -> dict[str, Any]:
     unknown = body.keys() - keys
     assert not unknown, f"unknown keys {unknown}"
     assert body["stream"] is True
+    for tool in body.get("tools", ()):
+        offered = tool.get("function", tool)
+        _check_tool(offered["name"], offered.get("input_schema", offered.get("parameters")))
     return body
+
+
+def _check_tool(name: str, schema: dict[str, Any]) -> None:
+    """A tool that providers do not take fails every request that offers it."""
+    _check_names([name])
+    assert schema["type"] == "object", f"the input of {name} is no object"
+    refused = schema.keys() & {"oneOf", "anyOf", "allOf", "not", "enum"}
+    assert not refused, f"the schema of {name} has {refused} at its top"
+    odd = [key for key in schema.get("properties", {}) if not _PROPERTY.fullmatch(key)]
+    assert not odd, f"{name} has properties of the names {odd}"
+    assert jsonschema_rs.meta.is_valid({**schema, "$schema": DRAFT}), f"the schema of {name} is none"
 
 
 def _check_roles(messages: list[Any]) -> None:

@@ -591,6 +591,19 @@ def test_tools_of_any_schema_pass() -> None:
     check_responses(sent("openai-responses", request(tools=(BASH, nested))))
 
 
+@PROTOCOLS
+def test_what_providers_refuse_at_the_top_of_a_schema_is_said_in_the_description(protocol: str) -> None:
+    """Else one tool of an MCP server or a client would fail every request that offers it."""
+    either = tool("either", a="string")
+    either.input_schema.update(anyOf=[{"required": ["a"]}, {"required": ["b"]}], **{"not": {"required": ["c"]}})
+    either.input_schema["properties"]["b"] = {"oneOf": [{"type": "string"}, {"type": "null"}]}
+    body = CHECKS[protocol](sent(protocol, request(tools=(BASH, either))))
+    plain, found = (each.get("function", each) for each in body["tools"])
+    assert plain["description"] == BASH.description
+    assert '"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "not": {"required": ["c"]}' in found["description"]
+    assert "oneOf" in str(found.get("input_schema", found.get("parameters"))), "what is inside stays"
+
+
 @pytest.mark.parametrize(("asked", "sent_limit"), [(0, 32_000), (500, 500), (10**9, 32_000)])
 @PROTOCOLS
 def test_a_request_may_want_a_shorter_answer(protocol: str, asked: int, sent_limit: int) -> None:

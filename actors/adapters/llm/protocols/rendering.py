@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from actors.adapters.llm.protocols.tool_schemas import for_providers
 from actors.core.content import (
     Content,
     Image,
@@ -48,7 +49,8 @@ class EncodedTools:
         if kept is None:
             if len(self._kept) >= KEPT_TOOLS:
                 self._kept.clear()
-            kept = self._kept[key] = tools, msgspec.Raw(ENCODER.encode([self._form(tool) for tool in tools]))
+            encoded = ENCODER.encode([self._form(for_providers(tool)) for tool in tools])
+            kept = self._kept[key] = tools, msgspec.Raw(encoded)
         return kept[1]
 
 
