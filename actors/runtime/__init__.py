@@ -1,1 +1,1 @@
-"""The infrastructure of all actors: mailbox, timers, clock, services."""
+"""The infrastructure that all actors share: mailbox, timers, threads, clock, quotas and services."""

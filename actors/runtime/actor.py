@@ -1,4 +1,4 @@
-"""The base class of actors: guarded receive, a mailbox that closes, answers that an asyncio loop can await."""
+"""The base class of actors, which handles exceptions and closes its mailbox, and the envelope of requests to actors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ Request = TypeVar("Request")
 
 
 class AskEnvelope(Generic[Request]):
-    """A request and the future for its answer. It is a standard future, because pykka's has no callbacks."""
+    """A request to an actor, and the future for its answer.
+
+    The future is a standard one, which an asyncio loop can await, because pykka's future has no callbacks.
+    """
 
     def __init__(self, request: Request, *, deadline: float | None = None, urgent: bool = False) -> None:
         self.request = request
         self.deadline = deadline
-        """Monotonic seconds; after that the request is dropped without being applied."""
+        """In monotonic seconds; after that time the request is dropped without being applied. None: no deadline."""
         self.urgent = urgent
         self.asked_at = time.monotonic()
         self.trace_parent = trace_parent.get()
@@ -50,12 +53,12 @@ class AskEnvelope(Generic[Request]):
         return self._wanted
 
     def succeed(self, value: object) -> None:
-        """Answer the request. Only the first answer counts, and none once the caller has cancelled."""
+        """Answer the request. Only the first answer counts, and none after the caller has cancelled the request."""
         if self.claim() and not self.answer.done():
             self.answer.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """Answer with an error; see `succeed`."""
+        """Answer the request with an error. Only the first answer counts; see `succeed`."""
         if self.claim() and not self.answer.done():
             self.answer.set_exception(error)
 
@@ -63,12 +66,13 @@ class AskEnvelope(Generic[Request]):
 class Actor(pykka.ThreadingActor):
     """An actor with one thread and one mailbox, which never drops a message silently.
 
-    Subclasses implement `receive`. Its exceptions are passed to `on_fault` on the actor's thread; the actor continues.
+    Subclasses implement `receive`. An exception of `receive` is passed to `on_fault` on the actor's thread; the actor
+    then continues.
     """
 
     def __init__(self) -> None:
-        # As pykka does, but for the name: a random one, for a registry that these actors are not in, costs a system
-        # call, in which the interpreter's lock is given up.
+        # The same as pykka's constructor, except for the name. pykka's random name, which a registry needs that these
+        # actors are not in, costs a system call, which releases the interpreter's lock.
         self.actor_urn = f"{type(self).__name__}-{next(_numbers)}"
         self.actor_inbox = self._create_actor_inbox()
         self.actor_stopped = threading.Event()
@@ -81,23 +85,27 @@ class Actor(pykka.ThreadingActor):
     def launch(self, threads: ThreadPool) -> Self:
         """Start the actor on a thread of the pool. Raises RuntimeError if no thread can be started.
 
-        pykka's `start` would start a new thread, and register the actor in a list; the launcher owns the actor.
+        This replaces pykka's `start`, which would start a new thread and register the actor globally. The caller keeps
+        the reference to the actor.
         """
         threads.run(self._actor_loop, type(self).__name__)
         return self
 
     def receive(self, message: Any) -> None:
-        """Handle one message (actor's thread)."""
+        """Handle one message. Actor's thread only."""
         raise NotImplementedError
 
     def on_fault(self, message: Any, error: BaseException) -> None:
-        """Handle an exception that `receive` raised for `message` (actor's thread), always a bug. Default: log it."""
+        """Handle an exception that `receive` raised for `message`, which is always a bug. Actor's thread only.
+
+        By default it is logged, and returned to the sender if the message is a request.
+        """
         log.error("fault in %s on %s", type(self).__name__, type(message).__name__, exc_info=error)
         if isinstance(message, AskEnvelope):
             message.fail(error)
 
     def on_receive(self, message: Any) -> None:
-        """Call `receive`, and catch its exceptions: pykka would stop this actor, or on a BaseException all actors."""
+        """Call `receive` and catch its exceptions, because pykka would otherwise stop this actor or all actors."""
         try:
             self.receive(message)
         except BaseException as error:  # noqa: BLE001 -- a fault must be reported, and must not end the actor
@@ -117,11 +125,14 @@ class Actor(pykka.ThreadingActor):
 
     @property
     def stopped(self) -> bool:
-        """Whether it no longer accepts messages (any thread)."""
+        """Whether the actor no longer accepts messages. Safe to read from any thread."""
         return self.mailbox.closed or self.actor_stopped.is_set()
 
     def terminate(self, refusal: Exception | None = None) -> None:
-        """Stop after this message (actor's thread), and refuse all queued messages, with `refusal` if it is given."""
+        """Stop after this message and refuse all queued messages, with the error `refusal` if given.
+
+        Actor's thread only.
+        """
         self.actor_stopped.set()
         for envelope in self.mailbox.close():
             if isinstance(envelope.message, AskEnvelope):
@@ -135,7 +146,7 @@ class Actor(pykka.ThreadingActor):
 
 
 def tell_all(ref: ActorRef[Any], messages: Iterable[object]) -> bool:
-    """Send messages without others in between; return whether the actor accepted them, or False if it has stopped."""
+    """Send messages in one step, without others in between; return False if the actor has stopped."""
     try:
         cast("Mailbox", ref.actor_inbox).put_all([Envelope(message) for message in messages])
     except ActorDeadError:
@@ -144,7 +155,7 @@ def tell_all(ref: ActorRef[Any], messages: Iterable[object]) -> bool:
 
 
 def tell(ref: ActorRef[Any], message: object) -> bool:
-    """Send a message; return whether the actor accepted it, or False if it has stopped."""
+    """Send a message; return False if the actor has stopped and did not accept it."""
     try:
         ref.tell(message)
     except ActorDeadError:

@@ -1,4 +1,4 @@
-"""Admission control: limits for concurrent model requests and for other work that needs file descriptors."""
+"""Admission control: limits for concurrent model requests, and for all work that needs file descriptors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FILES_PER_TOOL = 6
-"""File descriptors that a tool call needs in this process: sockets, pipes, a handle to kill its process."""
+"""The file descriptors that a tool call needs in this process: sockets, pipes, and a handle to kill its process."""
 FILES_PER_REQUEST = 2
-"""File descriptors of a model request: its socket, and one for the name resolution before."""
+"""The file descriptors of a model request: its socket, and before that one for the name resolution."""
 COUNT_SECONDS = 0.05
-"""Seconds for which a count of open files is reused: counting thousands takes a millisecond."""
+"""For how many seconds a count of open files is reused: counting thousands of them takes a millisecond."""
 
 
 class FileRoom:
-    """Admits new work only while enough file descriptors are free. Any thread.
+    """Admits new work only while enough file descriptors are free. Safe to call from any thread.
 
-    Some are reserved: for clients that connect to cancel, for reads of the store, and for running work.
+    Some descriptors are reserved: for clients that connect in order to cancel, for reads of the store, and for running
+    work.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class FileRoom:
 
     @property
     def reserved(self) -> int:
-        """File descriptors that are not available to new work."""
+        """The number of file descriptors that new work cannot use."""
         return min(max(self._limit() // 8, 32), 512)
 
     def take(self, files: int) -> bool:
-        """Return whether this many descriptors can be opened now; they count as open until the next measurement."""
+        """Return whether this many descriptors can be opened now; if so, they count as open until the next count."""
         with self._lock:
             now = time.monotonic()
             if now - self._counted_at >= COUNT_SECONDS:
@@ -51,7 +52,7 @@ class FileRoom:
 
     @property
     def refusal(self) -> str:
-        """The reason for a refusal, as the beginning of a sentence; it states the limit."""
+        """The reason for a refusal, which states the limit. A phrase that the caller completes to a sentence."""
         return (
             f"this server may have {self._limit():,} files open (ulimit -n) and keeps {self.reserved} of them for"
             " cancels and for what is running: there is none left"
@@ -59,7 +60,7 @@ class FileRoom:
 
 
 class Admission:
-    """Limits the model requests in flight in the process. Any thread."""
+    """Limits the number of model requests in flight in this process. Safe to call from any thread."""
 
     def __init__(self, limit: int, room: FileRoom | None = None) -> None:
         self._room = room or FileRoom()
@@ -69,11 +70,14 @@ class Admission:
 
     @property
     def in_flight(self) -> int:
-        """How many requests are in flight now."""
+        """The number of model requests in flight now."""
         return self._in_flight
 
     def acquire(self) -> str:
-        """Admit one request, until `release`; return "", or the reason for a refusal, which begins a sentence."""
+        """Admit one request until `release`.
+
+        Return "" if admitted, otherwise the reason for the refusal, without a period.
+        """
         with self._lock:
             if self._in_flight == self.limit:
                 return f"{self.limit:,} model requests are in flight on this server, which is its limit"
@@ -83,6 +87,6 @@ class Admission:
             return ""
 
     def release(self) -> None:
-        """End the request that `acquire` admitted."""
+        """Give back the slot of a request that `acquire` admitted."""
         with self._lock:
             self._in_flight -= 1

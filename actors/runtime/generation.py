@@ -1,4 +1,7 @@
-"""Which settings of generation a model supports. Any thread; no provider is contacted."""
+"""Checks which generation settings (reasoning effort, temperature, answer length) a model supports.
+
+Safe to call from any thread; no provider is contacted.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def check_generation(wanted: Generation, model: ModelInfo) -> None:
-    """Raise Rejected (GENERATION_UNSUPPORTED) naming each setting that the model does not support."""
+    """Raise Rejected (GENERATION_UNSUPPORTED) if the model lacks support for a setting; the text names each of them."""
     if problems := "; ".join(_problems(wanted, model)):
         raise Rejected(Reason.GENERATION_UNSUPPORTED, problems)
 
 
 def supported(wanted: Generation, model: ModelInfo) -> Generation:
-    """Return the settings that the model supports: what is known of a model may change after they were checked."""
+    """Return the settings that the model supports now, because what is known of a model may change after the check."""
     return Generation(
         wanted.reasoning_effort if wanted.reasoning_effort in model.reasoning_efforts else None,
         wanted.temperature if model.temperature else None,

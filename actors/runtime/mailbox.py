@@ -1,4 +1,4 @@
-"""A mailbox that closes, with two lanes: the urgent one is taken before the normal one, and each is FIFO.
+"""A mailbox with two lanes that can be closed. The urgent lane is taken before the normal one; each lane is FIFO.
 
 It consists of two deques and a lock on which the actor sleeps, which is cheaper than a PriorityQueue or pykka's own
 queue. A closed mailbox refuses messages, so that no caller ever waits for a stopped actor.
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Mailbox:
-    """pykka's ActorInbox with two lanes.
+    """The implementation of pykka's ActorInbox with two lanes.
 
-    `put` and `put_all` may be called by any thread, everything else only by the actor's.
+    `put` and `put_all` are safe to call from any thread, all other methods only from the actor's thread.
     """
 
     def __init__(self) -> None:
@@ -30,22 +30,22 @@ class Mailbox:
         self._normal: deque[Envelope[Any]] = deque()
         self._closed = False
         self._asleep = False
-        """Whether the actor waits for a message; the next thread that puts one releases `_sleep`."""
+        """Whether the actor sleeps until a message arrives; the next thread that adds one releases `_sleep`."""
         self._sleep = threading.Lock()
         self._sleep.acquire()
 
     def put(self, envelope: Envelope[Any], /) -> None:
-        """Add a message, to the urgent lane if its attribute `urgent` is true.
+        """Add a message: to the urgent lane if its attribute `urgent` is true, otherwise to the normal lane.
 
-        Once closed: raises ActorDeadError, or fails the envelope's reply if it has one.
+        If the mailbox is closed, raises ActorDeadError, or fails the envelope's reply if it has one.
         """
         if not self._add(self._urgent if getattr(envelope.message, "urgent", False) else self._normal, (envelope,)):
             refuse(envelope)
 
     def put_all(self, envelopes: Iterable[Envelope[Any]]) -> None:
-        """Add messages to the normal lane in one step, so that the actor finds all of them.
+        """Add messages to the normal lane in one step, so that the actor finds all of them together.
 
-        Raises ActorDeadError once closed.
+        Raises ActorDeadError if the mailbox is closed.
         """
         if not self._add(self._normal, envelopes):
             raise ActorDeadError("the actor has stopped")
@@ -56,12 +56,12 @@ class Mailbox:
                 return False
             lane.extend(envelopes)
             asleep, self._asleep = self._asleep, False
-        if asleep:  # released outside of the lock, because the actor needs that next
+        if asleep:  # released after the other lock, which the actor needs next
             self._sleep.release()
         return True
 
     def get(self) -> Envelope[Any]:
-        """Take the next message; blocks."""
+        """Remove and return the next message. Blocks until there is one."""
         while True:
             with self._lock:
                 if lane := self._urgent or self._normal:
@@ -70,7 +70,7 @@ class Mailbox:
             self._sleep.acquire()
 
     def get_next_if(self, wanted: Callable[[Any], bool]) -> Envelope[Any] | None:
-        """Take the next message if there is one that is not urgent and is `wanted`; never blocks."""
+        """Remove and return the next message if it is not urgent and `wanted` accepts it, else None. Never blocks."""
         with self._lock:
             if self._urgent or not self._normal or not wanted(self._normal[0].message):
                 return None
@@ -85,7 +85,7 @@ class Mailbox:
         return self._closed
 
     def close(self) -> tuple[Envelope[Any], ...]:
-        """Refuse every message from now on; return those that were waiting."""
+        """Refuse every message from now on; return the messages that were waiting."""
         with self._lock:
             self._closed = True
             waiting = (*self._urgent, *self._normal)
@@ -94,7 +94,7 @@ class Mailbox:
             return waiting
 
     def close_if_empty(self) -> bool:
-        """Close unless a message waits, so that an idle actor stops without losing one; return whether it closed."""
+        """Close unless a message waits, so that an idle actor loses none. Return whether the mailbox was closed."""
         with self._lock:
             if self._urgent or self._normal:
                 return False
@@ -103,7 +103,7 @@ class Mailbox:
 
 
 def refuse(envelope: Envelope[Any]) -> None:
-    """Answer the sender of this message that the actor has stopped."""
+    """Report to the sender of this message that the actor has stopped."""
     error = ActorDeadError("the actor has stopped")
     if envelope.reply_to is None:
         raise error

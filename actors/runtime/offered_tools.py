@@ -1,6 +1,6 @@
-"""Tools beside the server's own: what a model is offered of them, and whether its answer fits them. Any thread.
+"""Tools that are neither built in nor from MCP servers: client tools, and submit_output for runs with an output schema.
 
-They are those that clients run, and submit_output, by which a run with an output schema ends.
+Decides how models are offered these tools, and checks the input of their calls. Safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors.ports.output_schema import NativeOutput
 
 SCHEMAS = 256
-"""Number of compiled schemas that are kept."""
+"""The number of compiled schemas that are kept."""
 
 
 _OUTPUT_DESCRIPTION = (
@@ -39,23 +39,26 @@ _OUTPUT_TRAITS = ToolTraits(SUBMIT_OUTPUT, ToolGroup.OTHER)
 
 @lru_cache(maxsize=SCHEMAS)
 def compiled(schema: str) -> JsonSchema:
-    """Return a schema, given as JSON text. Raises InvalidSchemaError."""
+    """Return the compiled form of a schema, given as JSON text. Raises InvalidSchemaError."""
     return JsonSchema(msgspec.json.decode(schema, type=dict))
 
 
 @lru_cache(maxsize=SCHEMAS)
 def spec_of(tool: ClientTool) -> ToolSpec:
-    """Return a tool as a model is offered it. Lean models are offered it, too: its conversation is made for it."""
+    """Return a client tool in the form in which models are offered it.
+
+    Lean models are offered it, too, because the conversation was created with this tool.
+    """
     return ToolSpec(tool.description, msgspec.json.decode(tool.input_schema), tool.traits, essential=True)
 
 
 def offered_in(mode: Mode | None, spec: ToolSpec) -> bool:
-    """Return whether a run that began in this mode offers a tool: in Restricted only clients' tools that read."""
+    """Return whether a run that began in this mode offers a tool. Restricted mode excludes client tools that write."""
     return mode is not Mode.RESTRICTED or not spec.traits.client or not spec.traits.writes
 
 
 def judged(content: tuple[Content, ...], tools: tuple[ClientTool, ...]) -> tuple[Content, ...]:
-    """Return an answer whose calls of clients' tools have their group, and say what of their input does not fit."""
+    """Return an answer's content, with the group of each client tool call and the fault of its input, if any."""
     by_name = {tool.name: tool for tool in tools}
     if not by_name:
         return content
@@ -76,7 +79,7 @@ def _judged(call: ToolUse, tool: ClientTool) -> ToolUse:
 
 
 def output_form(schema: str, model: ModelInfo) -> tuple[NativeOutput | None, tuple[ToolSpec, ...]]:
-    """Return how a model is asked for a value of a schema: the schema for its provider, or else a tool to call."""
+    """Return how to ask a model for a value that matches a schema: either a schema for its provider, or a tool."""
     value = json.loads(schema)
     if model.structured_output and (native := native_output(value)):
         return native, ()
@@ -84,9 +87,9 @@ def output_form(schema: str, model: ModelInfo) -> tuple[NativeOutput | None, tup
 
 
 def output_of(schema: str, answer: ModelAnswer) -> tuple[str, str]:
-    """Return the valid value of an answer as JSON, and what does not fit; both are empty if the run goes on.
+    """Return the valid value of an answer as JSON, and why the value is invalid; both are "" if the run must go on.
 
-    The value is the input of submit_output, if that is the only call, or else the text of an answer without calls.
+    The value is the input of submit_output, if that is the only call, or the text of an answer without calls.
     """
     calls = list(tool_uses(answer.content))
     text = text_of(answer.content).strip()

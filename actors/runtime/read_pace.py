@@ -1,4 +1,4 @@
-"""The pace of reading streamed answers: with more model requests in flight, reads are less frequent and larger."""
+"""The pace of reading streamed answers: the more model requests are in flight, the fewer and larger the reads."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ LONGEST_PAUSE = 0.05
 
 
 class ReadPace:
-    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Runner's thread.
+    """Delays the reads of one answer, so that a busy server needs fewer and larger reads. Runner's thread only.
 
-    The interval grows with the number of requests in flight; for a few requests there are no pauses, and answers that
-    arrive more slowly are not delayed. Data that arrives during a pause waits in the socket, and is then read at once.
-    Principals have equal parts of all reads: one with few requests has no pauses because of another with many.
+    The interval grows with the number of requests in flight. For a few requests there are no pauses, and answers that
+    arrive more slowly are not delayed. Data that arrives during a pause waits in the socket and is then read at once.
+    Principals share the reads equally: a principal with few requests gets no pauses because of another with many.
 
     Args:
-        pressure: Returns how many model requests were in flight in this process if each principal had as many as the
-            one that this answer is for.
+        clock: Provides the time.
+        pressure: Returns how many model requests would be in flight if every active principal had as many as the
+            principal that this answer is for.
+        cancel: Ends a pause when cancelled.
     """
 
     def __init__(self, clock: Clock, pressure: Callable[[], int], cancel: CancelToken) -> None:
@@ -34,7 +36,7 @@ class ReadPace:
         self._last_read = float("-inf")
 
     def wait(self) -> None:
-        """Wait until the next read is due; a cancel ends the pause."""
+        """Block until the next read is due; a cancel ends the pause."""
         interval = min(self._pressure() * SECONDS_PER_REQUEST, LONGEST_PAUSE)
         pause = self._last_read + interval - self._clock.monotonic()
         if interval >= SHORTEST_PAUSE and pause > 0:

@@ -1,4 +1,4 @@
-"""The services that all actors of one process share: the adapters behind the ports, and a few settings."""
+"""The services that all actors of one process share: the adapters that implement the ports, and a few settings."""
 
 from __future__ import annotations
 
@@ -35,34 +35,36 @@ from actors.runtime.thread_pool import ThreadPool
 from actors.runtime.timers import Timers
 
 UNKNOWN_MODEL_WINDOW = 8_192
-"""Usable tokens assumed for a model that is no longer served; its next request is refused anyway."""
+"""The usable tokens that are assumed for a model that is no longer served. Its next request is refused anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLimits:
-    """Limits of sub-agents. The default number of turns is in the state machine's limits: Limits.max_turns."""
+    """Limits of sub-agents. The default number of turns is `Limits.max_turns` of the state machine."""
 
     per_call: int = 10
-    """Maximum sub-agents started together; a conversation has no others at that time."""
+    """The maximum number of sub-agents started together; a conversation cannot have others at that time."""
     at_once: int = 50
-    """Maximum running sub-agents in the process; a further one fails to start, which is reported to its parent."""
+    """The maximum number of running sub-agents in the process; any other fails to start, which its parent is told."""
     max_turns: int = 100
     timeout_ms: int = 20 * 60_000
-    """Default time limit of a sub-agent, in milliseconds."""
+    """The default time limit of a sub-agent, in milliseconds."""
     min_timeout_ms: int = 1_000
     max_timeout_ms: int = 2 * 60 * 60_000
     task_bytes: int = 16 * 1024
-    """Maximum size of a task's text in UTF-8."""
+    """The maximum size of a task's text in UTF-8, in bytes."""
     files: int = 10
-    """Maximum number of files that a sub-agent gets at its start."""
+    """The maximum number of files that a sub-agent gets at its start."""
     file_bytes: int = 64 * 1024
-    """Maximum size of all these files together. It is also limited to as many bytes as the model's window has tokens,
-    which fills about a quarter of the window."""
+    """The maximum size of all these files together, in bytes.
+
+    A further limit is one byte per token of the model's window, which fills about a quarter of the window.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """Adapters and settings, created and closed in one place."""
+    """The adapters and settings of the process, created and closed in one place."""
 
     store: Store
     bus: EventBus
@@ -75,34 +77,34 @@ class Services:
     workspace: Workspace
     timers: Timers
     threads: ThreadPool
-    """The thread pool for actors and blocking work."""
+    """Provides the threads for actors and for blocking work."""
     images: Images = field(default_factory=NoImages)
     limits: Limits = field(default_factory=Limits)
     agents: AgentLimits = field(default_factory=AgentLimits)
     idle_seconds: float = 30.0
-    """Seconds that an idle conversation keeps its thread."""
+    """How long an idle conversation keeps its thread, in seconds."""
     max_llm_requests: int = MOST_MODEL_REQUESTS
-    """Maximum model requests in flight in the process; a further one fails and can be retried."""
+    """The maximum number of model requests in flight in the process; any other fails and can be retried."""
     files: FileRoom = field(default_factory=FileRoom)
-    """Admission of work by free file descriptors."""
+    """Admits work only while enough file descriptors are free."""
     mcp: McpServers = field(default_factory=NoMcpServers)
-    """The MCP servers, whose tools conversations get beside those of the toolbox."""
+    """The MCP servers, whose tools conversations can use beside those of the toolbox."""
     permissions: PermissionsOf = everything
-    """What each principal may do."""
+    """Returns what a principal may do."""
     telemetry: Telemetry = field(default_factory=Telemetry)
-    """What the server tells about its work."""
+    """Observes the work of the server, for logs, metrics and traces."""
     approval_rules: tuple[ApprovalRule, ...] = ()
-    """The operator's approval rules, for all conversations."""
+    """The operator's approval rules, which apply to all conversations."""
     quotas: QuotaBook = field(default_factory=unlimited)
-    """What principals use of their quotas."""
+    """Counts how much of its quotas each principal uses."""
     titles: bool = False
-    """Whether conversations without a title get one from their first message."""
+    """Whether conversations without a title get one that is generated from their first message."""
     cluster: Cluster = ONE_NODE
-    """The servers that share the store; by default this one has it to itself."""
+    """The servers that share the store; by default this server is the only one."""
     node: str = "local"
 
     def context_of(self, record: ConversationRecord) -> ConvContext:
-        """Return the state machine's context of a stored conversation."""
+        """Return the state machine's context for a stored conversation."""
         permissions = self.permissions(record.principal)
         return ConvContext(
             conversation_id=record.id,
@@ -124,17 +126,23 @@ class Services:
         )
 
     def sandbox_of(self, principal: str) -> Sandbox:
-        """Return the sandbox for the programs of a principal."""
+        """Return the sandbox for programs of this principal, which enforces the principal's permissions."""
         permissions = self.permissions(principal)
         return self.sandbox if permissions == EVERYTHING else ConfinedSandbox(self.sandbox, permissions)
 
     def usable_window(self, model: str) -> int:
-        """Return how many tokens a history may fill; changes at most once, when the provider reports its limits."""
+        """Return how many tokens a history may fill.
+
+        Changes at most once, when the provider reports the model's limits.
+        """
         served = self.models.get(model)
         return served.info.usable_window if served else UNKNOWN_MODEL_WINDOW
 
     def offered(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Return the tools that a conversation is offered, in the order for the model. Sub-agents get the standard."""
+        """Return the tools that a conversation is offered, in the order in which the model sees them.
+
+        Sub-agents are offered the standard set, because their profile chooses no tools.
+        """
         ours, chosen = self.toolbox.specs(sub_agent=not record.user_initiated), record.profile.tools
         if chosen is not None:
             ours = tuple(spec for spec in ours if spec.name in chosen)

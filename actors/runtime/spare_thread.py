@@ -1,4 +1,4 @@
-"""A reserved thread: it is ended when the system has no thread left, so that an urgent one can start."""
+"""A thread kept in reserve: if the system cannot start a thread, it is ended so that an urgent one can start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ STOP_SECONDS = 1.0
 
 
 class SpareThread:
-    """Holds one idle thread. Any thread."""
+    """Holds one idle thread in reserve. Safe to call from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -16,7 +16,7 @@ class SpareThread:
         self.keep()
 
     def keep(self) -> None:
-        """Start the reserved thread, unless there is one already or none can be started now."""
+        """Start the reserved thread, unless there already is one or no thread can be started now."""
         with self._lock:
             if self._held is not None:
                 return

@@ -1,4 +1,4 @@
-"""The real clock and ids."""
+"""The implementations of the ports Clock and Ids for production: system time and random ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import secrets
 import time
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-"""32 letters and digits that look different. As 256 is a multiple of 32, a random byte selects each equally often."""
+"""32 letters and digits that are easy to tell apart.
+
+As 256 is a multiple of 32, a random byte selects all equally often.
+"""
 _ADJECTIVES = "amber bold calm clear dry early even fair fast fine keen kind late mild neat new quick quiet".split()
 _NOUNS = "ash bay beam brook cape cliff cove dale dune fern field fjord glen grove marsh mesa peak reef".split()
 _CONVERSATION_ID = re.compile(rf"[{_ALPHABET}]{{16}}(-a[0-9]+)*")
@@ -24,12 +27,12 @@ class SystemClock:
 
 
 def has_form_of_id(text: str) -> bool:
-    """Return whether `text` has the form of an id of a conversation or sub-agent, which slugs must not have."""
+    """Return whether `text` has the form of the id of a conversation or sub-agent; slugs must not have this form."""
     return _CONVERSATION_ID.fullmatch(text) is not None
 
 
 class RandomIds:
-    """Unguessable ids, readable slugs."""
+    """Creates unguessable ids, and readable slugs."""
 
     def conversation(self) -> str:
         return _token(16)

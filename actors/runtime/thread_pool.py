@@ -1,4 +1,4 @@
-"""A pool of threads for actors and blocking work: starting a thread takes longer than most of these jobs.
+"""A pool of threads for actors and blocking work, because starting a thread takes longer than most of these jobs.
 
 concurrent.futures.ThreadPoolExecutor does not fit: beyond a fixed size it queues work instead of raising when the
 system has no thread left, its threads stay until it shuts down, and the interpreter waits for them at exit.
@@ -25,7 +25,10 @@ _Job: TypeAlias = "tuple[Callable[[], object], str]"
 
 
 class ThreadPool:
-    """Runs each job at once on a separate thread: the idle one used last, or a new one. Any thread."""
+    """Runs each job at once on a separate thread: on the most recently used idle one, or on a new one.
+
+    Safe to call from any thread.
+    """
 
     def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
         self._idle_seconds = idle_seconds
@@ -34,7 +37,10 @@ class ThreadPool:
         self._closed = False
 
     def run(self, job: Callable[[], object], name: str) -> None:
-        """Start `job` on a thread that is named `name` meanwhile. Raises RuntimeError if no thread can be started."""
+        """Start `job` on a thread, which is called `name` until the job ends.
+
+        Raises RuntimeError without a free thread.
+        """
         with self._lock:
             thread = self._idle.pop() if self._idle else None
         if thread is None:
@@ -43,7 +49,7 @@ class ThreadPool:
         thread.jobs.put((job, name))
 
     def close(self) -> None:
-        """End the idle threads now, and every other one after its job; idempotent."""
+        """End the idle threads now, and every other thread after its job. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -53,7 +59,7 @@ class ThreadPool:
             thread.join(STOP_SECONDS)
 
     def next_job(self, thread: _PooledThread) -> _Job | None:
-        """Wait for the next job of an idle thread; return None when the thread has to end (on that thread)."""
+        """Wait for the next job of an idle thread; return None when the thread has to end. Runs on that thread."""
         with self._lock:
             thread.name = IDLE_NAME
             if self._closed:
@@ -70,7 +76,7 @@ class ThreadPool:
 
 
 class _PooledThread(threading.Thread):
-    """Runs one job after the other."""
+    """A thread that runs one job after the other."""
 
     def __init__(self, pool: ThreadPool, name: str) -> None:
         super().__init__(name=name, daemon=True)

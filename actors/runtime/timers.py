@@ -1,4 +1,4 @@
-"""One thread for all timers: retries, cancel timeouts, idle checks."""
+"""Timers for retries, cancel timeouts and idle checks, all on one thread."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Timer: TypeAlias = tuple[float, int, Callable[[], object]]
-"""When it is due, in monotonic seconds; its number, which orders timers of the same time; its callback."""
+"""When the timer is due (monotonic seconds), its number, which orders timers with the same time, and its callback."""
 
 
 class Timers:
-    """Runs callbacks later. Any thread; callbacks run on the timer thread and must not block."""
+    """Runs callbacks after a delay.
+
+    Safe to call from any thread; callbacks run on the timer thread and must not block.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -31,7 +34,10 @@ class Timers:
         self._thread.start()
 
     def after(self, milliseconds: int, callback: Callable[[], object]) -> Timer:
-        """Run `callback` once, `milliseconds` from now; never after close()."""
+        """Run `callback` once after `milliseconds`, unless the timers are closed before.
+
+        Return the timer, for `cancel`.
+        """
         timer = (self._clock.monotonic() + milliseconds / 1000, next(self._order), callback)
         with self._changed:
             if not self._closed:
@@ -40,14 +46,14 @@ class Timers:
         return timer
 
     def cancel(self, timer: Timer) -> None:
-        """Forget a timer; without effect on one that fires just now, or has fired."""
+        """Remove a timer; without effect if it has fired or is just firing."""
         with self._changed:
             if timer in self._due:
                 self._due.remove(timer)
                 heapq.heapify(self._due)
 
     def close(self) -> None:
-        """Drop all timers, wait for a running callback and end the thread; idempotent. Not from a callback."""
+        """Drop all timers, wait for a running callback and end the thread. Idempotent. Do not call it in a callback."""
         with self._changed:
             self._closed = True
             self._due.clear()

@@ -1,4 +1,7 @@
-"""Validate a caller's choices: working directory, model, mode. Any thread; no provider is contacted."""
+"""Validates a caller's choices of working directory, model and mode.
+
+Safe to call from any thread; no provider is contacted.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def working_directory(services: Services, path: str, principal: str) -> str:
-    """Return the real path of a directory in which a principal may work. Raises Rejected."""
+    """Return the real path of a directory in which the principal may work. Raises Rejected for any other directory."""
     try:
         return services.workspace.check(path, services.permissions(principal).roots)
     except ValueError as error:
@@ -23,9 +26,9 @@ def working_directory(services: Services, path: str, principal: str) -> str:
 
 
 def offered_model(services: Services, name: str, principal: str) -> Model:
-    """Return a requested model. Raises Rejected unless the principal may use it and a provider is known to serve it.
+    """Return a requested model. Raises Rejected unless the principal may use the model and a provider serves it.
 
-    Providers that list their models are queried earlier (`actors.runners.model_choice`).
+    Providers that list their models must be asked before (see `actors.runners.model_choice`).
     """
     if not services.permissions(principal).allows_model(name):
         raise Rejected(Reason.MODEL_UNAVAILABLE, f"this principal may not use the model {name}")
@@ -35,7 +38,7 @@ def offered_model(services: Services, name: str, principal: str) -> Model:
 
 
 def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
-    """Return why no provider serves a model. Whoever may use only some is not told which others there are."""
+    """Return why no provider serves a model. For a principal with restricted models, the text names no other models."""
     failure = services.models.refusal(name)
     if services.permissions(principal).models is None:
         return failure
@@ -43,7 +46,7 @@ def model_refusal(services: Services, name: str, principal: str) -> LlmFailure:
 
 
 def served_model(services: Services, name: str) -> Model:
-    """Return a conversation's model. Raises Rejected if no provider serves it now."""
+    """Return the model of a conversation. Raises Rejected if no provider serves it now."""
     model = services.models.get(name)
     if model is None:
         raise Rejected(Reason.MODEL_UNAVAILABLE, services.models.refusal(name).message)
@@ -51,7 +54,7 @@ def served_model(services: Services, name: str) -> Model:
 
 
 def initial_mode(services: Services, wanted: Mode | None, cwd: str, principal: str) -> Mode:
-    """Return the mode of a new conversation: `wanted`, or the narrowest that this machine enforces. Raises Rejected."""
+    """Return the mode of a new conversation: `wanted`, or else the narrowest available. Raises Rejected."""
     narrowest = Mode.RESTRICTED if services.sandbox.report.restriction_available else Mode.UNRESTRICTED
     mode = wanted or narrowest
     check_mode(services, mode, cwd, principal)
@@ -59,7 +62,7 @@ def initial_mode(services: Services, wanted: Mode | None, cwd: str, principal: s
 
 
 def check_mode(services: Services, mode: Mode, cwd: str, principal: str) -> None:
-    """Raise Rejected if a principal cannot have a mode in this directory."""
+    """Raise Rejected if conversations of the principal cannot have this mode in this directory."""
     reason = services.sandbox_of(principal).mode_refusal(mode, cwd)
     if reason:
         report = services.sandbox.report

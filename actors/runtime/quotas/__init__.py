@@ -1,1 +1,1 @@
-"""Quotas of principals, and fair turns among them."""
+"""Quotas of principals, and fair scheduling between principals."""

@@ -1,4 +1,4 @@
-"""Slots that principals share. Where there is none left, each of them has its turn."""
+"""A limited number of slots that principals share fairly: when all are in use, principals get free slots in turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """A place in the queue of a principal, or the slot that it led to."""
+    """A place in a principal's queue for slots; later it stands for the slot."""
 
     def __init__(self, principal: str, start: Callable[[], bool]) -> None:
         self.principal = principal
@@ -22,40 +22,41 @@ class Place:
 
 
 class FairSlots:
-    """A number of slots, and a number for each principal.
+    """Slots with a total limit and a limit for each principal.
 
-    Who finds none free waits. A free slot goes to the principal whose last turn is longest ago, and among what waits of
-    that principal to what has waited longest: so one that has a thousand waiting delays another by one turn. Any
-    thread.
+    Requests wait while no slot is free. A free slot goes to the principal whose last turn was longest ago, and to the
+    longest waiting request of that principal. So a principal with a thousand waiting requests delays another principal
+    by one turn only. Safe to call from any thread.
     """
 
     def __init__(self, limit: int = 0, limit_of: Callable[[str], int] = lambda _principal: 0) -> None:
-        """Make `limit` slots, of which a principal may have `limit_of` it; 0: any number."""
+        """Provide `limit` slots, of which a principal may hold up to `limit_of(principal)`; 0 means no limit."""
         self._limit, self._limit_of = limit, limit_of
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()
         self._total = 0
         self._queues: dict[str, deque[Place]] = {}
-        """What waits, by principal, none of them empty; the next turn is that of the first that may have a slot."""
+        """The waiting places by principal. No queue is empty, and the principal with the next turn comes first."""
         self._waiting = 0
 
     @property
     def waiting(self) -> int:
-        """How many wait for a slot."""
+        """The number of requests that wait for a slot."""
         return self._waiting
 
     def used(self, principal: str) -> int:
-        """Return how many slots a principal has; "": all together."""
+        """Return how many slots a principal holds; "": all principals together."""
         return self._used[principal] if principal else self._total
 
     def pressure(self, principal: str) -> int:
-        """Return how many slots would be used if each principal that has some had as many as this one."""
+        """Return how many slots would be in use if every principal that holds any held as many as this one."""
         return self._used[principal] * len(self._used)
 
     def acquire(self, principal: str, start: Callable[[], bool]) -> Place:
-        """Call `start` when there is a slot: now, or later on the thread that released one.
+        """Call `start` when there is a slot: now, or later on the thread that releases one. Return the queue's place.
 
-        `start` must not raise. It returns whether it keeps the slot, until `release`; if not, the slot is free again.
+        `start` must not raise. It returns whether it keeps the slot until `release`; if not, the slot is free again at
+        once.
         """
         place = Place(principal, start)
         with self._lock:
@@ -66,7 +67,7 @@ class FairSlots:
 
     @contextmanager
     def turn(self, principal: str, cancel: CancelToken) -> Generator[bool]:
-        """Wait for a slot and hold it for the block; yield False if `cancel` is cancelled before it begins."""
+        """Wait for a slot and hold it during the `with` block. Yield False if `cancel` is cancelled before."""
         called = threading.Event()
         wake = called.set
 
@@ -87,17 +88,17 @@ class FairSlots:
             self.release(principal)
 
     def release(self, principal: str) -> None:
-        """Give back a slot of a principal."""
+        """Give back a slot that the principal holds."""
         self._give_back(principal)
         self._fill()
 
     def waits(self, place: Place) -> bool:
-        """Return whether `start` was not called yet."""
+        """Return whether `start` has not been called yet."""
         with self._lock:
             return place in self._queues.get(place.principal, ())
 
     def withdraw(self, place: Place) -> bool:
-        """Stop waiting; return False if `start` was called already, or another call has withdrawn the place."""
+        """Stop waiting. Return False if `start` has already been called or the place has already been withdrawn."""
         with self._lock:
             queue = self._queues.get(place.principal)
             if queue is None or place not in queue:
@@ -109,7 +110,7 @@ class FairSlots:
             return True
 
     def _fill(self) -> None:
-        """Start what waits, as long as there are slots."""
+        """Start waiting requests as long as slots are free."""
         while (place := self._next()) is not None:
             if not place.start():
                 self._give_back(place.principal)
@@ -122,7 +123,7 @@ class FairSlots:
                 del self._used[principal]
 
     def _next(self) -> Place | None:
-        """Take a slot for whoever has the next turn; None if nobody may have one."""
+        """Take a free slot for the principal with the next turn; None if no principal may have one."""
         with self._lock:
             if not self._queues or 0 < self._limit <= self._total:
                 return None
@@ -132,7 +133,7 @@ class FairSlots:
             queue = self._queues.pop(principal)
             place = queue.popleft()
             if queue:
-                self._queues[principal] = queue  # at the end: its next turn comes after those of the others
+                self._queues[principal] = queue  # last in the order, because the other principals come first
             self._waiting -= 1
             self._total += 1
             self._used[principal] += 1

@@ -1,4 +1,4 @@
-"""What principals use of their quotas, and the refusal of what would be more."""
+"""Counts how much of its quotas each principal uses, and refuses what would exceed them."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOGETHER = ""
-"""Stands for all principals together."""
+"""The name that stands for all principals together."""
 MILLISECONDS = 1_000
 RETRY_MS = 1_000
-"""When to try again what is free as soon as something ends."""
+"""The suggested retry delay, in milliseconds, for quotas that are freed as soon as something ends."""
 LEARN_SECONDS = 10.0
-"""How often a server looks what others have spent."""
+"""The seconds between two queries of what the other servers' principals have spent."""
 DAY_MS = 86_400_000
 
 
 class QuotaUse(Struct, frozen=True):
-    """One quota, and what is used of it."""
+    """One quota and how much of it is used."""
 
     principal: str
-    """Whose; "" for that of all principals together."""
+    """The principal; "" for the quota of all principals together."""
     quota: Quota
     limit: int
     used: int
     resets_at: int = 0
-    """When it is counted anew, in milliseconds since the epoch; 0: never, it becomes free by what ends."""
+    """When counting starts again, in milliseconds since the epoch; 0 for quotas that are freed when something ends."""
 
 
 class QuotaBook:
-    """Counts what each principal uses. Any thread; what may block says so.
+    """Counts what each principal uses. Safe to call from any thread; methods that may block say so.
 
-    Runs, requests, streams and calls are counted in this process, because none of them outlives it. What was spent is
-    stored, in the commit of the answer that it was spent for.
+    Runs, requests, streams and calls are counted in this process, because none of them outlives it. Spending (tokens
+    and money) is stored, in the same commit as the answer that caused it.
     """
 
     def __init__(
@@ -70,32 +70,38 @@ class QuotaBook:
         put_spending: Callable[[Spending], None] = lambda _spending: None,
         spent_by_all: Callable[[], Iterable[Spending]] | None = None,
     ) -> None:
-        """Begin with what was spent in this month, day by day. The functions are those of a store, and may block.
+        """Begin with the spending of this month, day by day. The three functions access a store, and may block.
 
-        `spent_by_all` returns what all servers that share the store have spent in this month; None: this is the only
-        one.
+        Args:
+            settings: The quotas that the operator has set.
+            clock: Provides the time.
+            spendings: What was spent this month, by principal and day.
+            telemetry: Is notified of refusals.
+            stored_bytes: Returns how many bytes a principal has stored.
+            put_spending: Stores spending that no commit contains.
+            spent_by_all: Returns what all servers that share the store have spent this month; None for a single server.
         """
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
         self._lock = threading.Lock()
         self._runs: dict[str, str] = {}
-        """The principals of conversations with a run, by the conversation's id."""
+        """Maps the ids of conversations with a run to their principals."""
         self._running: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._calls: dict[str, _Bucket] = {}
         self._spent: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Tokens and costs, by principal, then by quota and period."""
+        """Tokens and costs by principal, and then by quota and period."""
         self._limits_runs = settings.limits(Quota.CONCURRENT_RUNS, Quota.STORED_BYTES, *SPENDING)
         self._limits_calls = settings.limits(Quota.CALLS_PER_SECOND)
         self._limits_streams = settings.limits(Quota.STREAMS)
         self.counts_spending = settings.limits(*SPENDING)
-        """Whether what is spent has to be recorded."""
+        """Whether spending has to be recorded, because a quota limits it."""
         self.model_slots = FairSlots(
             settings.together.get(Quota.CONCURRENT_MODEL_REQUESTS, 0),
             lambda principal: settings.of(principal).get(Quota.CONCURRENT_MODEL_REQUESTS, 0),
         )
-        """The slots for model requests of runs."""
+        """The slots for the model requests of runs."""
         self._stored = StoredBytes(stored_bytes, clock)
         self._put_spending = put_spending
         self._spent_by_all = spent_by_all
@@ -106,10 +112,10 @@ class QuotaBook:
     # --- runs -------------------------------------------------------------------------------------------------
 
     def begin_run(self, principal: str, conversation_id: str) -> bool:
-        """Count a run before it is committed; return whether `end_run` must undo this if that fails.
+        """Count a run before its beginning is committed. Return whether `end_run` must undo this if the commit fails.
 
-        Raises QuotaExceededError: there are as many runs as there may be, or nothing is left to spend or to store.
-        Raises StoreError.
+        Raises QuotaExceededError if too many runs are open, or a quota of spending or storage is used up. May block;
+        raises StoreError.
         """
         if not self._limits_runs:
             return False
@@ -126,7 +132,7 @@ class QuotaBook:
             return True
 
     def end_run(self, conversation_id: str) -> None:
-        """Count the end of a run; idempotent."""
+        """Count the end of a run. Idempotent."""
         with self._lock:
             if (principal := self._runs.pop(conversation_id, None)) is not None:
                 _subtract(self._running, principal)
@@ -134,7 +140,7 @@ class QuotaBook:
     # --- storage ----------------------------------------------------------------------------------------------
 
     def check_stored(self, principal: str) -> None:
-        """Check that something may be stored. May block; raises QuotaExceededError or StoreError."""
+        """Check that the quota of stored bytes is not used up. May block. Raises QuotaExceededError or StoreError."""
         for whose in (principal, TOGETHER):
             limit = self._settings.of(whose).get(Quota.STORED_BYTES, 0)
             if limit and (used := self._stored.of(whose)) >= limit:
@@ -142,7 +148,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms))
 
     def deleted(self, conversation_id: str, principal: str) -> None:
-        """Count the end of a conversation."""
+        """Note that a conversation was deleted: its run ends, and stored bytes must be measured again."""
         self.end_run(conversation_id)
         for whose in (principal, TOGETHER):
             self._stored.forget(whose)
@@ -150,20 +156,20 @@ class QuotaBook:
     # --- spending ---------------------------------------------------------------------------------------------
 
     def spending(self, principal: str, used: tuple[int, int], at: int) -> Spending | None:
-        """Return what is to be stored of tokens and micro-dollars that were used; None if nothing is."""
+        """Return the record to store for `used` tokens and micro-dollars; None if there is nothing to record."""
         if not self.counts_spending or not any(used):
             return None
         return Spending(principal, day_of(at), *used)
 
     def spend(self, spending: Spending) -> None:
-        """Count what was stored."""
+        """Count spending that has been stored."""
         with self._lock:
             self._add(spending)
 
     def spend_alone(self, principal: str, used: Usage) -> None:
-        """Store and count what a request used whose conversation is gone, so that no commit of it can. May block.
+        """Store and count the usage of a request whose conversation was deleted, so that no commit can include it.
 
-        If it cannot be stored, it counts until the server ends.
+        May block. If the usage cannot be stored, it counts until the server ends.
         """
         spending = self.spending(principal, (used.context_tokens, used.cost_micros), self._clock.now_ms())
         if spending is None:
@@ -175,7 +181,7 @@ class QuotaBook:
         self.spend(spending)
 
     def spent(self, principal: str) -> str:
-        """Describe the quota of which nothing is left to spend; "" if there is none."""
+        """Describe a quota of spending that is used up; "" if there is none."""
         if not self.counts_spending:
             return ""
         with self._lock:
@@ -183,9 +189,9 @@ class QuotaBook:
         return exceeded.described if exceeded else ""
 
     def _learn(self) -> None:
-        """Look, now and then, what servers that share the store have spent. May block; raises StoreError.
+        """Query from time to time what all servers that share the store have spent. May block; raises StoreError.
 
-        What this one has spent since then is in memory only, so that the larger number counts.
+        The latest spending of this server may be in memory only, so the larger of both numbers counts.
         """
         now = self._clock.monotonic()
         if self._spent_by_all is None or not self.counts_spending or now < self._learned_at + LEARN_SECONDS:
@@ -197,12 +203,12 @@ class QuotaBook:
                 sums[whose][period] += amount
         with self._lock:
             for whose, periods in sums.items():
-                self._spent[whose] |= periods  # the larger number of each
+                self._spent[whose] |= periods  # keeps the larger number for each period
 
     # --- calls and streams ------------------------------------------------------------------------------------
 
     def take_call(self, principal: str) -> None:
-        """Count a call. Raises QuotaExceededError; then it does not count."""
+        """Count a call. Raises QuotaExceededError, in which case the call is not counted."""
         if not self._limits_calls:
             return
         now = self._clock.monotonic()
@@ -218,7 +224,7 @@ class QuotaBook:
 
     @contextmanager
     def stream(self, principal: str) -> Generator[None]:
-        """Count a stream as long as it is open. Raises QuotaExceededError; then it does not count."""
+        """Count a stream as long as it is open. Raises QuotaExceededError, in which case the stream is not counted."""
         if not self._limits_streams:
             yield
             return
@@ -234,9 +240,9 @@ class QuotaBook:
     # --- reports ----------------------------------------------------------------------------------------------
 
     def uses(self, principal: str) -> tuple[QuotaUse, ...]:
-        """Return the quotas of a principal, "" for all together, and what is used of each, in the order of `Quota`.
+        """Return the quotas of a principal and how much of each is used, in the order of `Quota`.
 
-        May block. Raises StoreError.
+        The principal "" stands for all principals together. May block. Raises StoreError.
         """
         self._learn()
         now = self._clock.now_ms()
@@ -251,7 +257,7 @@ class QuotaBook:
             )
 
     def known_principals(self) -> tuple[str, ...]:
-        """Return the principals with quotas of their own and those that use something, ordered by name."""
+        """Return the principals that have quotas of their own or use anything, sorted by name."""
         with self._lock:
             users = self._running.keys() | self._streams.keys() | self._spent.keys()
         return tuple(sorted((users | self._settings.named.keys()) - {TOGETHER}))
@@ -278,7 +284,7 @@ class QuotaBook:
                 raise self._refused(_exceeded(quota, whose, limit, used, RETRY_MS))
 
     def _nothing_left(self, principal: str) -> QuotaExceededError | None:
-        """Return the refusal of what would spend more; None if something is left."""
+        """Return the refusal of further spending; None if no quota of spending is used up."""
         now = self._clock.now_ms()
         for whose in (principal, TOGETHER):
             for quota in SPENDING:
@@ -317,12 +323,12 @@ class QuotaBook:
 
 
 def unlimited() -> QuotaBook:
-    """Return the book of a server without quotas."""
+    """Return a QuotaBook for a server without quotas."""
     return QuotaBook(QuotaSettings(), SystemClock())
 
 
 class _Bucket:
-    """The calls that a principal may make now: it fills with its rate, up to twice of it."""
+    """A token bucket for the calls of a principal: it fills at the quota's rate, up to twice that rate."""
 
     def __init__(self, principal: str, rate: int, now: float) -> None:
         self.principal, self.rate = principal, rate
@@ -340,7 +346,7 @@ def _exceeded(quota: Quota, principal: str, limit: int, used: int, retry_ms: int
 
 
 def _amounts(spending: Spending) -> Iterable[tuple[str, str, int]]:
-    """Yield to whom, to which quota in which period, and how much is added."""
+    """Yield the principal, the key of quota and period, and the amount, for each counter that a spending increases."""
     for whose in (spending.principal, TOGETHER):
         for quota in SPENDING:
             yield whose, _period(quota, spending.day), spending.cost_micros if quota in COSTS else spending.tokens
@@ -354,7 +360,7 @@ def _subtract(counts: Counter[str], principal: str) -> None:
 
 
 def _period(quota: Quota, day: int) -> str:
-    """Return the key of a quota's period that a day is in; days are counted from the epoch."""
+    """Return the key of the period of a quota that contains a day; days are counted from the epoch."""
     if quota in {Quota.TOKENS_PER_DAY, Quota.COST_PER_DAY}:
         return f"{quota} {day}"
     date = datetime.fromtimestamp(day * DAY_MS / MILLISECONDS, UTC)
@@ -362,7 +368,7 @@ def _period(quota: Quota, day: int) -> str:
 
 
 def _resets_at(quota: Quota, now: int) -> int:
-    """Return when a quota is counted anew, in milliseconds since the epoch; 0: never."""
+    """Return when counting starts again for a quota, in milliseconds since the epoch; 0: never."""
     if quota not in SPENDING:
         return 0
     day = day_of(now)
@@ -374,6 +380,6 @@ def _resets_at(quota: Quota, now: int) -> int:
 
 
 def first_day_of_month(now: int) -> int:
-    """Return the first day of the month of a time in milliseconds, both counted from the epoch."""
+    """Return the first day of the current month, counted from the epoch; `now` is in milliseconds since the epoch."""
     date = datetime.fromtimestamp(day_of(now) * DAY_MS / MILLISECONDS, UTC)
     return int(date.replace(day=1).timestamp() * MILLISECONDS) // DAY_MS

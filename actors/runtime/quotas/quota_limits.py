@@ -1,4 +1,4 @@
-"""The quotas of a server: what each principal, and all of them together, may use."""
+"""The quotas that a server can have, and the operator's settings for them."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from enum import StrEnum
 from msgspec import Struct
 
 Limits = Mapping["Quota", int]
-"""The quotas that are set, by name; costs are in millionths of a dollar."""
+"""The quotas that are set, and their limits; costs are in millionths of a dollar."""
 
 
 class Quota(StrEnum):
-    """The quotas, by the names that settings and refusals have for them."""
+    """The quotas, by their names in settings and refusals."""
 
     CONCURRENT_RUNS = "concurrent_runs"
-    """Runs at the same time. A run of a sub-agent is part of its parent's."""
+    """Runs at the same time. A run of a sub-agent counts as part of its parent's run."""
     CONCURRENT_MODEL_REQUESTS = "concurrent_model_requests"
-    """Model requests of runs at the same time, sub-agents included. A further one waits for its turn."""
+    """Model requests of runs at the same time, including those of sub-agents. Further requests wait for their turn."""
     STREAMS = "streams"
-    """Open streams, and calls that wait."""
+    """Open streams, and calls that wait, such as for the end of a run."""
     CALLS_PER_SECOND = "calls_per_second"
-    """Calls a second; twice as many at once after a quiet second."""
+    """Calls per second; after a quiet second, twice as many at once."""
     STORED_BYTES = "stored_bytes"
-    """Bytes of stored messages, images, instructions and clients' tools; of all together the bytes of the database."""
+    """Bytes of stored messages, images, instructions and client tools; for all together, the database's size."""
     TOKENS_PER_DAY = "tokens_per_day"
-    """Tokens of input and output from midnight to midnight, UTC."""
+    """Input and output tokens per day, which begins at midnight UTC."""
     TOKENS_PER_MONTH = "tokens_per_month"
-    """Tokens of input and output of a calendar month, UTC."""
+    """Input and output tokens per calendar month, UTC."""
     COST_PER_DAY = "cost_per_day"
-    """Millionths of a dollar from midnight to midnight, UTC."""
+    """Millionths of a dollar per day, which begins at midnight UTC."""
     COST_PER_MONTH = "cost_per_month"
-    """Millionths of a dollar of a calendar month, UTC."""
+    """Millionths of a dollar per calendar month, UTC."""
 
 
 SPENDING = (Quota.TOKENS_PER_DAY, Quota.TOKENS_PER_MONTH, Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
-"""The quotas of what model requests spend."""
+"""The quotas that limit spending on model requests."""
 COSTS = (Quota.COST_PER_DAY, Quota.COST_PER_MONTH)
 
 
 MOST_MODEL_REQUESTS = 1_000
-"""How many model requests a server makes at the same time, at most."""
+"""The maximum number of model requests that a server makes at the same time."""
 KEPT_SHARE = 4
-"""One in so many of the model requests is kept from each principal, for others."""
+"""One model request in this many is reserved for other principals."""
 
 
 def fair_share(model_requests: int) -> int:
-    """Return how many of the model requests of all together one principal may have, so that it never has all."""
+    """Return how many of `model_requests` (0: the default) a single principal may have, so that others get some."""
     most = model_requests or MOST_MODEL_REQUESTS
     return max(most - max(most // KEPT_SHARE, 1), 1)
 
 
 class QuotaSettings(Struct, frozen=True):
-    """The quotas that an operator has set. One that is not named is not limited."""
+    """The quotas that an operator has set. A quota that is not set does not limit."""
 
     together: Limits = {}
-    """For all principals together, the server's own user included."""
+    """Limits for all principals together, including the server's own user."""
     each: Limits = {}
-    """For each principal that is not among `named`."""
+    """Limits for each principal that is not in `named`."""
     named: Mapping[str, Limits] = {}
-    """For these principals, by their names."""
+    """Limits for single principals, by their names."""
     issuers: Mapping[str, Limits] = {}
-    """For each principal of the template of an issuer, by the issuer's name."""
+    """Limits for each principal whose tokens come from an issuer, by the issuer's name."""
 
     def of(self, principal: str) -> Limits:
-        """Return the quotas of a principal; "" stands for all principals together."""
+        """Return the limits of a principal; "" stands for all principals together."""
         if not principal:
             return self.together
         if principal in self.named:
@@ -73,6 +73,6 @@ class QuotaSettings(Struct, frozen=True):
         return self.issuers.get(issuer, self.each) if colon else self.each
 
     def limits(self, *quotas: Quota) -> bool:
-        """Return whether one of these quotas is set for anybody."""
+        """Return whether any of these quotas is set for anyone."""
         tables = (self.together, self.each, *self.named.values(), *self.issuers.values())
         return any(quota in table for table in tables for quota in quotas)

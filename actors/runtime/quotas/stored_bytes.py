@@ -1,4 +1,4 @@
-"""How much principals have stored: measured when it is asked for, but not too often."""
+"""Measures how many bytes principals have stored: on demand, but not too often."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from actors.ports import Clock
 
 SECONDS = 10.0
-"""How long a measurement counts."""
+"""For how many seconds a measurement is valid at least."""
 COST = 100
-"""And for how many times as long as it took, so that measuring takes a hundredth of the time at most."""
+"""A measurement is also valid for this many times the time it took, so that measuring takes at most 1 % of the time."""
 
 
 class _Measurement:
-    """The last measurement of a principal."""
+    """The last measurement for a principal."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -26,14 +26,17 @@ class _Measurement:
 
 
 class StoredBytes:
-    """Measures what principals have stored. Any thread; `of` blocks while it measures."""
+    """Measures how many bytes principals have stored. Safe to call from any thread; `of` blocks while it measures."""
 
     def __init__(self, measure: Callable[[str], int], clock: Clock) -> None:
         self._measure, self._clock = measure, clock
         self._measured: dict[str, _Measurement] = {}
 
     def of(self, principal: str) -> int:
-        """Return what the last measurement gave, after a new one if that is due. Raises what measuring raises."""
+        """Return the bytes of a principal, measured again if the last measurement is too old.
+
+        Raises what measuring raises.
+        """
         last = self._measured.setdefault(principal, _Measurement())
         with last.lock:
             now = self._clock.monotonic()
@@ -43,5 +46,5 @@ class StoredBytes:
             return last.value
 
     def forget(self, principal: str) -> None:
-        """Measure again when it is asked for next, because something was deleted."""
+        """Drop the measurement, because something was deleted; the next `of` measures again."""
         self._measured.pop(principal, None)
