@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
-from actors.core.approval.rule_matching import Match, match
+from actors.core.approval.rule_matching import RuleMatch, match
 from actors.core.content import distinct_calls, tool_uses
 from actors.core.context import ApprovalPolicy, ConvContext
 from actors.core.events import ApprovalResponse, LlmResponse
@@ -17,7 +17,7 @@ from actors.core.states import (
     State,
     ToolExecuting,
 )
-from actors.core.steps.approvals import Judgement, Verdict, judge
+from actors.core.steps.approvals import CallVerdict, Judgement, judge
 from actors.ports.store.audit import CallDecision
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _judgements(
     found: list[CallDecision] = []
     for call in calls:
         judgement = judge(context, call, subjects.get(call.id))
-        if denied and judgement.verdict is not Verdict.DENY:
+        if denied and judgement.verdict is not CallVerdict.DENY:
             continue  # it does not run because another call was denied
         rules = deciding_rules(context, call, subjects.get(call.id), judgement)
         names = tuple(_name(rule, conversation_id) for rule in rules)
@@ -64,12 +64,12 @@ def deciding_rules(
     context: ConvContext, call: ToolUse, subject: CallSubject | None, judgement: Judgement
 ) -> tuple[ApprovalRule, ...]:
     """Return the rules that led to a judgement; () if no rule did."""
-    if judgement.verdict is not Verdict.RUN:
+    if judgement.verdict is not CallVerdict.RUN:
         return (judgement.rule,) if judgement.rule else ()
     if context.approval_policy is ApprovalPolicy.AUTO:
         return ()
     allowing = (rule for rule in context.approval_rules if rule.action is Action.ALLOW)
-    return tuple(rule for rule in allowing if match(rule, call, subject) is Match.YES)
+    return tuple(rule for rule in allowing if match(rule, call, subject) is RuleMatch.YES)
 
 
 def _name(rule: ApprovalRule, conversation_id: str) -> str:

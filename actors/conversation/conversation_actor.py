@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actors.conversation.commands.command_dispatch import CommandDispatch, cancel_event
-from actors.conversation.deletion import Deletion, DeletionOverdue
+from actors.conversation.deletion import ConversationDeletion, DeletionOverdue
 from actors.conversation.lifecycle import IdleCheck, Lifecycle, Shutdown
 from actors.conversation.pipeline import ConversationPipeline
 from actors.conversation.recovery import Recovery
@@ -69,7 +69,7 @@ from actors.ports import (
 )
 from actors.ports.cluster import OUT_OF_TOUCH
 from actors.runners.effect_executor import EffectExecutor, InFlightWork
-from actors.runners.sub_agents import SubAgents
+from actors.runners.sub_agents import SubAgentRunner
 from actors.runners.titles import Titles
 from actors.runtime.actor import Actor, AskEnvelope, tell
 from actors.runtime.admission import Admission
@@ -86,7 +86,7 @@ class SharedRunners:
     """The objects that all conversations of one process share."""
 
     admission: Admission
-    sub_agents: SubAgents
+    sub_agents: SubAgentRunner
     titles: Titles
 
 
@@ -105,7 +105,7 @@ class ConversationActor(Actor):
         self._commands = CommandDispatch(self._pipeline, shared.titles)
         self._recovery = Recovery(self._pipeline, functools.partial(self._remind, Retry()))
         self._retry_queue = self._recovery.retry_queue
-        self._deletion = Deletion(self._commands, self._executor, self._retry_queue, self._remind)
+        self._deletion = ConversationDeletion(self._commands, self._executor, self._retry_queue, self._remind)
         self._lifecycle = Lifecycle(
             self,
             self._pipeline,

@@ -46,7 +46,7 @@ class _PendingDeletion:
     """Whether some processes could not be confirmed dead."""
 
 
-class Deletion:
+class ConversationDeletion:
     """Deletes one conversation once everything that it runs has exited. Actor's thread only, except for `pending`.
 
     Args:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from actors.conversation.pipeline import ConversationPipeline
     from actors.conversation.retry_queue import RetryQueue, Uncommitted
     from actors.messages.outcomes import CreateSubAgent
-    from actors.runners.sub_agents import SubAgents
+    from actors.runners.sub_agents import SubAgentRunner
     from actors.runtime.actor import Actor
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Lifecycle:
         *,
         directory: ConversationDirectory,
         retry_queue: RetryQueue[Uncommitted],
-        sub_agents: SubAgents,
+        sub_agents: SubAgentRunner,
         remind: Callable[[object, int], None],
     ) -> None:
         self._actor = actor

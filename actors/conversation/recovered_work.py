@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from actors.core.content import ToolCancelled
 from actors.core.notifications import MessageAdded, RunStop
 from actors.ports import live_run
-from actors.ports.telemetry import Run, Telemetry, ToolCall, counted_as
+from actors.ports.telemetry import RunStart, Telemetry, ToolStart, counted_as
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,11 +33,11 @@ def tell_of_recovered(telemetry: Telemetry, unit: UnitOfWork, ours: Collection[s
                 for block in message.content:
                     if isinstance(block, ToolCancelled):
                         name = names.get(block.tool_use_id, "")
-                        call = ToolCall(record.id, block.tool_use_id, name, counted_as(name, ours, clients))
+                        call = ToolStart(record.id, block.tool_use_id, name, counted_as(name, ours, clients))
                         telemetry.call_left_out(call, block.outcome.value)
             case RunStop(reason=reason, detail=detail, run=run) if run == live_run(unit.before):
                 parent = "" if record.user_initiated else record.parent_conversation_id or ""
-                ended = Run(record.id, run, record.model, record.principal, parent)
+                ended = RunStart(record.id, run, record.model, record.principal, parent)
                 telemetry.run_recovered(ended, reason.value, detail)
             case _:
                 pass

@@ -28,7 +28,7 @@ from actors.ports import CancelToken, Commit, ConversationRecord, LiveConversati
 from actors.runners import model_choice
 from actors.runners.side_queries import SideQueries
 from actors.runners.sub_agent_tasks import prepared
-from actors.runners.sub_agents import SubAgents
+from actors.runners.sub_agents import SubAgentRunner
 from actors.runners.titles import Titles
 from actors.runtime.actor import AskEnvelope, tell
 from actors.runtime.admission import Admission
@@ -59,7 +59,7 @@ class Supervisor:
         admission = Admission(services.max_llm_requests, services.files)
         self._shared = SharedRunners(
             admission,
-            SubAgents(services.clock, services.agents.at_once, self),
+            SubAgentRunner(services.clock, services.agents.at_once, self),
             Titles(services, SideQueries(services, admission), self.ask),
         )
         self._lock = threading.Lock()

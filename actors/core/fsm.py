@@ -22,9 +22,9 @@ from actors.core.states import (
     Error,
     Failed,
     Idle,
+    LlmPhase,
     LlmReason,
     LlmRequesting,
-    Phase,
     State,
     ToolExecuting,
     ToolPhase,
@@ -53,9 +53,9 @@ class ContextState(StrEnum):
 
 
 _PHASES = {
-    Phase.CONNECTING: ContextState.AWAITING_LLM_RESPONSE,
-    Phase.STREAMING: ContextState.STREAMING_LLM_RESPONSE,
-    Phase.BACKOFF: ContextState.TRANSIENT_FAILURE,
+    LlmPhase.CONNECTING: ContextState.AWAITING_LLM_RESPONSE,
+    LlmPhase.STREAMING: ContextState.STREAMING_LLM_RESPONSE,
+    LlmPhase.BACKOFF: ContextState.TRANSIENT_FAILURE,
 }
 
 

@@ -32,8 +32,8 @@ from actors.core.notifications import (
 from actors.core.states import (
     AwaitingContinuation,
     AwaitingToolApproval,
+    LlmPhase,
     LlmRequesting,
-    Phase,
     QuestionStatus,
     State,
     ToolExecuting,
@@ -121,7 +121,7 @@ class InvariantChecker:
             yield f"the state cannot change from {stray[0]} to {stray[1]}"
         self._place = path[-1] if path else self._place
         self._shown = event
-        slot = (event.state.request_id, event.state.attempt) if event.state.phase == Phase.STREAMING else None
+        slot = (event.state.request_id, event.state.attempt) if event.state.phase == LlmPhase.STREAMING else None
         if self._slot not in (None, slot):
             yield _lost(self._slot)
         self._slot = slot
@@ -220,7 +220,7 @@ class InvariantChecker:
         yield from _compare(what, sorted(logged), sorted(wanted & logged if self._mid_log else wanted))
 
     def _shows(self, state: State) -> Iterator[str]:
-        streams = isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is Phase.STREAMING
+        streams = isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is LlmPhase.STREAMING
         if self._slot and not streams:
             yield _lost(self._slot)
         if self._place not in (None, project(state)):

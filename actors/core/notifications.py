@@ -91,7 +91,7 @@ class ApprovalRequested(Struct, frozen=True, omit_defaults=True, tag="approval_r
     """The rule that made approval necessary: it asks, or it might deny the call. None if no rule did."""
 
 
-class Decision(StrEnum):
+class ApprovalDecision(StrEnum):
     """The decision about a tool call."""
 
     APPROVE = "approve"
@@ -103,7 +103,7 @@ class ApprovalResolved(Struct, frozen=True, tag="approval_resolved"):
     """An approval request was decided or withdrawn, which happens exactly once."""
 
     tool_use_id: str
-    decision: Decision
+    decision: ApprovalDecision
     reason: str = ""
 
 

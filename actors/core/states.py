@@ -137,7 +137,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """The most recently ended questions, the oldest first."""
 
 
-class Phase(StrEnum):
+class LlmPhase(StrEnum):
     """Phase of an attempt of a model request."""
 
     CONNECTING = "connecting"
@@ -182,7 +182,7 @@ class LlmRequesting(Struct, frozen=True, tag="llm_requesting"):
     ledger: Ledger
     request_id: str
     attempt: int
-    phase: Phase
+    phase: LlmPhase
     through_sequence: int
     """Sequence of the last message that the request contains."""
     retry_at: int = 0
@@ -353,7 +353,7 @@ class AwaitingContinuation(Struct, frozen=True, tag="awaiting_continuation"):
     ledger: Ledger
     request_id: str
     attempt: int
-    phase: Phase
+    phase: LlmPhase
     rejected: tuple[str, ...]
     """Names of the tools whose calls did not run because the context is full."""
     through_sequence: int

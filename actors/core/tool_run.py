@@ -84,13 +84,13 @@ Input: TypeAlias = ExecuteTool | AbortTool | ToolEnded | QuiesceTimeout
 # --- outputs ----------------------------------------------------------------------------------------------------
 
 
-class Start(Struct, frozen=True, tag="start"):
+class StartTool(Struct, frozen=True, tag="start"):
     """Output: start this call."""
 
     call: ExecuteTool
 
 
-class Kill(Struct, frozen=True, tag="kill"):
+class KillTool(Struct, frozen=True, tag="kill"):
     """Output: kill this call's processes, and send QuiesceTimeout after `QUIESCE_MS`."""
 
     tool_use_id: str
@@ -109,7 +109,7 @@ class ReportReceipt(Struct, frozen=True, tag="report_receipt"):
     receipt: KillReceipt
 
 
-Output: TypeAlias = Start | Kill | ReportOutcome | ReportReceipt
+Output: TypeAlias = StartTool | KillTool | ReportOutcome | ReportReceipt
 
 
 class RunStep(Struct, frozen=True):
@@ -133,7 +133,7 @@ def advance(run: ToolRun, event: Input) -> RunStep:
 def _when_ready(run: Ready, event: Input) -> RunStep:
     match event:
         case ExecuteTool():
-            return RunStep(Running(event), (Start(event),))
+            return RunStep(Running(event), (StartTool(event),))
         case AbortTool():
             if run.ended is None or not _same(run.ended, event):
                 return RunStep(run)
@@ -174,11 +174,11 @@ def _quiesced(run: Quiescing, receipt: KillReceipt) -> RunStep:
     """End the wait: report the receipt and start the waiting tool, if there is one."""
     if run.waiting is None:
         return RunStep(Ready(), (ReportReceipt(receipt),))
-    return RunStep(Running(run.waiting), (ReportReceipt(receipt), Start(run.waiting)))
+    return RunStep(Running(run.waiting), (ReportReceipt(receipt), StartTool(run.waiting)))
 
 
-def _kill(call: ExecuteTool) -> Kill:
-    return Kill(call.tool_use_id, call.execution_id)
+def _kill(call: ExecuteTool) -> KillTool:
+    return KillTool(call.tool_use_id, call.execution_id)
 
 
 def _same(one: ExecuteTool | KillReceipt, other: AbortTool | KillReceipt) -> bool:

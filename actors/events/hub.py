@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.core.notifications import StateChanged, TextDelta
-from actors.core.states import Phase
+from actors.core.states import LlmPhase
 from actors.events.conversation_list import ListFeed
 from actors.events.live_text import MAX_OUTPUT_CHARS, Cursor, LiveBuffer, LiveText, TextChunk, buffer_for, read_live
 from actors.ports import EventBus
@@ -58,7 +58,7 @@ class ReadPosition(NamedTuple):
     """Whether the watcher wants live text."""
 
 
-class Batch:
+class EventBatch:
     """The result of one read.
 
     All watchers at the same position get the same object until something new is published.
@@ -104,7 +104,7 @@ class _Channel:
         self.text: LiveBuffer | None = None
         self.output: LiveBuffer | None = None
         self.deleted = False
-        self._latest: Batch | None = None
+        self._latest: EventBatch | None = None
         """The batch that was read last; None if something was published since then."""
 
     @property
@@ -129,11 +129,11 @@ class _Channel:
 
     def follow(self, state: StateSummary) -> None:
         """Open and close the buffers of live text according to the published state."""
-        streaming = state.phase == Phase.STREAMING
+        streaming = state.phase == LlmPhase.STREAMING
         self.text = buffer_for(self.text, (state.request_id, state.attempt) if streaming else None)
         self.output = buffer_for(self.output, (state.current_call.id, state.attempt) if state.current_call else None)
 
-    def read(self, position: ReadPosition) -> Batch:
+    def read(self, position: ReadPosition) -> EventBatch:
         """Return the events and text after a position.
 
         Most watchers read from the same position and get the same batch.
@@ -142,11 +142,11 @@ class _Channel:
             self._latest = self._batch(position)
         return self._latest
 
-    def _batch(self, position: ReadPosition) -> Batch:
+    def _batch(self, position: ReadPosition) -> EventBatch:
         ring, after = self.ring, position.after
         missing = not ring or ring[0].event.revision > after + 1 or ring[-1].event.revision < self.head
         behind = self.head > after and missing
-        batch = Batch(position, behind=behind, events=() if behind else _tail(ring, after), head=self.head)
+        batch = EventBatch(position, behind=behind, events=() if behind else _tail(ring, after), head=self.head)
         batch.deleted = self.deleted
         if position.live_text and not behind and after <= self.head:
             batch.text, text = read_live(self.text, position.text)
@@ -193,7 +193,7 @@ class Watch:
         self._text_cursor = Cursor()
         self._output_cursor = Cursor()
 
-    def read(self, after: int, *, live_text: bool = True) -> Batch:
+    def read(self, after: int, *, live_text: bool = True) -> EventBatch:
         """Return the events after revision `after`, and the live text not yet read. Never blocks for long.
 
         Live text belongs to the newest state that the hub has published. A watcher that has read newer events from the

@@ -65,7 +65,7 @@ class Retention(Struct, frozen=True, kw_only=True):
         return max(least, min([most, *(period / ROUNDS_A_PERIOD for period in periods)]))
 
 
-class Conversations(Protocol):
+class DeletableConversations(Protocol):
     """The interface for deleting conversations, implemented by actors.conversation.supervisor.Supervisor."""
 
     def ask(
@@ -77,7 +77,7 @@ class Housekeeper:
     """Runs the rounds of maintenance on its own thread, from `start` to `close`."""
 
     def __init__(
-        self, store: StoreMaintenance, conversations: Conversations, clock: Clock, retention: Retention
+        self, store: StoreMaintenance, conversations: DeletableConversations, clock: Clock, retention: Retention
     ) -> None:
         self._store = store
         self._conversations = conversations

@@ -31,7 +31,7 @@ CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
 """The attributes of spans that hold contents."""
 
 
-class Run(Struct, frozen=True, gc=False):
+class RunStart(Struct, frozen=True, gc=False):
     """A run that begins."""
 
     conversation: str
@@ -53,7 +53,7 @@ class RunEnd(Struct, frozen=True, gc=False):
     seconds: float
 
 
-class ModelAttempt(Struct, frozen=True, gc=False):
+class AttemptStart(Struct, frozen=True, gc=False):
     """One attempt of a model request."""
 
     conversation: str
@@ -76,7 +76,7 @@ class AttemptEnd(Struct, frozen=True, gc=False):
     usage: Usage | None = None
 
 
-class ToolCall(Struct, frozen=True, gc=False):
+class ToolStart(Struct, frozen=True, gc=False):
     """A tool call that is carried out."""
 
     conversation: str
@@ -141,34 +141,34 @@ class Telemetry:
     def command_done(self, conversation: str) -> None:
         """Observe that the command was handled."""
 
-    def run_began(self, run: Run) -> None:
+    def run_began(self, run: RunStart) -> None:
         """Observe the beginning of a run."""
 
-    def run_ended(self, run: Run, end: RunEnd) -> None:
+    def run_ended(self, run: RunStart, end: RunEnd) -> None:
         """Observe the end of a run."""
 
-    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         """Observe that this start has ended a run of an earlier process, whose beginning nobody here has seen."""
 
-    def attempt_began(self, attempt: ModelAttempt) -> None:
+    def attempt_began(self, attempt: AttemptStart) -> None:
         """Observe the beginning of a model request's attempt."""
 
     def attempt_ended(
-        self, attempt: ModelAttempt, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
+        self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
         """Observe its end. `request` and `answer` hold contents."""
 
-    def tool_began(self, call: ToolCall) -> None:
+    def tool_began(self, call: ToolStart) -> None:
         """Observe the beginning of a tool call."""
 
-    def trace_parent_of(self, call: ToolCall) -> str:
+    def trace_parent_of(self, call: ToolStart) -> str:
         """Return the `traceparent` for what a running call asks others to do; "" if it is not traced."""
         return ""
 
-    def tool_ended(self, call: ToolCall, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
+    def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         """Observe its end. `arguments` and `result` are contents."""
 
-    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+    def call_left_out(self, call: ToolStart, outcome: str) -> None:
         """Observe that a call got its result without being carried out by this process; `outcome` is a ToolOutcome."""
 
     def cancelled(self, conversation: str, seconds: float) -> None:

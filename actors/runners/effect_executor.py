@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from actors.core.content import Message
     from actors.core.context import ConvContext, Mode
     from actors.core.tool_run import KillReceipt
-    from actors.runners.sub_agents import SubAgents
+    from actors.runners.sub_agents import SubAgentRunner
     from actors.runtime.admission import Admission
     from actors.runtime.services import Services
     from actors.runtime.timers import Timer
@@ -83,7 +83,7 @@ class EffectExecutor:
         services: Services,
         admission: Admission,
         owner: ActorRef[Any],
-        sub_agents: SubAgents,
+        sub_agents: SubAgentRunner,
     ) -> None:
         self._services = services
         self._owner = owner

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from actors.core.effects import RequestContinuation, RequestLlm
     from actors.ports import ConversationRecord
     from actors.runtime.admission import Admission
-    from actors.runtime.quotas.fair_slots import Place
+    from actors.runtime.quotas.fair_slots import SlotRequest
     from actors.runtime.services import Services
 
 log = logging.getLogger(__name__)
@@ -310,7 +310,7 @@ class ModelRequests:
             return False
         return True
 
-    def _give_up(self, request: LlmRequest, place: Place) -> None:
+    def _give_up(self, request: LlmRequest, place: SlotRequest) -> None:
         """End an attempt that was cancelled while it waited for its turn. Safe to call from any thread."""
         if self._services.quotas.model_slots.withdraw(place):
             aborted = LlmAborted(self._services.clock.now_ms(), request.request_id, request.attempt)

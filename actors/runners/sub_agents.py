@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class SubAgents:
+class SubAgentRunner:
     """All sub-agents of this process. Safe to call from any thread; nothing here blocks for long.
 
     Args:
@@ -156,7 +156,7 @@ class ChildSubAgents:
     Conversation's thread only.
     """
 
-    def __init__(self, services: Services, sub_agents: SubAgents, owner: ActorRef[Any]) -> None:
+    def __init__(self, services: Services, sub_agents: SubAgentRunner, owner: ActorRef[Any]) -> None:
         self._services = services
         self._sub_agents = sub_agents
         self._owner = owner

@@ -17,8 +17,8 @@ from actors.core.effects import AbortTool, AnswerTool, ExecuteTool
 from actors.core.events import AgentsSpawned, Event, ToolAborted, ToolComplete, ToolOutcomeEvent, ToolTransient
 from actors.core.tool_run import (
     QUIESCE_MS,
-    Kill,
     KillReceipt,
+    KillTool,
     Output,
     QuiesceTimeout,
     Quiescing,
@@ -26,7 +26,7 @@ from actors.core.tool_run import (
     ReportOutcome,
     ReportReceipt,
     Running,
-    Start,
+    StartTool,
     ToolEnded,
     ToolRun,
     advance,
@@ -169,9 +169,9 @@ class ToolRunner(Actor):
 
     def _perform(self, output: Output) -> None:
         match output:
-            case Start(call=call):
+            case StartTool(call=call):
                 self._start(self._executions[call.tool_use_id, call.execution_id])
-            case Kill(tool_use_id=tool_use_id, execution_id=execution_id):
+            case KillTool(tool_use_id=tool_use_id, execution_id=execution_id):
                 execution = self._executions[tool_use_id, execution_id]
                 execution.run.cancel.cancel()
                 self._services.timers.after(QUIESCE_MS, functools.partial(self._quiesce_overdue, execution))

@@ -22,7 +22,7 @@ from server.streams.base import Stream
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from server.cluster.peers import Peer
+    from server.cluster.peers import NodeConnections
     from server.streams.base import Streams
 
 
@@ -47,7 +47,7 @@ class ForwardedCall:
     """Until its deadline; None: it has none."""
 
 
-async def forward(peer: Peer, call: ForwardedCall) -> tuple[bytes, Metadata]:
+async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Metadata]:
     """Return the owner's response, and its trailers.
 
     Raises:
@@ -69,7 +69,7 @@ async def forward(peer: Peer, call: ForwardedCall) -> tuple[bytes, Metadata]:
             raise_unless_cut(peer)
 
 
-def raise_unless_cut(peer: Peer) -> NoReturn:
+def raise_unless_cut(peer: NodeConnections) -> NoReturn:
     """Raise PeerLostError if a call has ended because its node is dead, else the CancelledError being handled."""
     task = asyncio.current_task()
     if peer.cut and task is not None and not task.cancelling():
@@ -77,7 +77,7 @@ def raise_unless_cut(peer: Peer) -> NoReturn:
     raise  # noqa: PLE0704 -- called in the handler of the exception
 
 
-def _raise_for(error: grpc.aio.AioRpcError, peer: Peer) -> NoReturn:
+def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
     """Raise what a failed call means. Only answers of nodes have the trailer with their address."""
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
@@ -100,7 +100,7 @@ class ForwardedStream(Stream):
     """
 
     def __init__(
-        self, streams: Streams, peer: Peer, call: ForwardedCall, write: Callable[[bytes], Awaitable[None]]
+        self, streams: Streams, peer: NodeConnections, call: ForwardedCall, write: Callable[[bytes], Awaitable[None]]
     ) -> None:
         super().__init__(streams, write)
         self._peer, self._call = peer, call

@@ -15,7 +15,7 @@ from server.cluster.peers import Lane, PeerLostError
 if TYPE_CHECKING:
     from actors.ports.cluster import Cluster, Node
     from server.cluster.node_marks import NodeMarks
-    from server.cluster.peers import Peer, Peers
+    from server.cluster.peers import NodeConnections, Peers
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Greetings:
             peer.misled()
 
 
-def _tell(peer: Peer, error: grpc.aio.AioRpcError) -> None:
+def _tell(peer: NodeConnections, error: grpc.aio.AioRpcError) -> None:
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         peer.refuses()
     else:

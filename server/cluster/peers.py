@@ -65,7 +65,7 @@ class Lane(Enum):
     LASTING = "lasting"
 
 
-class Peer:
+class NodeConnections:
     """The connections to one node. Event loop only."""
 
     def __init__(
@@ -211,17 +211,19 @@ class Peers:
         """`credentials` of connections, with these authorities in PEM; None: without TLS."""
         self._credentials = credentials
         self._authorities = authorities
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, NodeConnections] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def __contains__(self, node: Node) -> bool:
         return node.incarnation in self._peers
 
-    def of(self, node: Node) -> Peer:
+    def of(self, node: Node) -> NodeConnections:
         """Return the connections to a node."""
         peer = self._peers.get(node.incarnation)
         if peer is None:
-            peer = self._peers[node.incarnation] = Peer(node.address, self._credentials, self._authorities, node.name)
+            peer = self._peers[node.incarnation] = NodeConnections(
+                node.address, self._credentials, self._authorities, node.name
+            )
         return peer
 
     def cut(self, incarnation: int) -> None:

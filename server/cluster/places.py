@@ -10,7 +10,7 @@ URGENT = frozenset({"CancelConversation", "SetMode"})
 """Methods whose calls are accepted and forwarded before all others, even if many of those wait."""
 
 
-class Place(Enum):
+class ServingNode(Enum):
     """Which node serves the calls of a method."""
 
     HERE = "here"
@@ -25,7 +25,7 @@ class Place(Enum):
     """As DIRECTORY, with that of the conversation to fork."""
 
 
-PLACES: dict[str, Place] = {
+PLACES: dict[str, ServingNode] = {
     **dict.fromkeys(
         (
             f"{CATALOG}GetModel",
@@ -55,7 +55,7 @@ PLACES: dict[str, Place] = {
             f"{CONVERSATIONS}VerifyConversation",
             f"{CONVERSATIONS}WatchConversations",
         ),
-        Place.HERE,
+        ServingNode.HERE,
     ),
     **dict.fromkeys(
         (
@@ -77,10 +77,10 @@ PLACES: dict[str, Place] = {
             f"{CONVERSATIONS}UpdateConversation",
             f"{CONVERSATIONS}WithdrawMessage",
         ),
-        Place.OWNER,
+        ServingNode.OWNER,
     ),
-    **dict.fromkeys((f"{CATALOG}BrowseDirectory", f"{CONVERSATIONS}CreateConversation"), Place.DIRECTORY),
-    f"{CONVERSATIONS}ForkConversation": Place.FORK,
-    **dict.fromkeys((f"{CONVERSATIONS}Subscribe", f"{CONVERSATIONS}WaitRequestCycle"), Place.WATCHED),
+    **dict.fromkeys((f"{CATALOG}BrowseDirectory", f"{CONVERSATIONS}CreateConversation"), ServingNode.DIRECTORY),
+    f"{CONVERSATIONS}ForkConversation": ServingNode.FORK,
+    **dict.fromkeys((f"{CONVERSATIONS}Subscribe", f"{CONVERSATIONS}WaitRequestCycle"), ServingNode.WATCHED),
 }
 """The place of each method, by the method's full name."""

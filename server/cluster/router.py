@@ -19,10 +19,15 @@ from actors.core.errors import Reason, Rejected
 from actors.ports import NotOwnerError, StoreUnavailableError
 from server.cluster.forwarding import ForwardedCall, ForwardedStream, PassedStatusError, forward
 from server.cluster.node_marks import NOT_OWNER, OWNER, NodeMarks
-from server.cluster.peers import Lane, Peer, PeerLostError, Peers
-from server.cluster.places import PLACES, URGENT, Place
+from server.cluster.peers import Lane, NodeConnections, PeerLostError, Peers
+from server.cluster.places import PLACES, URGENT, ServingNode
 from server.contract import limits
-from server.contract.errors import AnswerTimeoutError, ConnectionLostError, ConversationNotFoundError, OwnerLostError
+from server.contract.errors import (
+    AnswerTimeoutError,
+    ClientDisconnectedError,
+    ConversationNotFoundError,
+    OwnerLostError,
+)
 from server.contract.resource_names import conversation_in
 from server.queries.read_pool import ReadPool
 
@@ -64,7 +69,7 @@ class NodeAccess:
     """Those that the credentials trust, in PEM."""
 
 
-class Router:
+class CallRouter:
     """Event loop only, but for `peer_died`, which any thread may call. `close` ends its threads and connections."""
 
     def __init__(
@@ -89,9 +94,9 @@ class Router:
         self._loop = asyncio.get_running_loop()
         self._owners = ReadPool(THREADS, name="bedrock-owner")
         self._urgent_owners = ReadPool(1, name="bedrock-urgent-owner")
-        self._find: dict[Place, Callable[[str], Node | None]] = {
-            Place.DIRECTORY: cluster.place_of,
-            Place.FORK: cluster.place_of_fork,
+        self._find: dict[ServingNode, Callable[[str], Node | None]] = {
+            ServingNode.DIRECTORY: cluster.place_of,
+            ServingNode.FORK: cluster.place_of_fork,
         }
         """Who knows where a call is served that is not about a conversation's owner."""
         self.cluster.on_node_dead = self.peer_died
@@ -103,14 +108,14 @@ class Router:
 
     def routes(self, method: str) -> bool:
         """Whether the calls of a method may have to be served by another node: the owner of their conversation, say."""
-        return PLACES.get(method, Place.HERE) is not Place.HERE
+        return PLACES.get(method, ServingNode.HERE) is not ServingNode.HERE
 
     @property
     def some_leave(self) -> bool:
         """Whether a node is about to stop, and still has conversations: this one or another."""
         return any(node.draining for node in self.cluster.nodes())
 
-    def peer(self, node: Node) -> Peer:
+    def peer(self, node: Node) -> NodeConnections:
         """Return the connections to a node; those to nodes that are gone are cut."""
         if node not in self.peers:
             self.peers.keep_only((node, *self.cluster.nodes()))
@@ -121,7 +126,7 @@ class Router:
         with suppress(RuntimeError):  # the loop is closed, and so are the connections
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
-    async def node_for(self, place: Place, subject: str, *, urgent: bool) -> Node | None:
+    async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
         """Return the other node that serves calls about a conversation or directory; None: they are served here.
 
         Without the store nobody can tell what is not remembered; but if it is at work here, it can still be cancelled.
@@ -149,9 +154,9 @@ class Router:
 class ForwardedMethod:
     """A method for calls that another node has forwarded: they are served here, or refused."""
 
-    def __init__(self, router: Router, method: str, behaviour: Behaviour) -> None:
+    def __init__(self, router: CallRouter, method: str, behaviour: Behaviour) -> None:
         self._router, self._behaviour = router, behaviour
-        self._claims = PLACES[method] is Place.WATCHED
+        self._claims = PLACES[method] is ServingNode.WATCHED
 
     def behaviour(self, _raw: bytes, _origin: Callable[[], CommandOrigin]) -> Behaviour:
         """Return what serves one call."""
@@ -169,7 +174,7 @@ class ForwardedMethod:
         return self._router.trailers
 
 
-async def served_here(router: Router, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
+async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
     """Serve a call here. Raises NotOwnerError, and what the method raises."""
     if claims or _has_images(request):  # which are stored before the conversation's actor claims it
         conversation = await router.resolver.identify(conversation_in(request))
@@ -217,13 +222,19 @@ class RoutedMethod:
     """A method for calls of clients: they are served by the node that its place says, wherever that is."""
 
     def __init__(
-        self, router: Router, method: str, behaviour: Behaviour, decode: Callable[[bytes], Message], *, streaming: bool
+        self,
+        router: CallRouter,
+        method: str,
+        behaviour: Behaviour,
+        decode: Callable[[bytes], Message],
+        *,
+        streaming: bool,
     ) -> None:
         self._router, self._method, self._behaviour, self._decode = router, method, behaviour, decode
         self._streaming = streaming
         name = method.rsplit("/", 1)[-1]
         self._place = PLACES[method]
-        self._claims = self._place is Place.WATCHED
+        self._claims = self._place is ServingNode.WATCHED
         self._repeatable = name in REPEATABLE
         self._lane = Lane.URGENT if name in URGENT else Lane.LASTING if self._claims else Lane.CALLS
 
@@ -287,7 +298,7 @@ class RoutedMethod:
 
     async def _subject(self, request: Any) -> str:
         """Return the id of the conversation, or the directory, that a request is about. Raises what `identify` does."""
-        if self._place is Place.DIRECTORY:
+        if self._place is ServingNode.DIRECTORY:
             return directory_in(request)
         return await self._router.resolver.identify(conversation_in(request))
 
@@ -317,7 +328,7 @@ class RoutedMethod:
                 await router.streams.attend(lambda: stream)
         except (PeerLostError, NotOwnerError):
             if stream.began:
-                raise ConnectionLostError from None  # the client resumes after the last revision that it has
+                raise ClientDisconnectedError from None  # the client resumes after the last revision that it has
             raise
         context.set_trailing_metadata(stream.trailers)
         return None

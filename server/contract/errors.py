@@ -203,7 +203,7 @@ class ListInterruptedError(Exception):
         super().__init__("the servers have changed, and something may have been missed: watch the list anew")
 
 
-class ConnectionLostError(Exception):
+class ClientDisconnectedError(Exception):
     """A response could not be sent: usually because the client has disconnected."""
 
     def __init__(self) -> None:
@@ -255,7 +255,7 @@ _PLAIN: dict[type[BaseException], grpc.StatusCode] = {
     UnauthenticatedError: _Code.UNAUTHENTICATED,
     AuthorizerUnavailableError: _Code.UNAVAILABLE,
     SlowReaderError: _Code.ABORTED,
-    ConnectionLostError: _Code.UNAVAILABLE,
+    ClientDisconnectedError: _Code.UNAVAILABLE,
     OwnerLostError: _Code.UNAVAILABLE,
     ListInterruptedError: _Code.UNAVAILABLE,
     EtagMismatchError: _Code.ABORTED,

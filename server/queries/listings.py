@@ -8,7 +8,7 @@ from bedrock import v1
 from msgspec import Struct
 
 from actors.messages.refusals import UnknownApprovalRuleError
-from actors.ports.store.conditions import Place, place_of
+from actors.ports.store.conditions import ListPosition, place_of
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
@@ -63,7 +63,7 @@ class Listings:
     ) -> v1.ListConversationsResponse:
         """Return a page of conversations; `parent` is the id of the one whose sub-agents are wanted."""
         listing = ("conversations", principal, parent, request.filter, request.order_by)
-        place = position_of(request.page_token, Place, *listing)
+        place = position_of(request.page_token, ListPosition, *listing)
         selection = selection_of(self._store, principal, request.filter, request.order_by, parent=parent)
         page = Page(size_of(request.page_size, limits.CONVERSATIONS_PAGE), limits.PAGE_BYTES)
         answer = v1.ListConversationsResponse()

@@ -12,7 +12,7 @@ from bedrock import v1
 from msgspec import Struct
 
 from actors.core.states import AwaitingToolApproval, ToolExecuting
-from actors.ports.store.conditions import Order, OrderKey, Place, Selection, StateIs
+from actors.ports.store.conditions import ListPosition, Order, OrderKey, Selection, StateIs
 from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
@@ -139,7 +139,7 @@ def _waiting(
     if only:
         return
     selection = Selection(where.principal, where.states, LONGEST_WAITING_FIRST)
-    place = Place(last.entered, last.id) if last else None
+    place = ListPosition(last.entered, last.id) if last else None
     while True:
         found = store.list(
             selection, after=place, limit=CHUNK, skipped=lambda id_: unreadable.append(names.conversation(id_))

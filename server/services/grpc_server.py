@@ -19,7 +19,7 @@ from actors.ports import resources
 from server.auth.refusals import Refusals
 from server.cluster.greetings import GREET, Greetings, greeting_handler
 from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler
-from server.cluster.router import Router
+from server.cluster.router import CallRouter
 from server.contract import limits
 from server.loop_calls import LoopCalls
 from server.queries.attachments import AttachmentDownloads
@@ -129,7 +129,7 @@ class GrpcServer:
         self._refusals = Refusals(lambda entries: reads(store.put_audit, entries), services.clock.now_ms)
         resolver = NameResolver(store, reads)
         self._router = (
-            Router(services.cluster, access, resolver, self.watchers, store, telemetry=services.telemetry)
+            CallRouter(services.cluster, access, resolver, self.watchers, store, telemetry=services.telemetry)
             if access
             else None
         )

@@ -31,7 +31,7 @@ from server.auth.principals import LOCAL, Caller, Role
 from server.cluster.forwarding import PassedStatusError
 from server.cluster.router import ForwardedMethod, RoutedMethod
 from server.contract import limits
-from server.contract.errors import ConnectionLostError, MalformedRequestError, UnauthenticatedError, status_of
+from server.contract.errors import ClientDisconnectedError, MalformedRequestError, UnauthenticatedError, status_of
 from server.contract.resource_names import name_in
 from server.contract.validation import check
 from server.services.client_address import forwarded_peer_of, peer_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from actors.runtime.quotas.quota_book import QuotaBook
     from server.auth.refusals import Refusals
-    from server.cluster.router import Router, Trailers
+    from server.cluster.router import CallRouter, Trailers
     from server.services.request_reading import Context, Handler
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         refusals: Refusals,
         *,
         behind_proxy: bool = False,
-        router: Router | None = None,
+        router: CallRouter | None = None,
     ) -> None:
         """`router`: serves calls at the node that owns their conversation; None: this server is the only one."""
         self._client_of = forwarded_peer_of if behind_proxy else peer_of
@@ -145,7 +145,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             self._router, method, _behaviour_of(handler), decode, streaming=bool(handler.response_streaming)
         )
 
-    def _from_node(self, router: Router, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
+    def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
         """Return what serves a call that another node has forwarded, and checked; a mark of anybody else is refused.
 
         The node that was called has counted it and looks whether its token is still valid, so this one does not.
@@ -300,7 +300,7 @@ def _status_of(error: Exception, *, reading: bool) -> Status:
     if isinstance(error, CallRevokedError):
         return status_of(UnauthenticatedError())
     if isinstance(error, grpc.aio.InternalError):  # a watcher that disconnects during a write is not a server error
-        return status_of(ConnectionLostError())
+        return status_of(ClientDisconnectedError())
     return status_of(error, reading=reading)
 
 

@@ -19,7 +19,7 @@ from server.wire.values import timestamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.events.hub import Batch, HubEvent
+    from actors.events.hub import EventBatch, HubEvent
     from actors.events.live_text import LiveText, TextChunk
     from actors.ports import Clock, ConversationReader, StoredEvent
     from server.wire.context import ConversionContext
@@ -89,7 +89,7 @@ class EventEncoder:
         """Encode an event with the conversation by appending `update`: encoded protobuf fields can be concatenated."""
         return _framed(event(self._conversion, conversation_id, stored).SerializeToString() + update)
 
-    def response(self, conversation_id: str, batch: Batch) -> bytes | None:
+    def response(self, conversation_id: str, batch: EventBatch) -> bytes | None:
         """Return a single response with the whole batch, encoded once for all watchers; None if it does not fit."""
         if not batch.encoded:
             batch.encoded = True
@@ -98,7 +98,7 @@ class EventEncoder:
                 batch.response = b"".join(frames)
         return batch.response
 
-    def frames(self, conversation_id: str, batch: Batch) -> list[bytes]:
+    def frames(self, conversation_id: str, batch: EventBatch) -> list[bytes]:
         """Encode a batch: events first, because they open the slots of live text."""
         frames = self.live(conversation_id, batch.events) if batch.events else []
         if batch.text is not None:

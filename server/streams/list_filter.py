@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from actors.ports.store.conditions import Condition
 
 
-class Verdict(Enum):
+class ListVerdict(Enum):
     """What to tell a watcher about a conversation that exists."""
 
     SHOW = "show"
@@ -31,16 +31,16 @@ class ListFilter:
         self._has: dict[str, bool] = {}
         """Whether the watcher has a conversation, as far as it was told."""
 
-    def judge(self, record: ConversationRecord) -> Verdict:
+    def judge(self, record: ConversationRecord) -> ListVerdict:
         """Return what to tell about a conversation that is new or has changed, and remember that it is told."""
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True
-            return Verdict.SHOW
+            return ListVerdict.SHOW
         if not had:
-            return Verdict.SAY_NOTHING
+            return ListVerdict.SAY_NOTHING
         self._has[record.id] = False
-        return Verdict.TAKE_OFF
+        return ListVerdict.TAKE_OFF
 
     def forget(self, conversation_id: str) -> bool:
         """Return whether to tell that a conversation was deleted, and forget it."""

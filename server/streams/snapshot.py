@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bedrock import v1
 
-from actors.core.states import AwaitingContinuation, AwaitingSubAgents, LlmRequesting, Phase
+from actors.core.states import AwaitingContinuation, AwaitingSubAgents, LlmPhase, LlmRequesting
 from actors.ports import ConversationReader, ConversationRecord, Snapshot
 from server.contract.errors import ConversationNotFoundError, MalformedRequestError
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
@@ -43,7 +43,7 @@ class InitialSnapshot:
     def slot(self) -> tuple[str, int] | None:
         """The delta slot that is open in this view: request id and attempt."""
         state = self.record.state
-        if isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is Phase.STREAMING:
+        if isinstance(state, LlmRequesting | AwaitingContinuation) and state.phase is LlmPhase.STREAMING:
             return state.request_id, state.attempt
         return None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actors.core.errors import Reason, Rejected
-from actors.events.hub import Batch, EventHub
+from actors.events.hub import EventBatch, EventHub
 from actors.ports import StoredEvent, StoreReader
 from server.queries.read_pool import ReadPool
 from server.streams.base import Stream, Streams, WatchSettings
@@ -156,7 +156,7 @@ class SubscribeStream(Stream):
             events = events[: start_of_last_commit(events)] or events
         return events, self._sources.frames.stored(self._conversation_id, events), full
 
-    async def _take(self, batch: Batch) -> None:
+    async def _take(self, batch: EventBatch) -> None:
         """Send a batch of the hub: in its shared encoding, unless it has to be split, or joined with pending frames."""
         frames = self._sources.frames
         response = frames.response(self._conversation_id, batch) if self._out.empty else None
@@ -166,7 +166,7 @@ class SubscribeStream(Stream):
             await self._out.send(response)
         self._took(batch.stored)
 
-    async def _split(self, batch: Batch) -> None:
+    async def _split(self, batch: EventBatch) -> None:
         """Put a batch into the outbox: events first, since they open the slots of live text."""
         frames = self._sources.frames
         if batch.events:

@@ -15,12 +15,12 @@ from bedrock import v1
 
 from actors.core.errors import Reason, Rejected
 from actors.ports import ConversationReader, ConversationRecord, StoreDamagedError
-from actors.ports.store.conditions import Place, Selection
+from actors.ports.store.conditions import ListPosition, Selection
 from server.contract import resource_names as names
 from server.contract.errors import ListInterruptedError
 from server.queries.conversation_filter import selection_of
 from server.streams.base import Stream, Streams
-from server.streams.list_filter import ListFilter, Verdict
+from server.streams.list_filter import ListFilter, ListVerdict
 from server.wire.conversation_messages import conversation
 
 if TYPE_CHECKING:
@@ -172,20 +172,20 @@ class ConversationListStream(Stream):
     def _told(self, change: ListChange) -> bytes | None:
         """Return the response to a change, encoded once for all watchers; None if the filter excludes it."""
         match self._verdict(change):
-            case Verdict.SHOW:
+            case ListVerdict.SHOW:
                 if change.wire is None:
                     change.wire = self._encoded(change).SerializeToString()
                 return change.wire
-            case Verdict.TAKE_OFF:
+            case ListVerdict.TAKE_OFF:
                 return _unmatched(change.id).SerializeToString()
-            case Verdict.SAY_NOTHING:
+            case ListVerdict.SAY_NOTHING:
                 return None
 
-    def _verdict(self, change: ListChange) -> Verdict:
+    def _verdict(self, change: ListChange) -> ListVerdict:
         if self._filter is None:
-            return Verdict.SHOW
+            return ListVerdict.SHOW
         if change.deleted:
-            return Verdict.SHOW if self._filter.forget(change.id) else Verdict.SAY_NOTHING
+            return ListVerdict.SHOW if self._filter.forget(change.id) else ListVerdict.SAY_NOTHING
         return self._filter.judge(change.record)
 
     def _encoded(self, change: ListChange) -> v1.WatchConversationsResponse:
@@ -212,7 +212,7 @@ class ConversationListStream(Stream):
 
     def _pages(self) -> Iterator[list[v1.WatchConversationsResponse]]:
         """Read the conversations that exist, page by page (reading thread)."""
-        place: Place | None = None
+        place: ListPosition | None = None
         while True:
             page = self._sources.store.list(self._selection, after=place, limit=PAGE)
             yield [shown for record in page.records if (shown := self._shown(record)) is not None]
@@ -239,13 +239,13 @@ class ConversationListStream(Stream):
         return self._shown(record)
 
     def _shown(self, record: ConversationRecord) -> v1.WatchConversationsResponse | None:
-        match Verdict.SHOW if self._filter is None else self._filter.judge(record):
-            case Verdict.SHOW:
+        match ListVerdict.SHOW if self._filter is None else self._filter.judge(record):
+            case ListVerdict.SHOW:
                 shown = conversation(self._sources.conversion, record)
                 return v1.WatchConversationsResponse(conversation_changed=shown)
-            case Verdict.TAKE_OFF:
+            case ListVerdict.TAKE_OFF:
                 return _unmatched(record.id)
-            case Verdict.SAY_NOTHING:
+            case ListVerdict.SAY_NOTHING:
                 return None
 
 

@@ -64,7 +64,7 @@ def _shorten(block: v1.AiBlock, characters: int) -> None:
 
 def _shortened(event: cycles.CycleEvent, characters: int) -> str:
     match event:
-        case cycles.UserMessage():
+        case cycles.CycleUserMessage():
             event = replace(event, text=_cut(event.text, characters))
         case cycles.AgentOutput():
             event = replace(event, text=_cut(event.text, characters), input=_cut(event.input, characters))
@@ -102,7 +102,7 @@ class CycleView:
         """Return the cycle with the requested views."""
         cycle, stop = self._cycle, self._cycle.stop
         run = self._messages[cycle.root.id].run
-        follow_up = cycle.kind is cycles.Delivery.FOLLOW_UP
+        follow_up = cycle.kind is cycles.CycleDelivery.FOLLOW_UP
         return v1.RequestCycle(
             name=names.cycle(self._conversation_id, run),
             root_delivery=v1.DELIVERY_FOLLOW_UP if follow_up else v1.DELIVERY_DIRECT,
@@ -116,7 +116,7 @@ class CycleView:
             output=json_value(stop.output) if stop and stop.output else None,
         )
 
-    def _message(self, said: cycles.UserMessage) -> v1.Message:
+    def _message(self, said: cycles.CycleUserMessage) -> v1.Message:
         return message(self._conversion, self._conversation_id, self._messages[said.id])
 
     def _step(self, step: cycles.Step) -> v1.ResolutionStep:
@@ -152,7 +152,7 @@ class CycleView:
 
     def _round(self, served: cycles.InferenceRound) -> v1.InferenceRound:
         ids = dict.fromkeys(
-            each.id if isinstance(each, cycles.UserMessage) else each.message_id for each in served.inputs
+            each.id if isinstance(each, cycles.CycleUserMessage) else each.message_id for each in served.inputs
         )
         output = self._messages.get(served.outputs[0].message_id)
         return v1.InferenceRound(

@@ -8,9 +8,9 @@ from actors.core.content import MessageType, SystemKind, ToolOutcome
 from actors.core.context import ApprovalPolicy, FollowUpPolicy, Mode, ToolGroup
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
-from actors.core.notifications import CallStatus, Decision, Fate, StopReason
+from actors.core.notifications import ApprovalDecision, CallStatus, Fate, StopReason
 from actors.core.profile import ReasoningEffort
-from actors.core.states import Phase, QuestionStatus
+from actors.core.states import LlmPhase, QuestionStatus
 
 STATE_KIND = {
     "idle": v1.STATE_KIND_IDLE,
@@ -52,9 +52,9 @@ REASONING_EFFORT = {
 }
 
 PHASE = {
-    Phase.CONNECTING: v1.ConversationState.LlmRequesting.PHASE_CONNECTING,
-    Phase.STREAMING: v1.ConversationState.LlmRequesting.PHASE_STREAMING,
-    Phase.BACKOFF: v1.ConversationState.LlmRequesting.PHASE_BACKOFF,
+    LlmPhase.CONNECTING: v1.ConversationState.LlmRequesting.PHASE_CONNECTING,
+    LlmPhase.STREAMING: v1.ConversationState.LlmRequesting.PHASE_STREAMING,
+    LlmPhase.BACKOFF: v1.ConversationState.LlmRequesting.PHASE_BACKOFF,
 }
 
 ERROR_KIND = {
@@ -182,7 +182,7 @@ FATE = {
 }
 
 DECISION = {
-    Decision.APPROVE: v1.APPROVAL_DECISION_APPROVE,
-    Decision.DENY: v1.APPROVAL_DECISION_DENY,
-    Decision.WITHDRAWN: v1.APPROVAL_DECISION_WITHDRAWN,
+    ApprovalDecision.APPROVE: v1.APPROVAL_DECISION_APPROVE,
+    ApprovalDecision.DENY: v1.APPROVAL_DECISION_DENY,
+    ApprovalDecision.WITHDRAWN: v1.APPROVAL_DECISION_WITHDRAWN,
 }

@@ -31,10 +31,10 @@ from server.wire.cycles import CycleView
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-_DELIVERIES: dict[cycles.Delivery | None, str] = {
-    cycles.Delivery.DIRECT: "direct",
-    cycles.Delivery.STEER: Delivery.STEER.value,
-    cycles.Delivery.FOLLOW_UP: Delivery.FOLLOW_UP.value,
+_DELIVERIES: dict[cycles.CycleDelivery | None, str] = {
+    cycles.CycleDelivery.DIRECT: "direct",
+    cycles.CycleDelivery.STEER: Delivery.STEER.value,
+    cycles.CycleDelivery.FOLLOW_UP: Delivery.FOLLOW_UP.value,
 }
 _TYPES = tuple(str(each.__struct_config__.tag) for each in get_args(cycles.CycleEvent))
 NOWHERE = "-"
@@ -113,7 +113,7 @@ def _with_message_ids(cycle: cycles.RequestCycle) -> cycles.RequestCycle:
     }
     events = tuple(
         each
-        if isinstance(each, cycles.UserMessage)
+        if isinstance(each, cycles.CycleUserMessage)
         else msgspec.structs.replace(
             each, message_id=each.message_id or outputs.get(id(each), f"{cycle.root.id}.{number}.result")
         )
@@ -127,7 +127,7 @@ def _messages(cycle: cycles.RequestCycle, run: str) -> Iterator[Message]:
     made: dict[str, Message] = {}
     for event in (cycle.root, *cycle.events):
         kind, name, blocks = _part(event)
-        delivery = _DELIVERIES.get(event.delivery, "") if isinstance(event, cycles.UserMessage) else ""
+        delivery = _DELIVERIES.get(event.delivery, "") if isinstance(event, cycles.CycleUserMessage) else ""
         before = made.get(name)
         made[name] = Message(
             id=name,
@@ -142,10 +142,10 @@ def _messages(cycle: cycles.RequestCycle, run: str) -> Iterator[Message]:
 
 
 def _part(
-    event: cycles.UserMessage | cycles.AgentOutput | cycles.ToolResult,
+    event: cycles.CycleUserMessage | cycles.AgentOutput | cycles.ToolResult,
 ) -> tuple[MessageType, str, tuple[Content, ...]]:
     match event:
-        case cycles.UserMessage():
+        case cycles.CycleUserMessage():
             return MessageType.USER, event.id, (Text(event.text),)
         case cycles.ToolResult():
             return MessageType.TOOL, event.message_id, _result(event)

@@ -12,7 +12,7 @@ from actors.adapters.llm.provider import Secret
 from tests.bench.figures import Report, spread
 from tests.unit.llm.conftest import make_certificate
 from tests.unit.llm.model_requests import RequestThread, ask, close_models, model
-from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, in_turn, kept
+from tests.unit.llm.scripted_server import Script, ScriptedServer, ServedConnection, in_turn, kept
 from tests.unit.llm.test_abort import (
     ANSWER,
     PATIENT,
@@ -78,7 +78,7 @@ def _answering(phase: str, tls: ssl.SSLContext, certificate: Path, *, reused: bo
 def _handshaking(certificate: Path) -> Aborts:
     """Abort handshakes with a server, and behind a proxy, in turn."""
 
-    def behind_a_proxy(connection: Connection) -> None:
+    def behind_a_proxy(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(b"HTTP/1.1 200 Connected\r\n\r\n")
         handshaking(connection)

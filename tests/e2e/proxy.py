@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from tests.e2e.patience import PATIENCE
-from tests.unit.llm.scripted_server import Connection, ScriptedServer
+from tests.unit.llm.scripted_server import ScriptedServer, ServedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,7 @@ class Proxy:
         if self._held is not None:
             self._held.release()
 
-    def _relay(self, connection: Connection) -> None:
+    def _relay(self, connection: ServedConnection) -> None:
         near = connection.sock
         with self._lock:
             self.accepted += 1

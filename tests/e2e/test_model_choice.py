@@ -12,7 +12,7 @@ from bedrock.errors import ModelUnavailable
 
 from tests.e2e.patience import within
 from tests.e2e.server_process import ServerProcess, Servers
-from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, ScriptedServer, chunked, plain
+from tests.unit.llm.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LISTED = json.dumps({"data": [{"id": "qwen3"}]}).encode()
 
 
-def _chat(connection: Connection) -> None:
+def _chat(connection: ServedConnection) -> None:
     """Lists its model, and answers over Chat Completions."""
     if connection.read_request().path.endswith("/models"):
         connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")

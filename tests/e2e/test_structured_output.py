@@ -11,7 +11,7 @@ from bedrock.errors import RunFailed
 from bedrock.testing.anthropic_stream import ending, opening, tool_calls
 
 from tests.e2e.server_process import API_KEY, ServerProcess, Servers
-from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, ScriptedServer, chunked, named, plain
+from tests.unit.llm.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, named, plain
 from tests.unit.llm.strict_checker import CHECKS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Provider:
         self.asked: list[dict[str, Any]] = []
         self.problems: list[str] = []
 
-    def __call__(self, connection: Connection) -> None:
+    def __call__(self, connection: ServedConnection) -> None:
         request = connection.read_request()
         try:
             assert request.path.endswith(PATHS[self.protocol]), request.path

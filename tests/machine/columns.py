@@ -26,10 +26,10 @@ from actors.core.states import (
     Failed,
     Idle,
     Ledger,
+    LlmPhase,
     LlmReason,
     LlmRequesting,
     PendingAgent,
-    Phase,
     Question,
     State,
     ToolExecuting,
@@ -94,9 +94,9 @@ def ledger(*, live: bool = True, agents: int = 0, sub_agent: bool = False, **cha
     return replace(Ledger(live=live, agents=agents), **{**fields, **own, **changes})
 
 
-def requesting(books: Ledger, phase: Phase, attempt: int = 1) -> LlmRequesting:
+def requesting(books: Ledger, phase: LlmPhase, attempt: int = 1) -> LlmRequesting:
     """Request 7, somewhere on its way."""
-    retry_at = NOW + 1_000 if phase is Phase.BACKOFF else 0
+    retry_at = NOW + 1_000 if phase is LlmPhase.BACKOFF else 0
     return LlmRequesting(books, REQUEST_ID, attempt, phase, SEQ, retry_at, model="model-1")
 
 
@@ -121,7 +121,7 @@ def _reported(number: int) -> AgentReport:
     return AgentReport(f"{CONVERSATION}-a{number}", number - 1, f"task {number}", AgentSucceeded(f"result {number}"))
 
 
-def _summary(books: Ledger, phase: Phase, attempt: int = 1) -> AwaitingContinuation:
+def _summary(books: Ledger, phase: LlmPhase, attempt: int = 1) -> AwaitingContinuation:
     return AwaitingContinuation(books, REQUEST_ID, attempt, phase, ("bash",), SEQ, model="model-1")
 
 
@@ -134,10 +134,10 @@ def parent_columns() -> tuple[Column, ...]:
     states: dict[str, State] = {
         "Idle": Idle(quiet),
         "AwaitingLlm": AwaitingLlm(books, LlmReason.USER_MESSAGE),
-        "LlmReq/conn": requesting(books, Phase.CONNECTING),
-        "LlmReq/stream": requesting(books, Phase.STREAMING),
-        "LlmReq3/stream": requesting(books, Phase.STREAMING, 3),
-        "LlmReq/backoff": requesting(books, Phase.BACKOFF, 2),
+        "LlmReq/conn": requesting(books, LlmPhase.CONNECTING),
+        "LlmReq/stream": requesting(books, LlmPhase.STREAMING),
+        "LlmReq3/stream": requesting(books, LlmPhase.STREAMING, 3),
+        "LlmReq/backoff": requesting(books, LlmPhase.BACKOFF, 2),
         "Approval": AwaitingToolApproval(books, (PATCH_1, BASH_2), ("t1",), kind, REQUEST_ID, NOW),
         "Approval(2)": AwaitingToolApproval(books, (PATCH_1, BASH_2), ("t1", "t2"), kind, REQUEST_ID, NOW),
         "ToolExec": executing(books, BASH_1, BASH_2),
@@ -152,8 +152,8 @@ def parent_columns() -> tuple[Column, ...]:
         "Cancelling/llm": Cancelling(books, CancelKind.LLM, request_id=REQUEST_ID, attempt=1),
         "Cancelling/sub": Cancelling(spawned, CancelKind.AGENTS, (agent(1),)),
         "Error": Error(quiet, "Failed after 3 attempts: no route", ErrorKind.NETWORK),
-        "AwaitCont": _summary(books, Phase.CONNECTING),
-        "AwaitCont/backoff": _summary(books, Phase.BACKOFF, 2),
+        "AwaitCont": _summary(books, LlmPhase.CONNECTING),
+        "AwaitCont/backoff": _summary(books, LlmPhase.BACKOFF, 2),
         "CtxExhausted": ContextExhausted(quiet, "what happened"),
     }
     contexts = {"ToolExec(client)": WITH_CLIENT_TOOLS}
@@ -170,13 +170,13 @@ def sub_agent_columns() -> tuple[Column, ...]:
         "Idle": Idle(),
         "AwaitingLlm": AwaitingLlm(books, LlmReason.USER_MESSAGE),
         "AwaitingLlm(limit)": AwaitingLlm(limit, LlmReason.TOOL_RESULTS),
-        "LlmReq/conn": requesting(books, Phase.CONNECTING),
-        "LlmReq/stream": requesting(books, Phase.STREAMING),
-        "LlmReq/nudged": requesting(ledger(sub_agent=True, nudges=1), Phase.CONNECTING),
-        "LlmReq/nudged twice": requesting(ledger(sub_agent=True, nudges=2), Phase.CONNECTING),
-        "LlmReq/grace": requesting(grace, Phase.STREAMING),
-        "LlmReq3/stream": requesting(books, Phase.STREAMING, 3),
-        "LlmReq/backoff": requesting(books, Phase.BACKOFF, 2),
+        "LlmReq/conn": requesting(books, LlmPhase.CONNECTING),
+        "LlmReq/stream": requesting(books, LlmPhase.STREAMING),
+        "LlmReq/nudged": requesting(ledger(sub_agent=True, nudges=1), LlmPhase.CONNECTING),
+        "LlmReq/nudged twice": requesting(ledger(sub_agent=True, nudges=2), LlmPhase.CONNECTING),
+        "LlmReq/grace": requesting(grace, LlmPhase.STREAMING),
+        "LlmReq3/stream": requesting(books, LlmPhase.STREAMING, 3),
+        "LlmReq/backoff": requesting(books, LlmPhase.BACKOFF, 2),
         "ToolExec": executing(books, BASH_1, BASH_2),
         "ToolExec(last)": executing(books, READ_1),
         "ToolExec/backoff": executing(books, READ_1, phase=ToolPhase.BACKOFF, attempt=2),

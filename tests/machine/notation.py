@@ -71,8 +71,8 @@ from actors.core.states import (
     Error,
     Failed,
     Idle,
+    LlmPhase,
     LlmRequesting,
-    Phase,
     State,
     ToolExecuting,
     ToolPhase,
@@ -82,7 +82,7 @@ from actors.core.transition import Step, run_chain
 if TYPE_CHECKING:
     from tests.machine.rows import Case
 
-_PHASES = {Phase.CONNECTING: "c", Phase.STREAMING: "s", Phase.BACKOFF: "b"}
+_PHASES = {LlmPhase.CONNECTING: "c", LlmPhase.STREAMING: "s", LlmPhase.BACKOFF: "b"}
 
 
 def code(state: State) -> str:

@@ -66,11 +66,11 @@ from actors.core.states import (
     Failed,
     Idle,
     Ledger,
+    LlmPhase,
     LlmReason,
     LlmRequesting,
     Notice,
     PendingAgent,
-    Phase,
     Question,
     QueuedInput,
     State,
@@ -135,9 +135,9 @@ def _awaiting_llm(tape: Tape, context: ConvContext) -> State:
 
 def _llm_requesting(tape: Tape, context: ConvContext) -> State:
     attempt = 1 + tape.number(context.limits.max_attempts - 1)
-    phases = tuple(Phase) if attempt > 1 else (Phase.CONNECTING, Phase.STREAMING)
+    phases = tuple(LlmPhase) if attempt > 1 else (LlmPhase.CONNECTING, LlmPhase.STREAMING)
     phase = tape.pick(phases)
-    retry_at = 500 if phase is Phase.BACKOFF else 0
+    retry_at = 500 if phase is LlmPhase.BACKOFF else 0
     through = SEQUENCE - tape.number(1)
     ledger = a_ledger(tape, context)
     continuations = tape.number(context.limits.max_continuations)
@@ -190,7 +190,7 @@ def _error(tape: Tape, context: ConvContext) -> State:
 
 def _awaiting_continuation(tape: Tape, context: ConvContext) -> State:
     attempt = 1 + tape.number(context.limits.max_attempts - 1)
-    phase = tape.pick(tuple(Phase)) if attempt > 1 else tape.pick((Phase.CONNECTING, Phase.STREAMING))
+    phase = tape.pick(tuple(LlmPhase)) if attempt > 1 else tape.pick((LlmPhase.CONNECTING, LlmPhase.STREAMING))
     rejected = tape.pick(((), ("bash", "patch")))
     ledger = a_ledger(tape, context, live=tape.pick((True, False)))
     return AwaitingContinuation(ledger, f"c:r{REQUEST}", attempt, phase, rejected, SEQUENCE, model="demo")

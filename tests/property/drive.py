@@ -63,8 +63,8 @@ from actors.core.states import (
     AwaitingSubAgents,
     AwaitingToolApproval,
     Cancelling,
+    LlmPhase,
     LlmRequesting,
-    Phase,
     ToolExecuting,
     ToolPhase,
 )
@@ -266,7 +266,7 @@ def of_request(world: World, request: Request, tape: Tape) -> Event:
 
 
 def _streaming(world: World) -> bool:
-    return isinstance(world.state, (LlmRequesting, AwaitingContinuation)) and world.state.phase is Phase.STREAMING
+    return isinstance(world.state, (LlmRequesting, AwaitingContinuation)) and world.state.phase is LlmPhase.STREAMING
 
 
 def of_tool(world: World, tool: ExecuteTool, tape: Tape) -> Event:
@@ -407,7 +407,7 @@ def progress(world: World, tape: Tape) -> None:
 def _backs_off(world: World) -> bool:
     match world.state:
         case LlmRequesting() | AwaitingContinuation():
-            return world.state.phase is Phase.BACKOFF
+            return world.state.phase is LlmPhase.BACKOFF
         case ToolExecuting():
             return world.state.phase is ToolPhase.BACKOFF
         case _:

@@ -67,7 +67,7 @@ from actors.core.notifications import (
     StreamDiscarded,
     TextDelta,
 )
-from actors.core.request_cycles import Delivery, Projector, RequestCycle, events_of
+from actors.core.request_cycles import CycleDelivery, Projector, RequestCycle, events_of
 from actors.core.states import (
     QUIET,
     TERMINAL,
@@ -82,9 +82,9 @@ from actors.core.states import (
     Error,
     Failed,
     Idle,
+    LlmPhase,
     LlmRequesting,
     PastQuestion,
-    Phase,
     QuestionStatus,
     State,
     ToolExecuting,
@@ -207,7 +207,7 @@ class Laws:
         self._fan_in(after)
         self._round(after)
         if isinstance(after, (LlmRequesting, AwaitingContinuation)):
-            if after.phase is Phase.STREAMING:
+            if after.phase is LlmPhase.STREAMING:
                 self.slots.setdefault((after.request_id, after.attempt), "open")
             check("I40 no notice waits during a request", not after.ledger.pending_notices, after)
         if isinstance(after, Failed):
@@ -488,7 +488,7 @@ class Laws:
         self._runs(after)
         if isinstance(event, UserCancel):
             self._cancel_settles(before, after)
-        streaming = isinstance(after, (LlmRequesting, AwaitingContinuation)) and after.phase is Phase.STREAMING
+        streaming = isinstance(after, (LlmRequesting, AwaitingContinuation)) and after.phase is LlmPhase.STREAMING
         opened = [slot for slot, end in self.slots.items() if end == "open"]
         expected = [(after.request_id, after.attempt)] if streaming else []  # type: ignore[union-attr]
         check("I43 only what streams is open", opened == expected, opened, expected)
@@ -551,7 +551,7 @@ class Laws:
 
     def _cycle(self, run: str, cycle: RequestCycle) -> None:
         check("I29 the run's root", cycle.root.id == self.roots[run], cycle.root, run)
-        kind = "follow_up" if cycle.kind is Delivery.FOLLOW_UP else "direct"
+        kind = "follow_up" if cycle.kind is CycleDelivery.FOLLOW_UP else "direct"
         root = next(message for message in self.history if message.id == cycle.root.id)
         check("I29 the root's kind", root.delivery == kind, root, kind)
         stop = self.stopped.get(run)

@@ -44,8 +44,8 @@ from actors.core.states import (
     Error,
     Failed,
     Idle,
+    LlmPhase,
     LlmRequesting,
-    Phase,
     State,
     ToolExecuting,
     ToolPhase,
@@ -146,10 +146,10 @@ def names(state: State, effect: RequestLlm | RequestContinuation | ExecuteTool |
     match state, effect:
         case LlmRequesting(), RequestLlm():
             flight = state.request_id, state.attempt, state.phase, state.through_sequence
-            return flight == (effect.request_id, effect.attempt, Phase.CONNECTING, effect.through_sequence)
+            return flight == (effect.request_id, effect.attempt, LlmPhase.CONNECTING, effect.through_sequence)
         case AwaitingContinuation(), RequestContinuation():
             flight = state.request_id, state.attempt, state.phase, state.through_sequence
-            return flight == (effect.request_id, effect.attempt, Phase.CONNECTING, effect.through_sequence)
+            return flight == (effect.request_id, effect.attempt, LlmPhase.CONNECTING, effect.through_sequence)
         case ToolExecuting(), ExecuteTool():
             running = state.current_tool_id, state.execution_id, state.attempt, state.phase, state.deadline
             return running == (effect.tool_use_id, effect.execution_id, effect.attempt, ToolPhase.RUNNING, 0)

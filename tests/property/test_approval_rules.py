@@ -24,7 +24,7 @@ from actors.adapters.tools import call_subjects
 from actors.core.approval.approval_rules import Action, ApprovalRule
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
-from actors.core.steps.approvals import Verdict, judge
+from actors.core.steps.approvals import CallVerdict, judge
 from tests.machine.columns import PARENT
 from tests.property.profiles import profile
 
@@ -188,7 +188,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Bash:
     return Bash(tmp_path_factory.mktemp("bash"))
 
 
-def verdict(text: str, *rules: ApprovalRule, policy: ApprovalPolicy = ApprovalPolicy.ASK_ALL) -> Verdict:
+def verdict(text: str, *rules: ApprovalRule, policy: ApprovalPolicy = ApprovalPolicy.ASK_ALL) -> CallVerdict:
     """What becomes of a bash call with this text."""
     context = replace(ASK_ALL, approval_policy=policy, approval_rules=rules)
     return judge(context, ToolUse("t", "bash", "{}"), call_subjects.shell_subject(text)).verdict
@@ -211,12 +211,12 @@ def test_no_rule_allows_what_another_denies(bash: Bash, text: str) -> None:
     without_questions = verdict(text, *DENYING, policy=ApprovalPolicy.AUTO)
     allowed = verdict(text, *ALLOWING, *DENYING)
     exactly = verdict(text, EXACT)
-    if Verdict.RUN not in (without_questions, allowed, exactly):
+    if CallVerdict.RUN not in (without_questions, allowed, exactly):
         return
     calls = bash.calls(text)
 
     assert not any(map(denied, calls)), (text, calls)
-    if allowed is Verdict.RUN:
+    if allowed is CallVerdict.RUN:
         assert {call[0] for call in calls} <= {"make", "ls", "git", "x"}, (text, calls)
-    if exactly is Verdict.RUN:
+    if exactly is CallVerdict.RUN:
         assert set(calls) <= {("make", "all")}, (text, calls)

@@ -17,7 +17,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.context import Mode
 from actors.core.errors import ErrorKind
 from actors.core.profile import Profile
-from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmRequesting, Phase
+from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger, LlmPhase, LlmRequesting
 from actors.ports.store.conditions import Order, OrderKey, Selection, matches, selects
 from server.contract.filters.fields import FIELDS, meaning
 from server.contract.filters.syntax import FilterError, parse
@@ -37,7 +37,7 @@ STATES = (
     Error(Ledger(), "it failed", ErrorKind.AUTH),
     ContextExhausted(Ledger(), "all"),
     Completed(Ledger(), "done"),
-    LlmRequesting(Ledger(), "r1", 1, Phase.STREAMING, 8),
+    LlmRequesting(Ledger(), "r1", 1, LlmPhase.STREAMING, 8),
 )
 TITLES = (
     "",

@@ -13,14 +13,14 @@ from actors.core.notifications import StopReason
 from actors.core.request_cycles import (
     AgentOutput,
     AiBlock,
+    CycleDelivery,
     CycleEvent,
-    Delivery,
+    CycleRunStop,
+    CycleUserMessage,
     OutputKind,
     Projector,
     ProtocolError,
-    RunStop,
     ToolResult,
-    UserMessage,
     UserMessageWithdrawn,
     UserStep,
     decode_lines,
@@ -49,9 +49,9 @@ def some_events(tape: Tape) -> list[CycleEvent]:
                 tool=tape.pick(("read", "bash", "edit", "think")),
                 group=tape.pick((None, *ToolGroup)),
             ),
-            UserMessage(f"m{number}", tape.pick((None, *Delivery))),
+            CycleUserMessage(f"m{number}", tape.pick((None, *CycleDelivery))),
             ToolResult(f"t{tape.number(40)}", "ok"),
-            RunStop(tape.pick(tuple(StopReason))),
+            CycleRunStop(tape.pick(tuple(StopReason))),
             UserMessageWithdrawn(f"m{tape.number(40)}"),
         )
         events.append(tape.pick(choices))
@@ -77,14 +77,16 @@ def test_every_event_has_one_place(events: list[CycleEvent]) -> None:
     found = Projector().project(events)
     withdrawals = [event for event in events if isinstance(event, UserMessageWithdrawn)]
     placed = [one for cycle in found.cycles for one in (cycle.root, *cycle.events, *filter(None, [cycle.stop]))]
-    withdrawn = [event for event in events if isinstance(event, UserMessage) and event not in (*placed, *found.queue)]
+    withdrawn = [
+        event for event in events if isinstance(event, CycleUserMessage) and event not in (*placed, *found.queue)
+    ]
     assert {message.id for message in withdrawn} <= {event.id for event in withdrawals}
     assert (
         len(placed) + len(found.queue) + len(withdrawn) + len(withdrawals) + found.skipped == found.count == len(events)
     )
     assert all(cycle.stop for cycle in found.closed)
     assert not found.queue or found.open
-    roots = [events.index(cycle.root) for cycle in found.cycles if cycle.kind is Delivery.DIRECT]
+    roots = [events.index(cycle.root) for cycle in found.cycles if cycle.kind is CycleDelivery.DIRECT]
     assert roots == sorted(roots)
 
 
@@ -121,7 +123,7 @@ def test_both_views_show_every_output_once_and_in_order(events: list[CycleEvent]
             assert all(one is not other for one, other in pairwise(groups))
             assert block.groups or not block.synthetic
         said = [step.message for step in shown if isinstance(step, UserStep)]
-        assert said == [cycle.root, *(event for event in cycle.events if isinstance(event, UserMessage))]
+        assert said == [cycle.root, *(event for event in cycle.events if isinstance(event, CycleUserMessage))]
 
 
 @profile(1_000)

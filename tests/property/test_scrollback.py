@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adapters.tools.bash.scrollback import Scrollback, Window
+from actors.adapters.tools.bash.scrollback import LineWindow, Scrollback
 from tests.property.profiles import profile
 
 KEPT, LINE, SHOWN = 60, 8, 24
@@ -65,22 +65,22 @@ class Naive:
             first += 1
         return first if self.kept_lines is None else max(first, len(lines) - self.kept_lines)
 
-    def tail(self, count: int) -> Window:
+    def tail(self, count: int) -> LineWindow:
         lines, last = self.lines()
         first = start = self.first()
         start = max(first, len(lines) - (count - 1 if last else count))
         while start < len(lines) and len(self.text(start, len(lines)) + last) > SHOWN:
             start += 1
-        return Window(self.text(start, len(lines)) + last, start, len(lines), first > 0, bool(last))
+        return LineWindow(self.text(start, len(lines)) + last, start, len(lines), first > 0, bool(last))
 
-    def since(self, line: int) -> Window:
+    def since(self, line: int) -> LineWindow:
         lines, last = self.lines()
         start = end = min(max(line, self.first()), len(lines))
         if len(self.text(start, len(lines)) + last) <= SHOWN:
-            return Window(self.text(start, len(lines)) + last, start, len(lines), line < self.first(), bool(last))
+            return LineWindow(self.text(start, len(lines)) + last, start, len(lines), line < self.first(), bool(last))
         while end < len(lines) and len(self.text(start, end + 1)) <= SHOWN:
             end += 1
-        return Window(self.text(start, end), start, end, line < self.first(), more=True)
+        return LineWindow(self.text(start, end), start, end, line < self.first(), more=True)
 
     def text(self, start: int, end: int) -> bytes:
         return b"".join(line + b"\n" for line in self.lines()[0][start:end])

@@ -64,8 +64,8 @@ from actors.core.states import (
     Cancelling,
     Error,
     Idle,
+    LlmPhase,
     LlmRequesting,
-    Phase,
     QuestionStatus,
     State,
     ToolExecuting,
@@ -327,7 +327,7 @@ class World:
         asked: tuple[tuple[int, int], ...] = ()
         agents: set[str] = set()
         match state:
-            case LlmRequesting() | AwaitingContinuation() if state.phase is Phase.BACKOFF:
+            case LlmRequesting() | AwaitingContinuation() if state.phase is LlmPhase.BACKOFF:
                 check("a backoff has its timer", RetryTimeout(0, state.request_id, state.attempt) in self.timers, state)
             case LlmRequesting() | AwaitingContinuation():
                 request = (state.request_id, state.attempt)

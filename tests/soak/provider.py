@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tests.e2e import processes
 from tests.e2e.fake_provider import Exchange, Play, calls, dribbles, refuses, says
-from tests.unit.llm.scripted_server import Connection, ScriptedServer
+from tests.unit.llm.scripted_server import ScriptedServer, ServedConnection
 from tests.unit.llm.strict_checker import check_anthropic
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Provider:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._server.__exit__(kind, error, at)
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: ServedConnection) -> None:
         received = connection.read_request()
         if not received.body:  # it is asked for its models
             connection.send(NO_MODELS)

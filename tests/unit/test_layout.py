@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import graphlib
 import re
 from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
 import grimp
 import pytest
 
 from tests.conftest import LONG
 from tests.documents.pages import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOURCES = {"actors": ROOT / "actors", "server": ROOT / "server", "bedrock": ROOT / "clients" / "bedrock"}
 GENERATED = "bedrock/v1"
@@ -38,7 +43,7 @@ def modules(package: str) -> list[str]:
 
 
 def counterpart(module: str) -> str:
-    """Return one name for the modules that may share theirs.
+    """Return one name for the modules that may share theirs, and the names of their classes.
 
     These are both clients, a tool and its worker, what each protocol of a model has, and both databases.
     """
@@ -46,6 +51,16 @@ def counterpart(module: str) -> str:
     module = re.sub(r"/tools/workers/(?=\w+$)", "/tools/", module)
     module = re.sub(r"/store/(sqlite|postgres)/", "/store/", module)
     return re.sub(r"/protocols/\w+/(?=(request|response)$)", "/protocols/", module)
+
+
+def public_classes(package: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the module of every public class, also of those in `__init__`."""
+    root = SOURCES[package]
+    for file in sorted(root.rglob("*.py")):
+        module = file.relative_to(root.parent).with_suffix("").as_posix()
+        if not module.startswith(GENERATED):
+            classes = [node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)]
+            yield from ((name, module) for name in classes if not name.startswith("_"))
 
 
 def is_port_with_adapter(places: set[str]) -> bool:
@@ -80,6 +95,17 @@ def test_no_two_modules_have_one_name(package: str) -> None:
         named[module.rpartition("/")[2]].add(counterpart(module))
     doubled = {name: sorted(places) for name, places in named.items() if len(places) > 1}
     assert {name: places for name, places in doubled.items() if not is_port_with_adapter(set(places))} == {}
+
+
+@pytest.mark.parametrize("packages", [("actors", "server"), ("bedrock",)], ids="+".join)
+def test_no_two_public_classes_have_one_name(packages: tuple[str, ...]) -> None:
+    """The client is a library of its own: it names what the contract has as the server does."""
+    named: dict[str, set[str]] = defaultdict(set)
+    for package in packages:
+        for name, module in public_classes(package):
+            named[name].add(counterpart(module))
+    assert named["Supervisor" if "actors" in packages else "Client"], "classes are seen"
+    assert {name: sorted(places) for name, places in named.items() if len(places) > 1} == {}
 
 
 def test_the_modules_of_tests_that_begin_first_exist() -> None:

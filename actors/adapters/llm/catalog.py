@@ -19,7 +19,7 @@ from actors.adapters.llm.protocols.openai_responses import request as openai_res
 from actors.adapters.llm.protocols.openai_responses.response import OpenAiResponsesReader
 from actors.adapters.llm.provider import ANTHROPIC, NO_MODEL, OPENAI_CHAT, OPENAI_RESPONSES, PROTOCOLS, ProviderConfig
 from actors.adapters.llm.provider_client import ProviderClient, WireProtocol
-from actors.adapters.llm.routing import Router, Server
+from actors.adapters.llm.routing import ModelRouter, Server
 from actors.adapters.llm.transport.http import Transport, never
 from actors.core.errors import ErrorKind, LlmFailure
 
@@ -67,7 +67,7 @@ class Catalog:
         if len(set(names)) != len(names):
             raise ValueError("two providers have the same name")
         clients = [ProviderClient(provider, Transport(provider, later)) for provider in providers]
-        self._router = Router([Server(each, Discovery(each), ModelList(each)) for each in clients])
+        self._router = ModelRouter([Server(each, Discovery(each), ModelList(each)) for each in clients])
         self._operator = operator_limits(models or {})
         self._prefixes = PrefixCache()
         self._demo = DemoModel(pace)

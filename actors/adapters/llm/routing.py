@@ -64,7 +64,7 @@ class Server(Struct, frozen=True, eq=False):
         return self.provider.presumed and name == self.provider.default_model
 
 
-class Router:
+class ModelRouter:
     """Finds the server of a model name. Any thread; only `learn` blocks."""
 
     def __init__(self, servers: Sequence[Server]) -> None:

@@ -64,7 +64,7 @@ class RefusedQuestionError(Exception):
     """A server asks what cannot be asked; the text is for the server."""
 
 
-class Call:
+class TimedCall:
     """A call that runs, with its time limit, which stands still while a person is asked. Loop's thread only."""
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
@@ -97,7 +97,9 @@ class Call:
             self._left = 0.0
 
 
-async def put_to_person(server: McpServer, call: Call | None, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+async def put_to_person(
+    server: McpServer, call: TimedCall | None, params: ElicitRequestParams
+) -> ElicitResult | ErrorData:
     """Ask a person what a server wants to know, and return the answer for the server."""
     from mcp_types import ElicitResult  # noqa: PLC0415 -- loaded by the connection already
 

@@ -32,14 +32,14 @@ _OF_THE_CONNECTION = frozenset({"connection", "content-length", "host", "transfe
 _PORTS = {"http": 80, "https": 443}
 
 
-class Secret(Struct, frozen=True):
+class BoundSecret(Struct, frozen=True):
     """A text of the operator that is sent to one place only."""
 
     value: str
     origin: str
 
     def __repr__(self) -> str:
-        return f"Secret(***, {self.origin!r})"
+        return f"BoundSecret(***, {self.origin!r})"
 
 
 class FromClients(Struct, frozen=True):
@@ -49,7 +49,7 @@ class FromClients(Struct, frozen=True):
     """Whether they may name programs. These run like the tools of their conversation."""
     origins: frozenset[str] = frozenset()
     """Where URLs may lead to: scheme, host and port."""
-    secrets: Mapping[str, Secret] = {}
+    secrets: Mapping[str, BoundSecret] = {}
 
 
 def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromClients:
@@ -76,13 +76,13 @@ def _allowed(where: str, url: str) -> str:
     return origin_of(url)
 
 
-def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[str, str]) -> Secret:
+def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[str, str]) -> BoundSecret:
     if not isinstance(given, dict) or given.keys() != {"value", "url"} or not isinstance(given["url"], str):
         raise ValueError(f'{where}: must be {{ value = "…", url = "https://…" }}')
     origin = _allowed(f"{where}.url", given["url"])
     if origin not in origins:
         raise ValueError(f"{where}.url: is not among {SETTING}.urls")
-    return Secret(value_of(f"{where}.value", given["value"], environ), origin)
+    return BoundSecret(value_of(f"{where}.value", given["value"], environ), origin)
 
 
 def origin_of(url: str) -> str:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from actors.adapters.mcp.from_clients import FromClients, server_of, servers_of
 from actors.adapters.mcp.login.kept_logins import KeptLogins
 from actors.adapters.mcp.loop_thread import LoopThread
-from actors.adapters.mcp.session import ENDED, ServerError, Session, needs_login
+from actors.adapters.mcp.session import ENDED, McpSession, ServerError, needs_login
 from actors.adapters.mcp.tool_listing import full_name, parted
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
@@ -83,7 +83,7 @@ class McpServerHub:
         self._watching: Future[None] | None = None
         self._lock = threading.Lock()  # guards everything below; nothing blocks under it
         self._servers = {("", name): server for name, server in self._operators.items()}
-        self._sessions: dict[tuple[str, str], Session] = {}
+        self._sessions: dict[tuple[str, str], McpSession] = {}
         self._states: dict[tuple[str, str], tuple[McpState, str]] = {}
         self._tools: dict[tuple[str, str], tuple[ToolSpec, ...]] = {}
         self._tried: dict[tuple[str, str], float] = {}
@@ -247,7 +247,7 @@ class McpServerHub:
 
     # --- connections -----------------------------------------------------------------------------------------------
 
-    def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> Session:
+    def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> McpSession:
         """Return the connection of a conversation, a new one if there is none. Raises ServerError."""
         place = context.conversation_id, server.name
         with self._lock:
@@ -276,7 +276,7 @@ class McpServerHub:
         where: tuple[str, Mode],
         *,
         principal: str = "",
-    ) -> Session:
+    ) -> McpSession:
         """Connect in the background, with directory and mode in `where` (under the lock). Raises ServerError.
 
         What a program says that is confined to the files of a principal is for that conversation only.
@@ -284,7 +284,7 @@ class McpServerHub:
         cwd, mode = where
         shared = bool(server.url) or not isinstance(sandbox, ConfinedSandbox)
         try:
-            session = Session(
+            session = McpSession(
                 server,
                 loop=self._loop,
                 sandbox=sandbox,
@@ -306,7 +306,7 @@ class McpServerHub:
             self._states[key] = McpState.CONNECTING, ""
         return session
 
-    def _changed(self, conversation_id: str, key: tuple[str, str], session: Session) -> None:
+    def _changed(self, conversation_id: str, key: tuple[str, str], session: McpSession) -> None:
         """Note what a connection has become (thread of the loop)."""
         place = conversation_id, key[1]
         with self._lock:
@@ -321,7 +321,7 @@ class McpServerHub:
         if not conversation_id and session.state is McpState.READY:
             session.stop()
 
-    def _changed_among_files(self, principal: str, session: Session) -> None:
+    def _changed_among_files(self, principal: str, session: McpSession) -> None:
         """Note what a program has become that is confined to the files of a principal (thread of the loop)."""
         if session.state is McpState.STOPPED:
             return
@@ -371,7 +371,7 @@ class McpServerHub:
         for session in ended:
             session.stop()
 
-    def _of(self, conversation_id: str) -> list[Session]:
+    def _of(self, conversation_id: str) -> list[McpSession]:
         return [session for (owner, _), session in self._sessions.items() if owner == conversation_id]
 
     # --- tools -----------------------------------------------------------------------------------------------------

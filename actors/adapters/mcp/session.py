@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from actors.adapters.mcp import tool_listing
 from actors.adapters.mcp.bounded_messages import bounded_transport
-from actors.adapters.mcp.elicitation import Call, put_to_person
+from actors.adapters.mcp.elicitation import TimedCall, put_to_person
 from actors.ports import Launch, ProcessLimits, ProcessStartError, SandboxUnavailableError, ServiceStreams
 from actors.ports.mcp import McpState
 
@@ -63,7 +63,7 @@ class ServerError(Exception):
     """A server cannot be used, or a call failed; the text is for the model and for people."""
 
 
-class Session:
+class McpSession:
     """A connection for one conversation. Created, called and stopped from any thread; the rest is the loop's.
 
     It connects at once, in the background. Its calls wait for that. `changed` is called on the loop's thread after each
@@ -80,7 +80,7 @@ class Session:
         cwd: str,
         mode: Mode,
         idle_seconds: float,
-        changed: Callable[[Session], None],
+        changed: Callable[[McpSession], None],
         logins: KeptLogins | None = None,
     ) -> None:
         """Start to connect. Raises RuntimeError if no thread can be started, or at shutdown."""
@@ -108,7 +108,7 @@ class Session:
         self._process: RunningProcess | None = None
         self._stopping = self._killing = False
         self._client: Client | None = None
-        self._calls: list[Call] = []
+        self._calls: list[TimedCall] = []
         """Calls that have begun and not ended: one, and those before it that were cancelled only just now."""
         self._activity = 0
         """Counts the begin and the end of each call, so that time without one can be told."""
@@ -367,7 +367,7 @@ class Session:
         async def show(progress: float, total: float | None, message: str | None) -> None:
             context.on_output(message or (f"{progress:g} of {total:g}" if total else f"{progress:g}"))
 
-        call = Call(context.ask, self.server.call_seconds)
+        call = TimedCall(context.ask, self.server.call_seconds)
         self._calls.append(call)
         self._activity += 1
         try:

@@ -133,7 +133,7 @@ def serve(control: int, *streams: int, lease: int = -1) -> "NoReturn":
     kernel.libc.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGTERM})
     try:
-        call_host.Host(control, {**read_launch(control), "streams": streams}, one_call.Lease(lease)).run()
+        call_host.Host(control, {**read_launch(control), "streams": streams}, one_call.LeaseFile(lease)).run()
     finally:
         while not process_walk.clear(None, process_walk.CLEAR_SECONDS):
             pass

@@ -12,7 +12,7 @@ from msgspec import DecodeError
 
 from actors.adapters.store import rows
 from actors.adapters.store.log_rows import LogRow, hash_of, notifications_of
-from actors.adapters.store.pruning import Place, place_after
+from actors.adapters.store.pruning import LogPosition, place_after
 from actors.adapters.store.rows import CHANGING, FIXED, MESSAGE, RECORD, Row, is_as_written
 from actors.adapters.store.run_outcomes import fate_values, run_values
 from actors.core.notifications import Durable, Fate, MessageAdded, QueueChanged, RunStop
@@ -33,7 +33,7 @@ class StoredRows(NamedTuple):
     """The row of the conversation, with the columns RECORD."""
     prompt: Row | None
     """The row of the system prompt, with the columns PROMPT."""
-    begins: Place
+    begins: LogPosition
     """The position where the log begins: after the pruned rows."""
     log: Iterable[LogRow]
     """The rows of the log, in order of their revisions."""
@@ -51,7 +51,7 @@ def rows_of(
     record: ConversationRecord,
     messages: Iterable[Message],
     *,
-    begins: Place,
+    begins: LogPosition,
     log: Iterable[LogRow],
     runs: Iterable[StoppedRun],
     fates: Iterable[SettledInput],
@@ -90,7 +90,7 @@ def violations(stored: StoredRows) -> Iterator[str]:
 class _Log:
     """Read the log once and collect the expected content of the other tables."""
 
-    def __init__(self, begins: Place, messages: Iterable[Row]) -> None:
+    def __init__(self, begins: LogPosition, messages: Iterable[Row]) -> None:
         self.place = begins
         self.messages = _Messages(messages)
         self.stops: set[int] = set()
@@ -107,7 +107,7 @@ class _Log:
             self.place = place_after(row)
         except UNREADABLE:
             yield f"step {row.step} cannot be read"
-            self.place = Place(self.place.step + 1, row.first_revision, row.hash)
+            self.place = LogPosition(self.place.step + 1, row.first_revision, row.hash)
 
     def _notified(self, revision: int, notification: Durable) -> Iterator[str]:
         match notification:
@@ -133,7 +133,7 @@ def _conversation(values: dict[str, object], prompt: Row | None) -> Iterator[str
         yield "the system prompt is not what was written"
 
 
-def _follows(place: Place, row: LogRow) -> Iterator[str]:
+def _follows(place: LogPosition, row: LogRow) -> Iterator[str]:
     if hash_of(row) != row.hash:
         yield f"step {row.step} is not what was written"
     if len(notifications_of(row)) != row.event_count:
@@ -146,7 +146,7 @@ def _follows(place: Place, row: LogRow) -> Iterator[str]:
         yield f"revisions are missing before {row.first_revision}"
 
 
-def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: Place) -> Iterator[str]:
+def _ends(what: str, stored: Iterable[Row], logged: set[int], begins: LogPosition) -> Iterator[str]:
     """Compare the stored ends of runs or queued inputs with their digests and with the log."""
     kept: set[int] = set()
     for row in stored:

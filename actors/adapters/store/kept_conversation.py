@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from actors.adapters.store.log_rows import LogRow, next_revision, seal
-from actors.adapters.store.pruning import BEGINNING, Place
+from actors.adapters.store.pruning import BEGINNING, LogPosition
 from actors.adapters.store.rows import FIXED
 from actors.adapters.store.run_outcomes import settled_inputs, stopped_runs
 from actors.ports import (
@@ -34,7 +34,7 @@ class KeptConversation(NamedTuple):
     record: ConversationRecord
     messages: tuple[Message, ...]
     log: tuple[LogRow, ...]
-    begins: Place
+    begins: LogPosition
     """The position where the log begins: after the pruned rows."""
     runs: tuple[StoppedRun, ...]
     fates: tuple[SettledInput, ...]
@@ -97,7 +97,7 @@ def created_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConver
     if origin is None:
         raise FencedError(f"{part.fork.origin} does not exist")
     attachments = {id_: origin.attachments[id_] for id_ in part.fork.attachments if id_ in origin.attachments}
-    return empty._replace(begins=Place(revision=part.fork.revision), runs=part.fork.runs, attachments=attachments)
+    return empty._replace(begins=LogPosition(revision=part.fork.revision), runs=part.fork.runs, attachments=attachments)
 
 
 def changed_by(kept: Mapping[str, KeptConversation], part: Commit) -> KeptConversation:

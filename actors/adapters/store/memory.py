@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from actors.core.content import Message
     from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace
-    from actors.ports.store.conditions import Place, Selection
+    from actors.ports.store.conditions import ListPosition, Selection
 
 
 class StoredData:
@@ -222,7 +222,7 @@ class MemoryStore:
         self,
         selection: Selection,
         *,
-        after: Place | None = None,
+        after: ListPosition | None = None,
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> Listed:

@@ -20,7 +20,7 @@ CHARACTERS = 4 * 1024 * 1024
 """Approximate maximum of characters per batch: a large row has overflow pages, each of which must be freed."""
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A position in the log: after a row, or at the very beginning."""
 
     step: int = 0
@@ -28,12 +28,12 @@ class Place(NamedTuple):
     hash: str = ""
 
 
-BEGINNING = Place()
+BEGINNING = LogPosition()
 
 
-def place_after(row: LogRow) -> Place:
+def place_after(row: LogRow) -> LogPosition:
     """Return the position after `row`."""
-    return Place(row.step, row.first_revision + row.event_count - 1, row.hash)
+    return LogPosition(row.step, row.first_revision + row.event_count - 1, row.hash)
 
 
 class Bounds(NamedTuple):
@@ -51,7 +51,7 @@ class Bounds(NamedTuple):
         return self.older_than is not None and row.at >= self.older_than
 
 
-def prunable(begins: Place, rows: Iterable[LogRow], bounds: Bounds) -> list[LogRow]:
+def prunable(begins: LogPosition, rows: Iterable[LogRow], bounds: Bounds) -> list[LogRow]:
     """Return the rows to prune now, oldest first. Raises StoreDamagedError for rows that fail verification."""
     going: list[LogRow] = []
     characters, place = 0, begins

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from actors.ports.models import ModelAnswer, ModelRequest
-    from actors.ports.telemetry import AttemptEnd, ModelAttempt, Rpc, Run, RunEnd, ToolCall, ToolEnd
+    from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, RunEnd, RunStart, ToolEnd, ToolStart
 
 log = logging.getLogger(__name__)
 
@@ -52,33 +52,33 @@ class FanOut(Telemetry):
     def command_done(self, conversation: str) -> None:
         self._each(lambda each: each.command_done(conversation))
 
-    def run_began(self, run: Run) -> None:
+    def run_began(self, run: RunStart) -> None:
         self._each(lambda each: each.run_began(run))
 
-    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         self._each(lambda each: each.run_recovered(run, outcome, detail))
 
-    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+    def call_left_out(self, call: ToolStart, outcome: str) -> None:
         self._each(lambda each: each.call_left_out(call, outcome))
 
-    def run_ended(self, run: Run, end: RunEnd) -> None:
+    def run_ended(self, run: RunStart, end: RunEnd) -> None:
         self._each(lambda each: each.run_ended(run, end))
 
-    def attempt_began(self, attempt: ModelAttempt) -> None:
+    def attempt_began(self, attempt: AttemptStart) -> None:
         self._each(lambda each: each.attempt_began(attempt))
 
     def attempt_ended(
-        self, attempt: ModelAttempt, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
+        self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
         self._each(lambda each: each.attempt_ended(attempt, end, request, answer))
 
-    def tool_began(self, call: ToolCall) -> None:
+    def tool_began(self, call: ToolStart) -> None:
         self._each(lambda each: each.tool_began(call))
 
-    def trace_parent_of(self, call: ToolCall) -> str:
+    def trace_parent_of(self, call: ToolStart) -> str:
         return next((found for each in self._observers if (found := each.trace_parent_of(call))), "")
 
-    def tool_ended(self, call: ToolCall, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
+    def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         self._each(lambda each: each.tool_ended(call, end, arguments, result))
 
     def cancelled(self, conversation: str, seconds: float) -> None:

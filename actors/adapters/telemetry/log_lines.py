@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors.ports.models import ModelAnswer, ModelRequest
-    from actors.ports.telemetry import AttemptEnd, ModelAttempt, Rpc, Run, RunEnd, ToolCall, ToolEnd
+    from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, RunEnd, RunStart, ToolEnd, ToolStart
 
 log = logging.getLogger(__name__)
 
@@ -65,25 +65,25 @@ class LogLines(Telemetry):
             ),
         )
 
-    def run_began(self, run: Run) -> None:
+    def run_began(self, run: RunStart) -> None:
         self._runs[run.conversation] = run.run
         _write(logging.INFO, "run began", (run.conversation, run.run, run.model, run.principal, run.parent))
 
-    def run_ended(self, run: Run, end: RunEnd) -> None:
+    def run_ended(self, run: RunStart, end: RunEnd) -> None:
         facts = (run.conversation, run.run, run.model, run.principal, run.parent)
         _write(logging.INFO, "run ended", (*facts, end.outcome, end.detail, _milliseconds(end.seconds)))
         self._runs.pop(run.conversation, None)
 
-    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         facts = (run.conversation, run.run, run.model, run.principal, run.parent)
         _write(logging.INFO, "run ended", (*facts, outcome, detail))
 
-    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+    def call_left_out(self, call: ToolStart, outcome: str) -> None:
         run = self._runs.get(call.conversation, "")
         _write(logging.INFO, "tool call ended", (call.conversation, run, call.call, call.tool, outcome))
 
     def attempt_ended(
-        self, attempt: ModelAttempt, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
+        self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
         facts = (
             attempt.conversation,
@@ -109,7 +109,7 @@ class LogLines(Telemetry):
             )
         _write(logging.INFO, "model request ended", (*facts, *tokens))
 
-    def tool_ended(self, call: ToolCall, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
+    def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         run = self._runs.get(call.conversation, "")
         facts = (call.conversation, run, call.call, call.tool, end.outcome, _milliseconds(end.seconds))
         _write(logging.INFO, "tool call ended", facts)

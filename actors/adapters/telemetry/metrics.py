@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from actors.ports import Clock
     from actors.ports.models import ModelAnswer, ModelRequest
-    from actors.ports.telemetry import AttemptEnd, ModelAttempt, Rpc, Run, RunEnd, ToolCall, ToolEnd
+    from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, RunEnd, RunStart, ToolEnd, ToolStart
 
 MODELS = 50
 """How many names of models and providers are counted apart; further ones are counted as OTHER."""
@@ -198,24 +198,24 @@ class Metrics(Telemetry):
     def command_taken(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
         self._exporter.add(MAILBOX, max(0.0, self._clock.monotonic() - asked_at), ())
 
-    def run_began(self, run: Run) -> None:
+    def run_began(self, run: RunStart) -> None:
         self._open[OPEN_RUNS].add(run.run)
 
-    def run_ended(self, run: Run, end: RunEnd) -> None:
+    def run_ended(self, run: RunStart, end: RunEnd) -> None:
         self._open[OPEN_RUNS].discard(run.run)
         self._exporter.add(RUNS, end.seconds, (end.outcome,))
 
-    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         self._exporter.add(RUNS, 0.0, (outcome,))
 
-    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+    def call_left_out(self, call: ToolStart, outcome: str) -> None:
         self._exporter.add(TOOLS, 0.0, (call.group, outcome))
 
-    def attempt_began(self, attempt: ModelAttempt) -> None:
+    def attempt_began(self, attempt: AttemptStart) -> None:
         self._open[OPEN_ATTEMPTS].add(attempt)
 
     def attempt_ended(
-        self, attempt: ModelAttempt, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
+        self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
         self._open[OPEN_ATTEMPTS].discard(attempt)
         labels = ("chat", attempt.provider, self._bounded(attempt.model))
@@ -232,10 +232,10 @@ class Metrics(Telemetry):
             if used.cost_micros:
                 self._exporter.add(COST, used.cost_micros / 1e6, labels)
 
-    def tool_began(self, call: ToolCall) -> None:
+    def tool_began(self, call: ToolStart) -> None:
         self._open[OPEN_TOOLS].add(call)
 
-    def tool_ended(self, call: ToolCall, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
+    def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         self._open[OPEN_TOOLS].discard(call)
         self._exporter.add(TOOLS, end.seconds, (call.group, end.outcome))
 

@@ -14,7 +14,7 @@ from actors.core.notifications import (
     ToolTreeReaped,
 )
 from actors.ports import Clock, EventBus
-from actors.ports.telemetry import CLIENT, Run, RunEnd, Telemetry, ToolCall, ToolEnd, counted_as
+from actors.ports.telemetry import CLIENT, RunEnd, RunStart, Telemetry, ToolEnd, ToolStart, counted_as
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,7 +31,7 @@ class _Open:
 
     __slots__ = ("began", "begun", "calls", "cancelled_at", "names", "run")
 
-    def __init__(self, run: Run, began: float) -> None:
+    def __init__(self, run: RunStart, began: float) -> None:
         self.run = run
         self.began = began
         self.cancelled_at: float | None = None
@@ -74,7 +74,7 @@ class ObservedBus(EventBus, Telemetry):
         if kind == CANCEL and open_ is not None and open_.cancelled_at is None:
             open_.cancelled_at = asked_at
 
-    def tool_began(self, call: ToolCall) -> None:
+    def tool_began(self, call: ToolStart) -> None:
         if (open_ := self._open.get(call.conversation)) is not None:
             open_.begun.add(call.call)
 
@@ -121,7 +121,7 @@ class ObservedBus(EventBus, Telemetry):
                 pass
 
     def _begin(self, record: ConversationRecord, run_id: str) -> None:
-        run = Run(
+        run = RunStart(
             record.id,
             run_id,
             record.model,
@@ -152,14 +152,14 @@ class ObservedBus(EventBus, Telemetry):
             if isinstance(block, ToolError | ToolCancelled) and block.tool_use_id not in open_.begun:
                 name = open_.names.get(block.tool_use_id, "")
                 clients = [tool.name for tool in record.profile.client_tools]
-                call = ToolCall(record.id, block.tool_use_id, name, counted_as(name, self._tools, clients))
+                call = ToolStart(record.id, block.tool_use_id, name, counted_as(name, self._tools, clients))
                 self._telemetry.call_left_out(call, block.outcome.value)
 
     def _client_call(self, conversation_id: str, found: ClientToolCall) -> None:
         open_ = self._open.get(conversation_id)
         if open_ is None:
             return
-        call = ToolCall(conversation_id, found.call.id, found.call.name, CLIENT)
+        call = ToolStart(conversation_id, found.call.id, found.call.name, CLIENT)
         if found.status is CallStatus.PENDING:
             open_.calls[call.call] = self._clock.monotonic()
             self._telemetry.tool_began(call)

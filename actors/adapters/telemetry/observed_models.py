@@ -17,7 +17,7 @@ from actors.ports import (
     ModelRequest,
     ModelSink,
 )
-from actors.ports.telemetry import AttemptEnd, ModelAttempt, Telemetry
+from actors.ports.telemetry import AttemptEnd, AttemptStart, Telemetry
 
 if TYPE_CHECKING:
     from actors.core.errors import LlmFailure
@@ -77,7 +77,7 @@ class ObservedModel:
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         info = self._model.info
-        attempt = ModelAttempt(
+        attempt = AttemptStart(
             conversation=request.conversation_id.partition(":")[0],  # that of a side query has its purpose behind it
             request=request.request_id,
             attempt=request.attempt,

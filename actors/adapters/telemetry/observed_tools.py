@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from actors.ports import Clock, SandboxUnavailableError, Tool, Toolbox, ToolContext, ToolOutput, ToolTransientError
-from actors.ports.telemetry import MCP, Telemetry, ToolCall, ToolEnd
+from actors.ports.telemetry import MCP, Telemetry, ToolEnd, ToolStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +117,7 @@ class ObservedTool:
         return self._tool.spec
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        call = ToolCall(context.conversation_id, context.tool_use_id, self._tool.spec.name, self._group)
+        call = ToolStart(context.conversation_id, context.tool_use_id, self._tool.spec.name, self._group)
         began = self._clock.monotonic()
         self._telemetry.tool_began(call)
         outcome, result = "failed", ""

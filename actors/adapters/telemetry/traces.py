@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from actors.core.content import Content
     from actors.ports.models import ModelAnswer, ModelRequest
-    from actors.ports.telemetry import AttemptEnd, ModelAttempt, Run, ToolCall
+    from actors.ports.telemetry import AttemptEnd, AttemptStart, RunStart, ToolStart
 
 AGENT, SUB_AGENT = "bedrock", "bedrock.sub_agent"
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -54,13 +54,13 @@ class Traces(Telemetry):
         self._tracer = provider.get_tracer("bedrock")
         self._runs: dict[str, _OpenRun] = {}
         """By conversation."""
-        self._attempts: dict[ModelAttempt, Span] = {}
-        self._calls: dict[ToolCall, Span] = {}
+        self._attempts: dict[AttemptStart, Span] = {}
+        self._calls: dict[ToolStart, Span] = {}
 
     def close(self) -> None:
         self._provider.shutdown()
 
-    def run_began(self, run: Run) -> None:
+    def run_began(self, run: RunStart) -> None:
         context = self._context_of(run.parent)
         if context is None and run.trace_parent:
             context = _PROPAGATOR.extract({"traceparent": run.trace_parent})
@@ -75,7 +75,7 @@ class Traces(Telemetry):
         span = self._tracer.start_span(f"invoke_agent {agent}", context, SpanKind.INTERNAL, attributes)
         self._runs[run.conversation] = _OpenRun(span)
 
-    def run_ended(self, run: Run, end: RunEnd) -> None:
+    def run_ended(self, run: RunStart, end: RunEnd) -> None:
         open_ = self._runs.pop(run.conversation, None)
         if open_ is None:
             return
@@ -85,15 +85,15 @@ class Traces(Telemetry):
             _fail(open_.span, end.detail or "error")
         open_.span.end()
 
-    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         self.run_began(run)
         self.run_ended(run, RunEnd(outcome, detail, 0.0))
 
-    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+    def call_left_out(self, call: ToolStart, outcome: str) -> None:
         self.tool_began(call)
         self.tool_ended(call, ToolEnd(outcome, 0.0), {}, "")
 
-    def attempt_began(self, attempt: ModelAttempt) -> None:
+    def attempt_began(self, attempt: AttemptStart) -> None:
         open_ = self._runs.get(attempt.conversation)
         if open_ is not None:
             open_.provider = attempt.provider
@@ -112,7 +112,7 @@ class Traces(Telemetry):
         self._attempts[attempt] = span
 
     def attempt_ended(
-        self, attempt: ModelAttempt, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
+        self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
         span = self._attempts.pop(attempt, None)
         if span is None:
@@ -135,7 +135,7 @@ class Traces(Telemetry):
             _fail(span, end.outcome)
         span.end()
 
-    def tool_began(self, call: ToolCall) -> None:
+    def tool_began(self, call: ToolStart) -> None:
         attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.tool,
@@ -146,7 +146,7 @@ class Traces(Telemetry):
         context = self._context_of(call.conversation)
         self._calls[call] = self._tracer.start_span(f"execute_tool {call.tool}", context, SpanKind.INTERNAL, attributes)
 
-    def trace_parent_of(self, call: ToolCall) -> str:
+    def trace_parent_of(self, call: ToolStart) -> str:
         span = self._calls.get(call)
         if span is None:
             return ""
@@ -154,7 +154,7 @@ class Traces(Telemetry):
         _PROPAGATOR.inject(carrier, trace.set_span_in_context(span))
         return carrier.get("traceparent", "")
 
-    def tool_ended(self, call: ToolCall, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
+    def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         span = self._calls.pop(call, None)
         if span is None:
             return

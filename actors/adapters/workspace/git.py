@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Callable
 
-from actors.adapters.workspace.safe_read import RefusedError, is_inside, read_start
+from actors.adapters.workspace.safe_read import ReadRefusedError, is_inside, read_start
 from actors.ports import GitState
 
 SMALL = 4096
@@ -50,7 +50,7 @@ def git_state(root: str, refusal: Refusal) -> GitState:
     """
     try:
         private = _private_directory(root, refusal)
-    except (OSError, RefusedError):
+    except (OSError, ReadRefusedError):
         return GitState(root)
     head = _line(private, "HEAD", refusal)
     if _COMMIT.fullmatch(head):
@@ -80,7 +80,7 @@ def _private_directory(root: str, refusal: Refusal) -> str:
     if not os.path.isdir(path):
         data, _ = read_start(path, SMALL, refusal)
         if not data.startswith(b"gitdir: "):
-            raise RefusedError("it leads nowhere")
+            raise ReadRefusedError("it leads nowhere")
         path = os.path.join(root, os.fsdecode(data.removeprefix(b"gitdir: ").rstrip(b"\r\n")))
     return _real(path)
 
@@ -113,7 +113,7 @@ def _content(folder: str, name: str, limit: int, refusal: Refusal) -> bytes:
 
     try:
         return read_start(os.path.join(folder, name), limit, why_not)[0]
-    except (FileNotFoundError, RefusedError):
+    except (FileNotFoundError, ReadRefusedError):
         return b""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from actors.adapters.workspace.directory_listing import home_directory, list_entries
 from actors.adapters.workspace.git import git_state, repository_root
-from actors.adapters.workspace.safe_read import RefusedError, is_inside, read_start
+from actors.adapters.workspace.safe_read import ReadRefusedError, is_inside, read_start
 from actors.ports import Instructions, Workspace, WorkspaceContext
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class LocalWorkspace(Workspace):
             data, size = read_start(path, limit, why_not)
         except FileNotFoundError:
             return None
-        except RefusedError as refused:
+        except ReadRefusedError as refused:
             return Instructions(path, left_out=str(refused))
         # A character that is cut off by the limit is omitted; other invalid UTF-8 is replaced.
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=len(data) >= size)

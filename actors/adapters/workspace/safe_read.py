@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 UNREADABLE = "it cannot be read"
 
 
-class RefusedError(Exception):
+class ReadRefusedError(Exception):
     """The file exists but must not be read; the text says why."""
 
 
@@ -24,8 +24,8 @@ def is_inside(path: str, folder: str) -> bool:
 def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[bytes, int]:
     """Return the first `limit` bytes of a regular file, and its size in bytes.
 
-    `refusal` gets the real path of the file and says why it must not be read, or "". Raises RefusedError, which tells
-    of a link to where it must not lead no more than that, or FileNotFoundError if there is no such file.
+    `refusal` gets the real path of the file and says why it must not be read, or "". Raises ReadRefusedError, which
+    tells of a link to where it must not lead no more than that, or FileNotFoundError if there is no such file.
     """
     # Opening with O_PATH has no effect on the file: a FIFO does not block, a device is not touched. A file checked
     # through this handle cannot be replaced by another one before it is read.
@@ -33,18 +33,18 @@ def read_start(path: str, limit: int, refusal: Callable[[str], str]) -> tuple[by
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         if os.path.lexists(path):
-            raise RefusedError(refusal(os.path.realpath(path)) or UNREADABLE) from None
+            raise ReadRefusedError(refusal(os.path.realpath(path)) or UNREADABLE) from None
         raise FileNotFoundError(path) from None
     try:
         here = f"/proc/self/fd/{handle}"
         if why := refusal(os.readlink(here)):
-            raise RefusedError(why)
+            raise ReadRefusedError(why)
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
-            raise RefusedError("it is not a regular file")
+            raise ReadRefusedError("it is not a regular file")
         return _read(here, limit), about.st_size
     except OSError:
-        raise RefusedError(UNREADABLE) from None
+        raise ReadRefusedError(UNREADABLE) from None
     finally:
         os.close(handle)
 

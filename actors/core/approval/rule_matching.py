@@ -28,7 +28,7 @@ TWO_WORDS = frozenset(
 """Programs whose first argument says what they do, so that a suggested prefix includes that argument."""
 
 
-class Match(IntEnum):
+class RuleMatch(IntEnum):
     """Whether a call matches a rule."""
 
     NO = 0
@@ -37,7 +37,7 @@ class Match(IntEnum):
     YES = 2
 
 
-def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> Match:
+def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> RuleMatch:
     """Return whether the call matches the rule, or might match it: the broad reading, for rules that deny or ask.
 
     Without a subject, nothing is known about the call's commands and paths.
@@ -47,14 +47,14 @@ def match(rule: ApprovalRule, call: ToolUse, subject: CallSubject | None) -> Mat
     if rule.mcp_server:
         return _certainly(server_of(call.name) == rule.mcp_server)
     if subject is None:
-        return Match.MAYBE
+        return RuleMatch.MAYBE
     if rule.path:
         return _match_path(rule.path, subject)
     if rule.command and rule.command == subject.text:
-        return Match.YES
+        return RuleMatch.YES
     commands = (*subject.commands, *subject.inner)
-    found = max((_match_command(rule, command) for command in commands), default=Match.NO)
-    return max(found, Match.MAYBE) if subject.opaque else found
+    found = max((_match_command(rule, command) for command in commands), default=RuleMatch.NO)
+    return max(found, RuleMatch.MAYBE) if subject.opaque else found
 
 
 def covered(rules: Iterable[ApprovalRule], call: ToolUse, subject: CallSubject | None) -> bool:
@@ -103,30 +103,30 @@ def describe(rule: ApprovalRule) -> str:
     return f"the command {rule.command!r}" if rule.command else f"commands that begin with {rule.command_prefix!r}"
 
 
-def _certainly(matches: bool) -> Match:
-    return Match.YES if matches else Match.NO
+def _certainly(matches: bool) -> RuleMatch:
+    return RuleMatch.YES if matches else RuleMatch.NO
 
 
-def _match_path(directory: str, subject: CallSubject) -> Match:
+def _match_path(directory: str, subject: CallSubject) -> RuleMatch:
     """Return whether the call reads or writes something beneath this directory, or might read it."""
     if any(_beneath(path, directory) for path in (*subject.paths, *subject.trees, *subject.also_reads)):
-        return Match.YES
-    return Match.MAYBE if any(_beneath(directory, tree) for tree in subject.trees) else Match.NO
+        return RuleMatch.YES
+    return RuleMatch.MAYBE if any(_beneath(directory, tree) for tree in subject.trees) else RuleMatch.NO
 
 
 def _beneath(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _match_command(rule: ApprovalRule, command: ShellCommand) -> Match:
+def _match_command(rule: ApprovalRule, command: ShellCommand) -> RuleMatch:
     """Return whether a command matches a rule, or might; the directory of the program is ignored."""
     if not (rule.command or rule.command_prefix):
-        return Match.NO
+        return RuleMatch.NO
     wanted, words = _named(rule.words), _named(command.words)
     if wanted and words[: len(wanted)] == wanted and (rule.command_prefix or len(words) == len(wanted)):
-        return Match.MAYBE if rule.command and command.open else Match.YES
+        return RuleMatch.MAYBE if rule.command and command.open else RuleMatch.YES
     unseen = command.open and wanted[: len(words)] == words
-    return Match.MAYBE if unseen or command.runs_others else Match.NO
+    return RuleMatch.MAYBE if unseen or command.runs_others else RuleMatch.NO
 
 
 def _named(words: tuple[str, ...]) -> tuple[str, ...]:

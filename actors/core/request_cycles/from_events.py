@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from actors.core.content import Delivery as Wish
 from actors.core.content import (
+    Delivery,
     Image,
     Message,
     MessageType,
@@ -20,16 +20,15 @@ from actors.core.content import (
     text_of,
 )
 from actors.core.context import ToolGroup
-from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged
-from actors.core.notifications import RunStop as RunStopped
+from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, RunStop
 from actors.core.request_cycles.model import (
     AgentOutput,
+    CycleDelivery,
     CycleEvent,
-    Delivery,
+    CycleRunStop,
+    CycleUserMessage,
     OutputKind,
-    RunStop,
     ToolResult,
-    UserMessage,
     UserMessageWithdrawn,
 )
 
@@ -49,15 +48,15 @@ def events_of(
     accepted: set[str] = set()
     for notification, at in zip(notifications, times, strict=False):
         match notification:
-            case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.QUEUED):
+            case QueueChanged(input=queued, delivery=Delivery.FOLLOW_UP.value, fate=Fate.QUEUED):
                 accepted.add(queued.message_id)
-                yield UserMessage(queued.message_id, Delivery.FOLLOW_UP, queued.text, queued.at)
-            case QueueChanged(input=queued, delivery=Wish.FOLLOW_UP.value, fate=Fate.WITHDRAWN):
+                yield CycleUserMessage(queued.message_id, CycleDelivery.FOLLOW_UP, queued.text, queued.at)
+            case QueueChanged(input=queued, delivery=Delivery.FOLLOW_UP.value, fate=Fate.WITHDRAWN):
                 yield UserMessageWithdrawn(queued.message_id)
             case MessageAdded(message=message) if message.id not in accepted:
                 yield from _events_of_message(message, groups)
-            case RunStopped(run, reason, detail, output=output):
-                yield RunStop(reason, detail, run, at, output)
+            case RunStop(run, reason, detail, output=output):
+                yield CycleRunStop(reason, detail, run, at, output)
             case _:
                 pass
 
@@ -68,8 +67,8 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
     Only messages of people and of parent agents are user messages; reminders, notices and summaries are not.
     """
     if message.type is MessageType.USER and not message.meta:
-        delivery = _DELIVERIES.get(message.delivery, Delivery.DIRECT)
-        yield UserMessage(message.id, delivery, text_of(message.content), message.created_at)
+        delivery = _DELIVERIES.get(message.delivery, CycleDelivery.DIRECT)
+        yield CycleUserMessage(message.id, delivery, text_of(message.content), message.created_at)
     served, at = message.request_id or None, message.created_at
     for block in message.content:
         match block:
@@ -96,4 +95,4 @@ def _events_of_message(message: Message, groups: Mapping[str, ToolGroup]) -> Ite
                 pass
 
 
-_DELIVERIES = {Wish.STEER.value: Delivery.STEER, Wish.FOLLOW_UP.value: Delivery.FOLLOW_UP}
+_DELIVERIES = {Delivery.STEER.value: CycleDelivery.STEER, Delivery.FOLLOW_UP.value: CycleDelivery.FOLLOW_UP}

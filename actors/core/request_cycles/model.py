@@ -22,7 +22,7 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 """Either a time in milliseconds since the epoch, up to the year 9999 and 0 if unknown, or a duration."""
 
 
-class Delivery(StrEnum):
+class CycleDelivery(StrEnum):
     """The kinds of user messages."""
 
     DIRECT = "direct"
@@ -38,11 +38,11 @@ class OutputKind(StrEnum):
     TOOL_CALL = "tool_call"
 
 
-class UserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
+class CycleUserMessage(Struct, frozen=True, omit_defaults=True, tag="user-message"):
     """A user message. A steer has this event when it is delivered, other messages when they are accepted."""
 
     id: str
-    delivery: Delivery | None = None
+    delivery: CycleDelivery | None = None
     text: str = ""
     at: Milliseconds = 0
 
@@ -82,7 +82,7 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, tag="tool-result"):
     duration_ms: Milliseconds = 0
 
 
-class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
+class CycleRunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
     """The run ended."""
 
     reason: StopReason
@@ -93,7 +93,7 @@ class RunStop(Struct, frozen=True, omit_defaults=True, tag="run-stop"):
     """The value that the run ended with, as JSON; "" if it has none."""
 
 
-CycleEvent: TypeAlias = UserMessage | UserMessageWithdrawn | AgentOutput | ToolResult | RunStop
+CycleEvent: TypeAlias = CycleUserMessage | UserMessageWithdrawn | AgentOutput | ToolResult | CycleRunStop
 
 
 def decode_lines(lines: Iterable[bytes | str]) -> Iterator[CycleEvent]:
@@ -113,12 +113,12 @@ def encode_line(event: CycleEvent) -> str:
 class RequestCycle(Struct, frozen=True):
     """A root message, the agent's work on it and the steers meanwhile. The first run-stop closes the cycle."""
 
-    root: UserMessage
-    kind: Delivery
+    root: CycleUserMessage
+    kind: CycleDelivery
     """How the root message was sent: DIRECT or FOLLOW_UP."""
-    events: tuple[UserMessage | AgentOutput | ToolResult, ...] = ()
+    events: tuple[CycleUserMessage | AgentOutput | ToolResult, ...] = ()
     """Everything after the root message, in order; the user messages among these events are steers."""
-    stop: RunStop | None = None
+    stop: CycleRunStop | None = None
     """The run-stop; None while the run is open (rule P7)."""
 
 
@@ -126,7 +126,7 @@ class InferenceRound(Struct, frozen=True):
     """One model request and its output."""
 
     round: str | None
-    inputs: tuple[UserMessage | ToolResult, ...]
+    inputs: tuple[CycleUserMessage | ToolResult, ...]
     """New input since the previous round; () if the round continues an unfinished text."""
     outputs: tuple[AgentOutput, ...]
 
@@ -142,10 +142,10 @@ class UserStep(Struct, frozen=True, tag="user-step"):
     """A step that shows a user message: the root of the cycle, or a steer."""
 
     kind: StepKind
-    message: UserMessage
+    message: CycleUserMessage
 
 
-class Call(Struct, frozen=True):
+class CycleCall(Struct, frozen=True):
     """A tool call with its result, which is None until the call has ended (rule S-f)."""
 
     call: AgentOutput
@@ -156,7 +156,7 @@ class CallGroup(Struct, frozen=True):
     """Adjacent calls of the same tool group."""
 
     group: ToolGroup
-    calls: tuple[Call, ...]
+    calls: tuple[CycleCall, ...]
 
 
 class AiBlock(Struct, frozen=True, tag="ai-block"):

@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from actors.core.request_cycles.model import (
     AgentOutput,
+    CycleDelivery,
     CycleEvent,
-    Delivery,
+    CycleRunStop,
+    CycleUserMessage,
     RequestCycle,
-    RunStop,
     ToolResult,
-    UserMessage,
     UserMessageWithdrawn,
 )
 
@@ -40,7 +40,7 @@ class Projection(Struct, frozen=True):
 
     closed: tuple[RequestCycle, ...] = ()
     open: RequestCycle | None = None
-    queue: tuple[UserMessage, ...] = ()
+    queue: tuple[CycleUserMessage, ...] = ()
     """Queued follow-ups; they belong to no cycle yet (rule P9)."""
     count: int = 0
     """How many events were applied."""
@@ -58,21 +58,21 @@ class Projector(Struct, frozen=True):
 
     strict: bool = False
     """Raise ProtocolError for an event that cannot occur at its place, instead of skipping it (rule P6)."""
-    undeclared: Delivery = Delivery.FOLLOW_UP
+    undeclared: CycleDelivery = CycleDelivery.FOLLOW_UP
     """The kind that a user message during a run gets if it declares none (rule P3)."""
 
     def step(self, so_far: Projection, event: CycleEvent) -> Projection:
         """Apply one event and return the new projection. Pure. Raises ProtocolError if `strict`."""
         taken = msgspec.structs.replace(so_far, count=so_far.count + 1)
         match event:
-            case UserMessage():
+            case CycleUserMessage():
                 return self._user_message(taken, event)
             case UserMessageWithdrawn():
                 kept = tuple(message for message in taken.queue if message.id != event.id)
                 return msgspec.structs.replace(taken, queue=kept)
             case AgentOutput() | ToolResult():
                 return _append(taken, event) if taken.open else self._misplaced(taken, event)
-            case RunStop():
+            case CycleRunStop():
                 return _close(taken, taken.open, event) if taken.open else self._misplaced(taken, event)
 
     def project(self, events: Iterable[CycleEvent], so_far: Projection | None = None) -> Projection:
@@ -82,11 +82,11 @@ class Projector(Struct, frozen=True):
             projection = self.step(projection, event)
         return projection
 
-    def _user_message(self, taken: Projection, event: UserMessage) -> Projection:
+    def _user_message(self, taken: Projection, event: CycleUserMessage) -> Projection:
         if taken.open is None:
-            return msgspec.structs.replace(taken, open=RequestCycle(event, Delivery.DIRECT))
-        declared = event.delivery in (Delivery.STEER, Delivery.FOLLOW_UP)
-        if (event.delivery if declared else self.undeclared) is Delivery.STEER:
+            return msgspec.structs.replace(taken, open=RequestCycle(event, CycleDelivery.DIRECT))
+        declared = event.delivery in (CycleDelivery.STEER, CycleDelivery.FOLLOW_UP)
+        if (event.delivery if declared else self.undeclared) is CycleDelivery.STEER:
             return _append(taken, event)
         return msgspec.structs.replace(taken, queue=(*taken.queue, event))
 
@@ -101,16 +101,16 @@ def project(events: Iterable[CycleEvent], *, strict: bool = False) -> tuple[Requ
     return Projector(strict=strict).project(events).cycles
 
 
-def _append(taken: Projection, event: UserMessage | AgentOutput | ToolResult) -> Projection:
+def _append(taken: Projection, event: CycleUserMessage | AgentOutput | ToolResult) -> Projection:
     if taken.open is None:
         return taken
     longer = msgspec.structs.replace(taken.open, events=(*taken.open.events, event))
     return msgspec.structs.replace(taken, open=longer)
 
 
-def _close(taken: Projection, cycle: RequestCycle, stop: RunStop) -> Projection:
+def _close(taken: Projection, cycle: RequestCycle, stop: CycleRunStop) -> Projection:
     """Close the cycle; the oldest queued follow-up opens the next one at once (rule P5)."""
-    following = RequestCycle(taken.queue[0], Delivery.FOLLOW_UP) if taken.queue else None
+    following = RequestCycle(taken.queue[0], CycleDelivery.FOLLOW_UP) if taken.queue else None
     closed = (*taken.closed, msgspec.structs.replace(cycle, stop=stop))
     return msgspec.structs.replace(taken, closed=closed, open=following, queue=taken.queue[1:])
 
@@ -122,10 +122,10 @@ def cycle_of(events: Iterable[CycleEvent]) -> RequestCycle | None:
     """
     following = iter(events)
     root = next(following, None)
-    if not isinstance(root, UserMessage):
+    if not isinstance(root, CycleUserMessage):
         return None
-    promoted = root.delivery is Delivery.FOLLOW_UP
-    opened = Projection(open=RequestCycle(root, Delivery.FOLLOW_UP if promoted else Delivery.DIRECT))
+    promoted = root.delivery is CycleDelivery.FOLLOW_UP
+    opened = Projection(open=RequestCycle(root, CycleDelivery.FOLLOW_UP if promoted else CycleDelivery.DIRECT))
     return Projector().project(following, opened).cycles[0]
 
 

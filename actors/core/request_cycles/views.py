@@ -8,15 +8,15 @@ from actors.core.context import ToolGroup
 from actors.core.request_cycles.model import (
     AgentOutput,
     AiBlock,
-    Call,
     CallGroup,
+    CycleCall,
+    CycleUserMessage,
     InferenceRound,
     OutputKind,
     RequestCycle,
     Step,
     StepKind,
     ToolResult,
-    UserMessage,
     UserStep,
 )
 
@@ -24,7 +24,7 @@ from actors.core.request_cycles.model import (
 def rounds(cycle: RequestCycle) -> tuple[InferenceRound, ...]:
     """Return the inference rounds of a cycle. Tool results after the last model request belong to no round."""
     done: list[InferenceRound] = []
-    inputs: list[UserMessage | ToolResult] = [cycle.root]
+    inputs: list[CycleUserMessage | ToolResult] = [cycle.root]
     for event in cycle.events:
         if not isinstance(event, AgentOutput):
             inputs.append(event)
@@ -42,12 +42,12 @@ def steps(cycle: RequestCycle) -> tuple[Step, ...]:
     done: list[Step] = [UserStep(StepKind.NON_STEER, cycle.root)]
     for event in cycle.events:
         match event:
-            case UserMessage():
+            case CycleUserMessage():
                 done.append(UserStep(StepKind.STEER, event))
             case AgentOutput(kind=OutputKind.TOOL_CALL):
                 if not isinstance(done[-1], AiBlock):
                     done.append(AiBlock(OutputKind.ASSISTANT, "", synthetic=True))
-                done[-1] = _with_call(done[-1], Call(event, results.get(event.tool_call_id)))
+                done[-1] = _with_call(done[-1], CycleCall(event, results.get(event.tool_call_id)))
             case AgentOutput():
                 done.append(AiBlock(event.kind, event.text, event.message_id))
             case ToolResult():
@@ -55,7 +55,7 @@ def steps(cycle: RequestCycle) -> tuple[Step, ...]:
     return tuple(done)
 
 
-def _with_call(block: Step, call: Call) -> Step:
+def _with_call(block: Step, call: CycleCall) -> Step:
     """Add a call to the block: to its last group if the tool's group is the same, otherwise in a new group."""
     if not isinstance(block, AiBlock):
         return block

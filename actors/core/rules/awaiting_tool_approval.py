@@ -35,7 +35,7 @@ from actors.core.events import (
     UserCancel,
     UserMessage,
 )
-from actors.core.notifications import Decision
+from actors.core.notifications import ApprovalDecision
 from actors.core.result import TransitionResult, ignored
 from actors.core.states import AwaitingLlm, AwaitingToolApproval, LlmReason
 from actors.core.steps import texts
@@ -91,11 +91,11 @@ def _answer(state: AwaitingToolApproval, context: ConvContext, event: ApprovalRe
     builder = TransitionBuilder(state, context, event.at)
     others = tuple(call_id for call_id in state.undecided if call_id != event.tool_use_id)
     if not event.approve:
-        resolve_question(builder, event.tool_use_id, Decision.DENY, event.reason)
+        resolve_question(builder, event.tool_use_id, ApprovalDecision.DENY, event.reason)
         withdraw_questions(builder, others)
         deny_calls(builder, _ids(state), event.tool_use_id, texts.denied(event.reason))
         return builder.finish(AwaitingLlm(builder.ledger, LlmReason.DENIED))
-    resolve_question(builder, event.tool_use_id, Decision.APPROVE, event.reason)
+    resolve_question(builder, event.tool_use_id, ApprovalDecision.APPROVE, event.reason)
     if others:
         return builder.stay(replace(state, undecided=others))
     return run_next_call(builder, state.calls, _ids(state), ())

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from actors.core.approval.approval_rules import Action, ApprovalRule, CallSubject, Origin, Suggested
-from actors.core.approval.rule_matching import Match, covered, describe, match, suggestions
+from actors.core.approval.rule_matching import RuleMatch, covered, describe, match, suggestions
 from actors.core.context import ApprovalPolicy, ConvContext, Mode, Rules, ToolTraits
 from actors.core.fsm import ContextState
-from actors.core.notifications import ApprovalRequested, ApprovalResolved, Decision
+from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved
 from actors.core.states import ApprovalKind, AwaitingToolApproval
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def traits_of(context: ConvContext, name: str) -> ToolTraits | None:
     return None
 
 
-class Verdict(StrEnum):
+class CallVerdict(StrEnum):
     """Whether a call runs, needs approval, or is denied."""
 
     RUN = "run"
@@ -56,7 +56,7 @@ class Verdict(StrEnum):
 class Judgement(Struct, frozen=True):
     """The verdict on a call, with the rule that caused it."""
 
-    verdict: Verdict
+    verdict: CallVerdict
     rule: ApprovalRule | None = None
     """The rule that denies the call or demands approval; None if no rule does."""
 
@@ -67,19 +67,19 @@ def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> J
     A call that a rule might deny, which is known only when the call runs, needs approval.
     """
     if call.bad_input or left_out(context, call):  # such a call gets an error result in any mode
-        return Judgement(Verdict.RUN)
+        return Judgement(CallVerdict.RUN)
     rules = context.approval_rules
     denying = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.DENY}
-    denied = [rule for rule, found in denying.items() if found is Match.YES]
+    denied = [rule for rule, found in denying.items() if found is RuleMatch.YES]
     if denied:
-        return Judgement(Verdict.DENY, min(denied, key=lambda rule: rule.origin is not Origin.OPERATOR))
+        return Judgement(CallVerdict.DENY, min(denied, key=lambda rule: rule.origin is not Origin.OPERATOR))
     if always_asks(context, call):
-        return Judgement(Verdict.ASK)
+        return Judgement(CallVerdict.ASK)
     asking = {rule: match(rule, call, subject) for rule in rules if rule.action is Action.ASK} | denying
     if any(asking.values()):
-        return Judgement(Verdict.ASK, max(asking, key=asking.__getitem__))
+        return Judgement(CallVerdict.ASK, max(asking, key=asking.__getitem__))
     asks = _policy_asks(context, call) and not _allowed(context, call, subject)
-    return Judgement(Verdict.ASK if asks else Verdict.RUN)
+    return Judgement(CallVerdict.ASK if asks else CallVerdict.RUN)
 
 
 def always_asks(context: ConvContext, call: ToolUse) -> bool:
@@ -131,7 +131,7 @@ def ask(
     `calls` are all tool calls of the response to `request_id`.
     """
     builder.place_state()
-    questions = tuple(call for call in calls if judged[call.id].verdict is Verdict.ASK)
+    questions = tuple(call for call in calls if judged[call.id].verdict is CallVerdict.ASK)
     about = tuple(
         Suggested(call.id, _suggestions(builder.context, call, subjects.get(call.id)), judged[call.id].rule)
         for call in questions
@@ -156,7 +156,9 @@ def _suggestions(context: ConvContext, call: ToolUse, subject: CallSubject | Non
     return () if always_asks(context, call) else suggestions(call, subject, context.working_dir)
 
 
-def resolve_question(builder: TransitionBuilder, tool_use_id: str, decision: Decision, reason: str = "") -> None:
+def resolve_question(
+    builder: TransitionBuilder, tool_use_id: str, decision: ApprovalDecision, reason: str = ""
+) -> None:
     """Notify clients that the approval request for this call is decided."""
     builder.notify(ApprovalResolved(tool_use_id, decision, reason))
 
@@ -164,4 +166,4 @@ def resolve_question(builder: TransitionBuilder, tool_use_id: str, decision: Dec
 def withdraw_questions(builder: TransitionBuilder, tool_use_ids: Iterable[str]) -> None:
     """Notify clients that these approval requests no longer need an answer."""
     for tool_use_id in tool_use_ids:
-        resolve_question(builder, tool_use_id, Decision.WITHDRAWN)
+        resolve_question(builder, tool_use_id, ApprovalDecision.WITHDRAWN)

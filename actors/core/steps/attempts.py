@@ -20,7 +20,7 @@ from actors.core.events import (
 )
 from actors.core.notifications import TextDelta
 from actors.core.result import TransitionResult, ignored
-from actors.core.states import AwaitingContinuation, CancelKind, Cancelling, LlmRequesting, Phase
+from actors.core.states import AwaitingContinuation, CancelKind, Cancelling, LlmPhase, LlmRequesting
 from actors.core.steps.inference import abort_request
 from actors.core.steps.notices import queue_cancel_notice
 from actors.core.steps.run_endings import cancel_run
@@ -36,20 +36,20 @@ AttemptOutcome = LlmStreamStarted | LlmStreamChunk | LlmResponse | LlmError | Ll
 def is_current(state: LlmRequesting | AwaitingContinuation, event: AttemptOutcome) -> bool:
     """Return whether an outcome belongs to the attempt in flight; other outcomes are stale and ignored."""
     identity = (event.request_id, event.attempt)
-    return state.phase is not Phase.BACKOFF and identity == (state.request_id, state.attempt)
+    return state.phase is not LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
 def is_due(state: LlmRequesting | AwaitingContinuation, event: RetryTimeout) -> bool:
     """Return whether the timer event belongs to the backoff that the state waits for."""
     identity = (event.request_id, event.attempt)
-    return state.phase is Phase.BACKOFF and identity == (state.request_id, state.attempt)
+    return state.phase is LlmPhase.BACKOFF and identity == (state.request_id, state.attempt)
 
 
 def stream_started(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> TransitionResult:
     """Record that the response has begun to stream; ignored if the state is streaming already."""
-    if state.phase is Phase.STREAMING:
+    if state.phase is LlmPhase.STREAMING:
         return ignored(state)
-    return builder.finish(replace(state, phase=Phase.STREAMING))
+    return builder.finish(replace(state, phase=LlmPhase.STREAMING))
 
 
 def stream_chunk(
@@ -60,12 +60,12 @@ def stream_chunk(
     Only the first chunk of an attempt changes the state, so that chunks cost no database writes.
     """
     delta = TextDelta(state.request_id, state.attempt, event.content.text, event.reasoning)
-    if state.phase is Phase.STREAMING:
+    if state.phase is LlmPhase.STREAMING:
         builder.notify(delta)
         return TransitionResult(state, tuple(builder.effects))
     builder.place_state()
     builder.notify(delta)
-    return builder.finish(replace(state, phase=Phase.STREAMING))
+    return builder.finish(replace(state, phase=LlmPhase.STREAMING))
 
 
 def cancel_request(
@@ -77,7 +77,7 @@ def cancel_request(
     Cancelling and end directly.
     """
     builder = TransitionBuilder(state, context, event.at)
-    if context.is_sub_agent or state.phase is Phase.BACKOFF:
+    if context.is_sub_agent or state.phase is LlmPhase.BACKOFF:
         abort_request(builder, state)
         return cancel_run(builder, event)
     return_steers(builder)

@@ -12,7 +12,7 @@ from actors.core.context import Rules
 from actors.core.effects import AbortLlm, RequestContinuation, RequestLlm
 from actors.core.errors import ErrorKind
 from actors.core.notifications import StopReason, StreamDiscarded
-from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
+from actors.core.states import AwaitingContinuation, LlmPhase, LlmRequesting
 from actors.core.steps import texts
 from actors.core.steps.notices import deliver_notices
 from actors.core.steps.run_endings import become_idle, fail_sub_agent
@@ -46,7 +46,7 @@ def begin_request(builder: TransitionBuilder, *through: ContextState, continuati
     builder.place_state()
     builder.add_effect(RequestLlm(request_id, 1, model, seq))
     state = LlmRequesting(
-        builder.ledger, request_id, 1, Phase.CONNECTING, seq, continuations=continuations, model=model
+        builder.ledger, request_id, 1, LlmPhase.CONNECTING, seq, continuations=continuations, model=model
     )
     return builder.finish(state, *through)
 
@@ -64,7 +64,7 @@ def retry_request(builder: TransitionBuilder, state: LlmRequesting) -> Transitio
     builder.place_state()
     builder.add_effect(RequestLlm(state.request_id, state.attempt, state.model, seq))
     return builder.finish(
-        replace(state, ledger=builder.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq)
+        replace(state, ledger=builder.ledger, phase=LlmPhase.CONNECTING, retry_at=0, through_sequence=seq)
     )
 
 
@@ -78,7 +78,7 @@ def begin_summary(builder: TransitionBuilder, rejected: tuple[str, ...], *throug
     model, seq = builder.context.model_id, builder.ledger.seq
     builder.place_state()
     builder.add_effect(RequestContinuation(request_id, 1, model, seq, rejected))
-    state = AwaitingContinuation(builder.ledger, request_id, 1, Phase.CONNECTING, rejected, seq, model=model)
+    state = AwaitingContinuation(builder.ledger, request_id, 1, LlmPhase.CONNECTING, rejected, seq, model=model)
     return builder.finish(state, *through)
 
 
@@ -88,20 +88,20 @@ def retry_summary(builder: TransitionBuilder, state: AwaitingContinuation) -> Tr
     builder.place_state()
     builder.add_effect(RequestContinuation(state.request_id, state.attempt, state.model, seq, state.rejected))
     return builder.finish(
-        replace(state, ledger=builder.ledger, phase=Phase.CONNECTING, retry_at=0, through_sequence=seq)
+        replace(state, ledger=builder.ledger, phase=LlmPhase.CONNECTING, retry_at=0, through_sequence=seq)
     )
 
 
 def discard_stream(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
     """Notify clients that the streamed text of this attempt is void, if any text was streamed."""
-    if state.phase is Phase.STREAMING:
+    if state.phase is LlmPhase.STREAMING:
         builder.notify(StreamDiscarded(state.request_id, state.attempt))
 
 
 def abort_request(builder: TransitionBuilder, state: LlmRequesting | AwaitingContinuation) -> None:
     """Discard the streamed text and abort the request, unless the state is in backoff, when no request is in flight."""
     discard_stream(builder, state)
-    if state.phase is not Phase.BACKOFF:
+    if state.phase is not LlmPhase.BACKOFF:
         builder.add_effect(AbortLlm(state.request_id))
 
 

@@ -23,9 +23,9 @@ from actors.core.states import (
     AwaitingToolApproval,
     Error,
     Idle,
+    LlmPhase,
     LlmRequesting,
     Notice,
-    Phase,
     State,
     ToolExecuting,
 )
@@ -99,7 +99,7 @@ def _queue_interruption(builder: TransitionBuilder, text: str) -> None:
 def _step(state: State) -> str:
     """Describe, as text for the model, how far the run had come in `state`."""
     match state:
-        case LlmRequesting(phase=Phase.STREAMING):
+        case LlmRequesting(phase=LlmPhase.STREAMING):
             return texts.WHILE_ANSWERING
         case AwaitingToolApproval():
             return texts.while_asking(call.name for call in state.calls if call.id in state.undecided)

@@ -20,7 +20,7 @@ from actors.core.fsm import ContextState
 from actors.core.notifications import StopReason
 from actors.core.states import AwaitingLlm, LlmReason, LlmRequesting
 from actors.core.steps import texts
-from actors.core.steps.approvals import Judgement, Verdict, ask, denial, judge
+from actors.core.steps.approvals import CallVerdict, Judgement, ask, denial, judge
 from actors.core.steps.inference import begin_request, begin_summary, discard_stream
 from actors.core.steps.retries import request_failed
 from actors.core.steps.run_endings import become_idle, fail_sub_agent
@@ -130,9 +130,9 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
             return _refuse_calls(builder, answer, texts.BAD_OUTPUT)
         return take_output(builder, answer.event, answer.calls)
     judged = _judged(builder, answer)
-    if denied := _first(judged, Verdict.DENY):
+    if denied := _first(judged, CallVerdict.DENY):
         return _deny(builder, answer, denied, judged[denied])
-    if _first(judged, Verdict.ASK):
+    if _first(judged, CallVerdict.ASK):
         return ask(builder, answer.calls, judged, answer.subjects, state.request_id)
     if answer.calls:
         return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING)
@@ -148,11 +148,11 @@ def _handle_answer(builder: TransitionBuilder, state: LlmRequesting, answer: Ans
 def _run_unasked(builder: TransitionBuilder, answer: Answer) -> TransitionResult:
     """Run the calls of a sub-agent. Calls that need approval get an error result when their turn comes."""
     judged = _judged(builder, answer)
-    if denied := _first(judged, Verdict.DENY):
+    if denied := _first(judged, CallVerdict.DENY):
         return _deny(builder, answer, denied, judged[denied])
     asking: tuple[str, ...] = ()
     if builder.context.rules >= Rules.OWN_TOOLS:
-        asking = tuple(call_id for call_id, judgement in judged.items() if judgement.verdict is Verdict.ASK)
+        asking = tuple(call_id for call_id, judgement in judged.items() if judgement.verdict is CallVerdict.ASK)
     return run_next_call(builder, answer.calls, answer.call_ids, (), _PROCESSING, refused=asking)
 
 
@@ -162,7 +162,7 @@ def _judged(builder: TransitionBuilder, answer: Answer) -> dict[str, Judgement]:
     return {call.id: judge(builder.context, call, subjects.get(call.id)) for call in answer.calls}
 
 
-def _first(judged: dict[str, Judgement], verdict: Verdict) -> str:
+def _first(judged: dict[str, Judgement], verdict: CallVerdict) -> str:
     return next((call_id for call_id, judgement in judged.items() if judgement.verdict is verdict), "")
 
 

@@ -11,7 +11,7 @@ from actors.core.effects import RetryOf, ScheduleRetry
 from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.fsm import ContextState
 from actors.core.notifications import Retrying, StopReason
-from actors.core.states import AwaitingContinuation, LlmRequesting, Phase
+from actors.core.states import AwaitingContinuation, LlmPhase, LlmRequesting
 from actors.core.steps import texts
 from actors.core.steps.inference import discard_stream
 from actors.core.steps.run_endings import exhaust_with_fallback, fail_run
@@ -68,7 +68,7 @@ def back_off(
             state,
             ledger=builder.ledger,
             attempt=attempt,
-            phase=Phase.BACKOFF,
+            phase=LlmPhase.BACKOFF,
             retry_at=builder.at + wait,
             last_error=failure,
         )

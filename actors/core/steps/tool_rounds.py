@@ -23,7 +23,7 @@ from actors.core.states import (
     ToolPhase,
 )
 from actors.core.steps import texts
-from actors.core.steps.approvals import Verdict, judge, left_out, traits_of
+from actors.core.steps.approvals import CallVerdict, judge, left_out, traits_of
 from actors.core.steps.tool_results import add_result, skipped_result
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run_next_call(
 def _refused_by_first_rules(context: ConvContext, call: ToolUse) -> bool:
     """Return whether the rules before OWN_TOOLS refuse the call, which they decide only when its turn comes."""
     asks = context.is_sub_agent and context.rules < Rules.OWN_TOOLS
-    return asks and judge(context, call, None).verdict is Verdict.ASK
+    return asks and judge(context, call, None).verdict is CallVerdict.ASK
 
 
 def end_round(builder: TransitionBuilder, *through: ContextState) -> TransitionResult:

@@ -154,7 +154,7 @@ class Selection(Struct, frozen=True):
     """Whether sub-agents of all conversations are listed among the others; then `parent` is None."""
 
 
-class Place(Struct, frozen=True):
+class ListPosition(Struct, frozen=True):
     """A position in an ordered list: after the conversation with this key and id."""
 
     key: int | str
@@ -165,7 +165,7 @@ class Listed(Struct, frozen=True):
     """A part of a list."""
 
     records: tuple[ConversationRecord, ...]
-    more: Place | None
+    more: ListPosition | None
     """Where the list goes on; None at its end."""
 
 
@@ -213,9 +213,9 @@ def selects(selection: Selection, record: ConversationRecord) -> bool:
     )
 
 
-def place_of(record: ConversationRecord, order: Order) -> Place:
+def place_of(record: ConversationRecord, order: Order) -> ListPosition:
     """Return the position of a record in a list of this order."""
-    return Place(getattr(record, order.key), record.id)
+    return ListPosition(getattr(record, order.key), record.id)
 
 
 def rewritten(condition: Condition, change: Callable[[Condition], Condition]) -> Condition:

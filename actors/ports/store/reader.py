@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from actors.core.content import Message
     from actors.ports.records import CommandRecord, ConversationRecord, Snapshot, Spending
-    from actors.ports.store.conditions import Listed, Place, Selection
+    from actors.ports.store.conditions import Listed, ListPosition, Selection
 
 
 class ConversationReader(Protocol):
@@ -34,7 +34,7 @@ class ConversationReader(Protocol):
         self,
         selection: Selection,
         *,
-        after: Place | None = None,
+        after: ListPosition | None = None,
         limit: int,
         skipped: Callable[[str], object] = lambda _: None,
     ) -> Listed:

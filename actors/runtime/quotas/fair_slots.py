@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.ports import CancelToken
 
 
-class Place:
+class SlotRequest:
     """A place in a principal's queue for slots; later it stands for the slot."""
 
     def __init__(self, principal: str, start: Callable[[], bool]) -> None:
@@ -35,7 +35,7 @@ class FairSlots:
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()
         self._total = 0
-        self._queues: dict[str, deque[Place]] = {}
+        self._queues: dict[str, deque[SlotRequest]] = {}
         """The waiting places by principal. No queue is empty, and the principal with the next turn comes first."""
         self._waiting = 0
 
@@ -52,13 +52,13 @@ class FairSlots:
         """Return how many slots would be in use if every principal that holds any held as many as this one."""
         return self._used[principal] * len(self._used)
 
-    def acquire(self, principal: str, start: Callable[[], bool]) -> Place:
+    def acquire(self, principal: str, start: Callable[[], bool]) -> SlotRequest:
         """Call `start` when there is a slot: now, or later on the thread that releases one. Return the queue's place.
 
         `start` must not raise. It returns whether it keeps the slot until `release`; if not, the slot is free again at
         once.
         """
-        place = Place(principal, start)
+        place = SlotRequest(principal, start)
         with self._lock:
             self._queues.setdefault(principal, deque()).append(place)
             self._waiting += 1
@@ -92,12 +92,12 @@ class FairSlots:
         self._give_back(principal)
         self._fill()
 
-    def waits(self, place: Place) -> bool:
+    def waits(self, place: SlotRequest) -> bool:
         """Return whether `start` has not been called yet."""
         with self._lock:
             return place in self._queues.get(place.principal, ())
 
-    def withdraw(self, place: Place) -> bool:
+    def withdraw(self, place: SlotRequest) -> bool:
         """Stop waiting. Return False if `start` has already been called or the place has already been withdrawn."""
         with self._lock:
             queue = self._queues.get(place.principal)
@@ -122,7 +122,7 @@ class FairSlots:
             if not self._used[principal]:
                 del self._used[principal]
 
-    def _next(self) -> Place | None:
+    def _next(self) -> SlotRequest | None:
         """Take a free slot for the principal with the next turn; None if no principal may have one."""
         with self._lock:
             if not self._queues or 0 < self._limit <= self._total:

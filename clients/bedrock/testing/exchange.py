@@ -14,13 +14,13 @@ from bedrock.testing.waiting import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bedrock.testing.http_server import Connection, Received
+    from bedrock.testing.http_server import Received, ServedConnection
 
 
 class Exchange:
     """One request to the model: what it says, and ways to answer it for a play of your own."""
 
-    def __init__(self, connection: Connection, received: Received) -> None:
+    def __init__(self, connection: ServedConnection, received: Received) -> None:
         self._connection = connection
         self.received = received
         """The request as it came: headers and bytes."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["KEPT_STREAM_HEAD", "STREAM_HEAD", "Connection", "HttpScript", "Received", "ScriptedServer"]
+__all__ = ["KEPT_STREAM_HEAD", "STREAM_HEAD", "HttpScript", "Received", "ScriptedServer", "ServedConnection"]
 __all__ += ["chunked", "whole"]
 
 KEPT_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -24,7 +24,7 @@ STREAM_HEAD = KEPT_STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\
 _JOIN_SECONDS = 10.0
 
 
-class Connection:
+class ServedConnection:
     """One accepted connection, in the hands of a script."""
 
     def __init__(self, sock: socket.socket, reached: threading.Event, received: list[Received]) -> None:
@@ -84,7 +84,7 @@ class Received:
         return json.loads(self.body)
 
 
-HttpScript: TypeAlias = Callable[[Connection], None]
+HttpScript: TypeAlias = Callable[[ServedConnection], None]
 """Answers on one connection, on a thread of its own. An OSError in it ends the connection and nothing else."""
 
 
@@ -144,7 +144,7 @@ class ScriptedServer:
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_side=True)
                 self._sockets.append(sock)
-            script(Connection(sock, self.reached, self.received))
+            script(ServedConnection(sock, self.reached, self.received))
         sock.close()
 
 

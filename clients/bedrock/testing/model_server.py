@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
-    from bedrock.testing.http_server import Connection, Received
+    from bedrock.testing.http_server import Received, ServedConnection
 
 
 class ModelServer(ScriptedServer):
@@ -45,7 +45,7 @@ class ModelServer(ScriptedServer):
             script.release()
         super().__exit__()
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: ServedConnection) -> None:
         received = connection.read_request()
         if _is_listing(received):
             connection.send(self._listing())

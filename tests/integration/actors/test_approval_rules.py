@@ -13,7 +13,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.approval.approval_rules import Action, ApprovalRule, Origin
 from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
-from actors.core.notifications import ApprovalRequested, ApprovalResolved, ConversationUpdated, Decision
+from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved, ConversationUpdated
 from actors.core.profile import ClientTool, Profile
 from actors.core.states import AwaitingToolApproval, ContextExhausted, Idle
 from actors.messages.commands import (
@@ -103,7 +103,7 @@ def test_an_answer_with_a_rule_decides_the_next_calls_too(world: World) -> None:
         ("make test", ALLOW, "ann"),
         ("git push", DENY, "bob"),
     ]
-    assert [note.decision for note in talk.found(ApprovalResolved)] == [Decision.APPROVE, Decision.DENY]
+    assert [note.decision for note in talk.found(ApprovalResolved)] == [ApprovalDecision.APPROVE, ApprovalDecision.DENY]
     assert any("Denied by user: not yet" in text for text in talk.texts())
     assert any(
         "a rule of this conversation denies commands that begin with 'git push'" in text for text in talk.texts()

@@ -13,9 +13,9 @@ from actors.core.content import ToolOutcome, ToolUse
 from actors.core.context import ApprovalPolicy, Budget
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import (
+    ApprovalDecision,
     ApprovalRequested,
     ApprovalResolved,
-    Decision,
     Fate,
     MessageAdded,
     QueueChanged,
@@ -26,7 +26,7 @@ from actors.core.notifications import (
     StreamDiscarded,
     ToolTreeReaped,
 )
-from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
+from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.core.summary import run_id
 from actors.messages.commands import (
     ArchiveConversationCommand,
@@ -87,7 +87,7 @@ def test_text_streams_before_the_message_and_never_after_it(world: World) -> Non
     exchange.sink.text("lo")
     exchange.sink.flush()
     seen: list[str] = []
-    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is LlmPhase.STREAMING)
     watch = world.hub.attach(talk.id, threading.Event().set)
     talk.until(lambda: _collect(watch, talk, seen) == "Hello")
     exchange.say("Hello")
@@ -152,7 +152,7 @@ def test_writes_wait_for_an_answer_under_ask_writes(world: World, approve: bool)
         talk.tool().finish.put(ToolOutput("ok"))
     talk.exchange().say("fine")
     talk.rest(Idle)
-    decision = Decision.APPROVE if approve else Decision.DENY
+    decision = ApprovalDecision.APPROVE if approve else ApprovalDecision.DENY
     assert [answer.decision for answer in talk.found(ApprovalResolved)] == [decision]
     outcome = next(b for m in talk.found(MessageAdded) for b in m.message.content if hasattr(b, "outcome")).outcome
     assert outcome is (ToolOutcome.OK if approve else ToolOutcome.DENIED)
@@ -232,7 +232,7 @@ def test_cancel_of_a_model_request_is_idle_at_once_and_keeps_no_text(world: Worl
     exchange.sink.started()
     exchange.sink.text("Once upon")
     exchange.sink.flush()
-    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is LlmPhase.STREAMING)
     answer = talk.cancel()
     assert not answer.no_op
     assert (answer.run, answer.state.kind) == (sent.run, "idle")

@@ -21,7 +21,7 @@ from actors.core.errors import ErrorKind, LlmFailure, Rejected
 from actors.core.events import InternalFault
 from actors.core.history import violations
 from actors.core.notifications import MessageAdded, RunStop, StreamDiscarded
-from actors.core.states import QUIET, ContextExhausted, Error, Idle, LlmRequesting, Phase
+from actors.core.states import QUIET, ContextExhausted, Error, Idle, LlmPhase, LlmRequesting
 from actors.messages.commands import (
     CancelConversationCommand,
     CreateConversationCommand,
@@ -316,7 +316,7 @@ def test_a_fault_while_text_streams_closes_its_slot_and_hangs_up(world: World) -
     exchange = talk.exchange()
     exchange.sink.text("Once")
     exchange.sink.flush()
-    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is LlmPhase.STREAMING)
     world.faults.arm("commit.before", crash)
     with pytest.raises(Crash):
         talk.send("steer", delivery="steer")

@@ -13,7 +13,7 @@ from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.events import LlmResponse
 from actors.core.notifications import RunStop, ToolTreeReaped
-from actors.core.states import AwaitingToolApproval, ContextExhausted, Error, Idle, LlmRequesting, Phase
+from actors.core.states import AwaitingToolApproval, ContextExhausted, Error, Idle, LlmPhase, LlmRequesting
 from actors.messages.commands import (
     CancelConversationCommand,
     ContinueConversationCommand,
@@ -338,7 +338,7 @@ def test_nothing_passing_is_left_in_the_hub_by_any_road_out_of_a_stream(hasty: W
         exchange = talk.exchange()
         exchange.sink.text("partial")
         exchange.sink.flush()
-        while not (isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING):
+        while not (isinstance(talk.state, LlmRequesting) and talk.state.phase is LlmPhase.STREAMING):
             threading.Event().wait(0.002)
         return talk, exchange
 

@@ -11,17 +11,17 @@ from actors.core.content import ToolUse
 from actors.core.context import ApprovalPolicy
 from actors.core.errors import ErrorKind, Reason, Rejected
 from actors.core.notifications import (
+    ApprovalDecision,
     ApprovalResolved,
-    Decision,
     Fate,
     QueueChanged,
     RunStop,
     StreamDiscarded,
     ToolTreeReaped,
 )
-from actors.core.states import AwaitingToolApproval, Error, Idle, LlmRequesting, Phase, ToolExecuting
+from actors.core.states import AwaitingToolApproval, Error, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.messages.commands import SendMessageCommand, UpdateConversationCommand
-from actors.ports.telemetry import Run, Telemetry, ToolCall
+from actors.ports.telemetry import RunStart, Telemetry, ToolStart
 
 World = Any
 
@@ -87,7 +87,7 @@ def test_a_restart_closes_the_open_stream_returns_steers_and_drops_follow_ups(wo
     exchange = talk.exchange()
     exchange.sink.started()
     exchange.sink.flush()
-    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is LlmPhase.STREAMING)
     talk.send("steer", delivery="steer")
     talk.send("later", delivery="follow_up")
     successor = reborn(world)
@@ -111,7 +111,7 @@ def test_approvals_are_not_kept_over_a_restart(world: World) -> None:
     try:
         after = again(successor, talk)
         after.rest(Idle)
-        assert [answer.decision for answer in after.found(ApprovalResolved)] == [Decision.WITHDRAWN]
+        assert [answer.decision for answer in after.found(ApprovalResolved)] == [ApprovalDecision.WITHDRAWN]
     finally:
         successor.close()
 
@@ -250,10 +250,10 @@ class Ends(Telemetry):
     def __init__(self) -> None:
         self.told: list[tuple[str, ...]] = []
 
-    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+    def call_left_out(self, call: ToolStart, outcome: str) -> None:
         self.told.append((call.call, call.tool, call.group, outcome))
 
-    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         self.told.append((run.run, run.model, outcome, detail))
 
 

@@ -31,8 +31,8 @@ from actors.core.states import (
     Error,
     Failed,
     Idle,
+    LlmPhase,
     LlmRequesting,
-    Phase,
     State,
     ToolExecuting,
 )
@@ -90,7 +90,7 @@ def _streaming(talk: Talk) -> None:
     exchange = talk.exchange()
     exchange.sink.text("Once upon")
     exchange.sink.flush()
-    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is Phase.STREAMING)
+    talk.until(lambda: isinstance(talk.state, LlmRequesting) and talk.state.phase is LlmPhase.STREAMING)
 
 
 def _asked(talk: Talk) -> None:

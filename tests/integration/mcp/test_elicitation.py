@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors.adapters.mcp.elicitation import Call, RefusedQuestionError, form_of, question_of
+from actors.adapters.mcp.elicitation import RefusedQuestionError, TimedCall, form_of, question_of
 from actors.adapters.mcp.server_settings import McpServer
 from actors.core.effects import ExecuteTool
 from actors.core.events import AskQuestion, Event
@@ -138,7 +138,7 @@ def test_a_server_of_the_official_library_asks_on_its_own_in_the_protocol_that_h
 
 def test_the_time_of_a_call_stands_still_while_a_person_is_asked() -> None:
     async def check() -> None:
-        call = Call(ask_nobody, 100)
+        call = TimedCall(ask_nobody, 100)
         async with call.limit:
             before = call.limit.when()
             assert before is not None

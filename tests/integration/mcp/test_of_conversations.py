@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.adapters.mcp import servers
-from actors.adapters.mcp.from_clients import FromClients, Secret, origin_of
+from actors.adapters.mcp.from_clients import BoundSecret, FromClients, origin_of
 from actors.core.profile import ChosenMcpServer, Profile
 from actors.ports.mcp import McpNotAllowedError, McpState
 from actors.ports.permissions import Permissions
@@ -128,7 +128,7 @@ def test_a_sub_agent_has_none_and_few_are_remembered(hub: Callable[..., Hub], mo
 def test_a_secret_of_the_operator_is_sent_to_its_url_and_shown_nowhere(hub: Callable[..., Hub]) -> None:
     with WebServer() as web:
         origin = origin_of(web.url)
-        known = {"web": Secret(f"Bearer {TOKEN}", origin), "wrong": Secret("Bearer wrong-secret", origin)}
+        known = {"web": BoundSecret(f"Bearer {TOKEN}", origin), "wrong": BoundSecret("Bearer wrong-secret", origin)}
         made = hub(rules=FromClients(origins=frozenset({origin}), secrets=known))
         named = [ChosenMcpServer(name, url=web.url, headers={"Authorization": f"secret:{name}"}) for name in known]
         record = with_servers(*named)

@@ -231,7 +231,7 @@ def test_a_lease_that_was_closed_is_over_and_its_number_is_nobody_elses(report: 
 
 def test_a_program_that_is_late_is_not_executed() -> None:
     host = object.__new__(call_host.Host)
-    host.pipes, host.namespace, host.lease = one_call.Pipes(), False, one_call.Lease(-1)
+    host.pipes, host.namespace, host.lease = one_call.Pipes(), False, one_call.LeaseFile(-1)
     host.launch = {"cwd": b"/", "limits": {"processes": 0, **dict.fromkeys(call_limits.LIMITS, 0)}, "mark": 0}
     host.launch |= {"streams": (), "restrict": None, "python": False, "argv": [b"true"], "env": {}}
     host.lease.until = time.monotonic_ns()
@@ -265,7 +265,7 @@ def test_hosts_without_a_lease_have_none_and_wait_for_nothing(sandbox: ToolHostS
     assert not [name for name in processes.files(host) if "bedrock-lease" in name]
     tree.kill()
     tree.wait()
-    assert not one_call.Lease(-1).over()
+    assert not one_call.LeaseFile(-1).over()
 
 
 def test_renewals_race_with_starts_and_ends(report: SandboxReport, clock: LeaseClock, mark: str) -> None:

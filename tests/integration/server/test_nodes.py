@@ -17,7 +17,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from actors.core.errors import Reason, Rejected
-from actors.core.states import LlmRequesting, Phase
+from actors.core.states import LlmPhase, LlmRequesting
 from actors.ports import NotOwnerError, Owner
 from actors.ports.cluster import Node
 from actors.ports.store.audit import AuditFilter, CommandOrigin
@@ -488,7 +488,7 @@ def test_a_stream_passes_through_until_its_owner_dies_and_goes_on_elsewhere(node
 def test_a_watched_conversation_is_owned_and_recovered(nodes: TwoNodes) -> None:
     """Else another node could take it, and this one's watchers would never hear of what happens there."""
     author = Author(nodes.b.store, nodes.b.harness.hub)
-    busy = LlmRequesting(author.record.state.ledger, "r1", 1, Phase.CONNECTING, 1)
+    busy = LlmRequesting(author.record.state.ledger, "r1", 1, LlmPhase.CONNECTING, 1)
     author.commit(changed("llm_requesting"), state=busy)
     nodes.data.release(2)
     stream = watch(nodes)
@@ -515,7 +515,7 @@ def test_streams_fill_no_connection_that_a_cancel_needs(
     eventually(lambda: nodes.b.harness.hub.watchers() == 0, "the owner knows that nobody watches any more")
 
     async def lent() -> int:
-        peer = peers.Peer(nodes.b.harness.address, None)
+        peer = peers.NodeConnections(nodes.b.harness.address, None)
         lanes = (*[peers.Lane.LASTING] * 5, peers.Lane.CALLS, peers.Lane.URGENT, peers.Lane.URGENT)
         async with AsyncExitStack() as stack:
             channels = {id(await stack.enter_async_context(peer.channel(lane))) for lane in lanes}

@@ -11,7 +11,7 @@ from actors.adapters.llm.transport import connection_pool, http_connection
 from server.app.wiring import wire
 from server.config import load
 from tests.unit.llm.model_requests import ask
-from tests.unit.llm.scripted_server import Connection, ScriptedServer, in_turn, kept
+from tests.unit.llm.scripted_server import ScriptedServer, ServedConnection, in_turn, kept
 from tests.unit.llm.test_abort import ANSWER
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Keeper:
     def __init__(self) -> None:
         self.closed = threading.Event()
 
-    def __call__(self, connection: Connection) -> None:
+    def __call__(self, connection: ServedConnection) -> None:
         in_turn(kept(ANSWER))(connection)
         self.closed.set()
 

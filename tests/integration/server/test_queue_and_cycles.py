@@ -17,8 +17,8 @@ from actors.core.states import (
     AwaitingToolApproval,
     Idle,
     Ledger,
+    LlmPhase,
     LlmRequesting,
-    Phase,
     Question,
     QueuedInput,
     ToolExecuting,
@@ -61,7 +61,7 @@ def queued(author: Author) -> Author:
     author.commit(end(2, Fate.WITHDRAWN))
     author.commit(end(1, Fate.RETURNED, "steer"), RunStop("c1:1", StopReason.ERROR, "auth"))
     ledger = Ledger(run=2, live=True, steers=(waits(5),), follows=(waits(4), waits(6)))
-    author.commit(end(3, Fate.DELIVERED), state=LlmRequesting(ledger, "r1", 1, Phase.CONNECTING, 1))
+    author.commit(end(3, Fate.DELIVERED), state=LlmRequesting(ledger, "r1", 1, LlmPhase.CONNECTING, 1))
     return author
 
 
@@ -104,7 +104,7 @@ def test_the_queue_has_the_order_of_acceptance_whatever_the_clock_did(
     harness: GrpcHarness, author: Author, size: int, descending: bool
 ) -> None:
     back = (QueuedInput("late", "first", (), 50), QueuedInput("b", "then", (), 7), QueuedInput("a", "then", (), 7))
-    state = LlmRequesting(Ledger(run=1, live=True, follows=back), "r1", 1, Phase.CONNECTING, 1)
+    state = LlmRequesting(Ledger(run=1, live=True, follows=back), "r1", 1, LlmPhase.CONNECTING, 1)
     author.commit(end(7, Fate.QUEUED), state=state)
     request = v1.ListQueueRequest(parent=NAME, page_size=size, descending=descending)
     listed = [each for page in pages(harness, "ListQueue", request, "messages") for each in ids(page)]
@@ -190,7 +190,7 @@ def live_through(author: Author, runs: int) -> None:
             ledger = Ledger(run=number, seq=author.messages)
             author.commit(RunStop(run, StopReason.COMPLETED), state=Idle(ledger))
     ledger = Ledger(run=runs + 1, live=True, seq=author.messages)
-    author.commit(changed("llm_requesting"), state=LlmRequesting(ledger, "r", 1, Phase.CONNECTING, 1))
+    author.commit(changed("llm_requesting"), state=LlmRequesting(ledger, "r", 1, LlmPhase.CONNECTING, 1))
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -332,7 +332,7 @@ def test_an_end_that_is_published_late_or_not_at_all_is_not_missed(
     ledger = Ledger(run=4, live=True, seq=author.messages)
     author.commit(
         author.says("ask 4", run="c1:4", delivery="direct"),
-        state=LlmRequesting(ledger, "r", 1, Phase.CONNECTING, 1),
+        state=LlmRequesting(ledger, "r", 1, LlmPhase.CONNECTING, 1),
     )
     looked, look = threading.Event(), author.store.stopped_run
 

@@ -14,7 +14,7 @@ from actors.adapters.store.memory import MemoryStore
 from actors.core.content import MessageType, ToolSuccess, ToolUse, Usage
 from actors.core.errors import Reason, Rejected
 from actors.core.notifications import ConversationUpdated, Fate, QueueChanged, StreamDiscarded, UsageChanged
-from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, Ledger, LlmRequesting, Phase, QueuedInput
+from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, Ledger, LlmPhase, LlmRequesting, QueuedInput
 from actors.events import hub as event_hub
 from actors.ports import RevisionTooOldError, Snapshot, StoredEvent, StoreUnavailableError
 from server.contract import limits
@@ -43,7 +43,7 @@ def on_loop(test: Test) -> Callable[..., None]:
 
 
 def busy() -> LlmRequesting:
-    return LlmRequesting(Ledger(run=1, live=True), "r1", 1, Phase.CONNECTING, 1)
+    return LlmRequesting(Ledger(run=1, live=True), "r1", 1, LlmPhase.CONNECTING, 1)
 
 
 # --- how a stream begins ----------------------------------------------------------------------------------------------

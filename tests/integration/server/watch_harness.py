@@ -13,7 +13,7 @@ from actors.adapters.store.memory import MemoryStore
 from actors.core.content import Message, MessageType, Text, ToolUse
 from actors.core.context import Limits, Mode, ToolGroup
 from actors.core.notifications import Durable, MessageAdded, StateChanged, TextDelta
-from actors.core.states import Ledger, LlmRequesting, Phase
+from actors.core.states import Ledger, LlmPhase, LlmRequesting
 from actors.core.summary import StateSummary
 from actors.events.hub import EventHub
 from actors.ports import Commit, LogEntry, Store, StoredEvent
@@ -88,7 +88,7 @@ class Author:
 
     def streams(self, request_id: str = "r1", attempt: int = 1) -> None:
         """Commit that the answer of a request has begun to arrive."""
-        state = LlmRequesting(Ledger(run=1, live=True), request_id, attempt, Phase.STREAMING, 1)
+        state = LlmRequesting(Ledger(run=1, live=True), request_id, attempt, LlmPhase.STREAMING, 1)
         summary = StateSummary("llm_requesting", request_id=request_id, attempt=attempt, phase="streaming")
         self.commit(StateChanged(summary, ()), state=state)
 

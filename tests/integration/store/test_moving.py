@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from actors.adapters.store.postgres.engine import Session
+from actors.adapters.store.postgres.engine import PostgresConnection
 from actors.adapters.store.postgres.moving import MoveError, move_to
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.adapters.store.sqlite.files.backup import back_up, restore
@@ -159,9 +159,11 @@ def test_a_row_that_is_not_what_was_copied_stops_the_move_and_leaves_nothing(
 ) -> None:
     with closing(open_store(tmp_path)) as store:
         fill(store)
-    copied = Session.copy_in
+    copied = PostgresConnection.copy_in
 
-    def copy_wrong(self: Session, name: str, columns: tuple[str, ...], many: Iterator[tuple[object, ...]]) -> int:
+    def copy_wrong(
+        self: PostgresConnection, name: str, columns: tuple[str, ...], many: Iterator[tuple[object, ...]]
+    ) -> int:
         rows = list(many)
         if name == table:
             last = rows[-1]
@@ -169,7 +171,7 @@ def test_a_row_that_is_not_what_was_copied_stops_the_move_and_leaves_nothing(
             rows[-1] = (*last[:place], CHANGED[columns[place]], *last[place + 1 :])
         return copied(self, name, columns, iter(rows))
 
-    monkeypatch.setattr(Session, "copy_in", copy_wrong)
+    monkeypatch.setattr(PostgresConnection, "copy_in", copy_wrong)
     with pytest.raises(MoveError, match=f"row \\d+ of {table} is not what was copied"):
         move_to(empty, tmp_path, {})
     with psycopg.connect(empty) as connection:

@@ -31,7 +31,7 @@ from actors.adapters.store.sqlite.sqlite_dialect import SQLITE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core.content import Usage
 from actors.core.notifications import RunStop, StopReason
-from actors.core.states import Idle, Ledger, LlmRequesting, Phase
+from actors.core.states import Idle, Ledger, LlmPhase, LlmRequesting
 from actors.ports import (
     Attachment,
     Commit,
@@ -47,9 +47,9 @@ from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, Out
 from actors.ports.store.conditions import (
     UNARCHIVED,
     Every,
+    ListPosition,
     Order,
     OrderKey,
-    Place,
     Selection,
     StateIs,
     TextContains,
@@ -437,7 +437,7 @@ def test_a_conversation_whose_state_cannot_be_read_is_idle_and_goes_on(
 ) -> None:
     store = open_store(path)
     draft = grow(store, "c1", 4)
-    busy = LlmRequesting(Ledger(run=2, live=True, req=4, seq=5), "c1:r4", 1, Phase.STREAMING, 5)
+    busy = LlmRequesting(Ledger(run=2, live=True, req=4, seq=5), "c1:r4", 1, LlmPhase.STREAMING, 5)
     store.commit(draft.next(state=busy))
     store.commit(
         CommitBuilder("c1-a3", parent_conversation_id="c1", user_initiated=False).create(), CommitBuilder("c2").create()
@@ -709,7 +709,7 @@ def test_a_fork_of_many_images_holds_one_of_them_in_memory(store: PeeweeStore) -
 @pytest.mark.parametrize("name", [*SORTED, *IN_ORDER])
 def test_lists_look_at_a_bounded_number_of_conversations(store: PeeweeStore, name: str) -> None:
     selection = (SORTED | IN_ORDER)[name]
-    until = Place(9, "c9") if name in IN_ORDER or name in ("everything", "title") else None
+    until = ListPosition(9, "c9") if name in IN_ORDER or name in ("everything", "title") else None
     end, page = listing.window_end(selection, until, 5, SQLITE), listing.page(selection, None, until, 5, SQLITE)
     for query in filter(None, (end, page)):
         with store._reading() as connection:

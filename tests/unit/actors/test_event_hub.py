@@ -14,7 +14,7 @@ from actors.core.content import ToolUse
 from actors.core.notifications import ConversationUpdated, Durable, StateChanged, TextDelta
 from actors.core.summary import StateSummary
 from actors.events import hub as event_hub
-from actors.events.hub import RING, SPARE, Batch, EventHub, Watch
+from actors.events.hub import RING, SPARE, EventBatch, EventHub, Watch
 from actors.ports import StoredEvent
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def idle(revision: int) -> StoredEvent:
     return state(revision, StateSummary("idle"))
 
 
-def revisions(batch: Batch) -> list[int]:
+def revisions(batch: EventBatch) -> list[int]:
     return [each.event.revision for each in batch.events]
 
 

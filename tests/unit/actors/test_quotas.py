@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actors.core.errors import QuotaExceededError
 from actors.ports import CancelToken, Spending, day_of
 from actors.ports.telemetry import Telemetry
-from actors.runtime.quotas.fair_slots import FairSlots, Place
+from actors.runtime.quotas.fair_slots import FairSlots, SlotRequest
 from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings, fair_share
 from actors.runtime.system_clock import SystemClock
@@ -211,7 +211,7 @@ class Turns:
         self.slots = FairSlots(limit, lambda _: own)
         self.order: list[str] = []
 
-    def want(self, name: str, keeps: bool = True) -> Place:
+    def want(self, name: str, keeps: bool = True) -> SlotRequest:
         """Wait in the queue of the name's first letter."""
         return self.slots.acquire(name[0], lambda: self.order.append(name) or keeps)  # type: ignore[func-returns-value]
 

@@ -14,7 +14,7 @@ from actors.core.events import SubAgentResult, UsageReported
 from actors.core.states import AgentFailed, AgentSucceeded, AgentTask, Completed, Failed, Idle, Ledger
 from actors.messages.commands import CancelConversationCommand, CreateConversationCommand
 from actors.messages.outcomes import CreateSubAgent, EffectOutcome, SubAgentStopped
-from actors.runners.sub_agents import SubAgents, outcome_of
+from actors.runners.sub_agents import SubAgentRunner, outcome_of
 from actors.runtime.mailbox import Mailbox
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Directory:
         self.delivered: list[tuple[str, Any]] = []
         self.open: bool | Exception = True
         self.actors: dict[str, Any] = {"c1": Conversation(inbox)}
-        self.sub_agents = SubAgents(services.clock, limit, self)
+        self.sub_agents = SubAgentRunner(services.clock, limit, self)
 
     def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
         if isinstance(self.open, Exception) and isinstance(

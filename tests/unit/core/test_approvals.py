@@ -10,7 +10,7 @@ from actors.core.context import ApprovalPolicy, ConvContext, Mode, Rules, ToolGr
 from actors.core.effects import ExecuteTool, PersistMode
 from actors.core.errors import Reason, Rejected
 from actors.core.events import ApprovalResponse, Restart, UserCancel
-from actors.core.notifications import ApprovalRequested, ApprovalResolved, Decision, ModeChanged
+from actors.core.notifications import ApprovalDecision, ApprovalRequested, ApprovalResolved, ModeChanged
 from actors.core.states import ApprovalKind, AwaitingToolApproval, Idle, LlmRequesting, ToolExecuting
 from actors.core.steps import texts
 from tests.machine.columns import PARENT, SUB_AGENT
@@ -103,8 +103,8 @@ def test_nothing_runs_before_the_last_approval_then_all_run_in_request_order() -
 
     assert [one.tool_use_id for one in talk.acts(ExecuteTool)] == [BASH.id]
     assert [(note.tool_use_id, note.decision) for note in talk.every(ApprovalResolved)] == [
-        (BASH.id, Decision.APPROVE),
-        (READ.id, Decision.APPROVE),
+        (BASH.id, ApprovalDecision.APPROVE),
+        (READ.id, ApprovalDecision.APPROVE),
     ]
 
 
@@ -122,8 +122,8 @@ def test_the_first_denial_decides_for_the_whole_response_and_the_run_goes_on() -
         ToolError(UNKNOWN.id, other, ToolOutcome.SKIPPED),
     ]
     assert [(note.tool_use_id, note.decision) for note in talk.notes(ApprovalResolved)] == [
-        (BASH.id, Decision.DENY),
-        (UNKNOWN.id, Decision.WITHDRAWN),
+        (BASH.id, ApprovalDecision.DENY),
+        (UNKNOWN.id, ApprovalDecision.WITHDRAWN),
     ]
     assert isinstance(talk.state, LlmRequesting)
     assert talk.walk == ["GeneratingResponse", "AwaitingLLMResponse"]
@@ -150,7 +150,7 @@ def test_open_questions_are_withdrawn_and_answered_ones_are_not_resolved_again(e
     talk.tell(event)
 
     assert [(note.tool_use_id, note.decision) for note in talk.notes(ApprovalResolved)] == [
-        (BASH.id, Decision.WITHDRAWN)
+        (BASH.id, ApprovalDecision.WITHDRAWN)
     ]
     assert isinstance(talk.state, Idle)
     assert [message.content[0].tool_use_id for message in messages(talk.last)] == [READ.id, BASH.id]  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ import pytest
 
 from actors.core.content import (
     Content,
+    Delivery,
     Message,
     MessageType,
     Reasoning,
@@ -20,26 +21,24 @@ from actors.core.content import (
     ToolSuccess,
     ToolUse,
 )
-from actors.core.content import Delivery as Wish
 from actors.core.context import ToolGroup
-from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, StopReason
-from actors.core.notifications import RunStop as RunStopped
+from actors.core.notifications import Fate, MessageAdded, Notification, QueueChanged, RunStop, StopReason
 from actors.core.request_cycles import (
     AgentOutput,
     AiBlock,
-    Call,
+    CycleCall,
+    CycleDelivery,
     CycleEvent,
-    Delivery,
+    CycleRunStop,
+    CycleUserMessage,
     InferenceRound,
     OutputKind,
     Projection,
     Projector,
     ProtocolError,
     RequestCycle,
-    RunStop,
     StepKind,
     ToolResult,
-    UserMessage,
     UserMessageWithdrawn,
     UserStep,
     cycle_of,
@@ -74,9 +73,9 @@ def read_event(word: str) -> CycleEvent | None:
     if reasoning := re.fullmatch(r"reasoning(?: (\w+))?", word):
         return AgentOutput(OutputKind.REASONING, reasoning[1] or "reasoning")
     if stop := re.fullmatch(r"S (\w+)", word):
-        return RunStop(StopReason(stop[1]))
+        return CycleRunStop(StopReason(stop[1]))
     if message := re.fullmatch(r"(m\d)(?: (\w+))?", word):
-        return UserMessage(message[1], Delivery(message[2]) if message[2] else None)
+        return CycleUserMessage(message[1], CycleDelivery(message[2]) if message[2] else None)
     if call := re.fullmatch(r"(t\d) (\w+)", word):
         return AgentOutput(OutputKind.TOOL_CALL, tool_call_id=call[1], tool=call[2], group=GROUPS.get(call[2]))
     result = re.fullmatch(r"r(\d)", word)
@@ -97,7 +96,9 @@ def expected_cycle(words: str) -> str:
 
 
 def write_round(served: InferenceRound) -> str:
-    names = [event.id if isinstance(event, UserMessage) else "r" + event.tool_call_id[1:] for event in served.inputs]
+    names = [
+        event.id if isinstance(event, CycleUserMessage) else "r" + event.tool_call_id[1:] for event in served.inputs
+    ]
     kinds = {OutputKind.ASSISTANT: "text", OutputKind.REASONING: "reasoning"}
     outputs = [kinds.get(output.kind, output.tool_call_id) for output in served.outputs]
     return f"{{{','.join(names) or 'continuation'}}}→[{','.join(outputs)}]"
@@ -140,42 +141,42 @@ def test_worked_example(notation: str, cycles: str, served: str, shown: str) -> 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
 
-ROOT = UserMessage("m1")
+ROOT = CycleUserMessage("m1")
 SAID = AgentOutput(OutputKind.ASSISTANT, "a")
-DONE = RunStop(StopReason.COMPLETED)
+DONE = CycleRunStop(StopReason.COMPLETED)
 
 
 def call(number: int, tool: str, group: ToolGroup | None = None) -> AgentOutput:
     return AgentOutput(OutputKind.TOOL_CALL, tool_call_id=f"t{number}", tool=tool, group=group)
 
 
-@pytest.mark.parametrize("delivery", [None, *Delivery])
-def test_a_message_while_idle_is_direct_whatever_it_says(delivery: Delivery | None) -> None:
-    (cycle,) = project([UserMessage("m1", delivery)])
-    assert cycle.kind is Delivery.DIRECT
+@pytest.mark.parametrize("delivery", [None, *CycleDelivery])
+def test_a_message_while_idle_is_direct_whatever_it_says(delivery: CycleDelivery | None) -> None:
+    (cycle,) = project([CycleUserMessage("m1", delivery)])
+    assert cycle.kind is CycleDelivery.DIRECT
     assert cycle.stop is None
 
 
-@pytest.mark.parametrize("delivery", [None, Delivery.DIRECT])
-def test_an_undeclared_message_during_a_run_follows_the_policy(delivery: Delivery | None) -> None:
-    events: list[CycleEvent] = [ROOT, UserMessage("m2", delivery), SAID, DONE]
+@pytest.mark.parametrize("delivery", [None, CycleDelivery.DIRECT])
+def test_an_undeclared_message_during_a_run_follows_the_policy(delivery: CycleDelivery | None) -> None:
+    events: list[CycleEvent] = [ROOT, CycleUserMessage("m2", delivery), SAID, DONE]
     assert [cycle.root.id for cycle in Projector().project(events).cycles] == ["m1", "m2"]
-    (only,) = Projector(undeclared=Delivery.STEER).project(events).cycles
+    (only,) = Projector(undeclared=CycleDelivery.STEER).project(events).cycles
     assert only.events == (events[1], SAID)
 
 
 @pytest.mark.parametrize("reason", list(StopReason))
 def test_every_kind_of_run_stop_closes_the_cycle_and_starts_the_oldest_follow_up(reason: StopReason) -> None:
-    queued = [UserMessage("m2", Delivery.FOLLOW_UP), UserMessage("m3", Delivery.FOLLOW_UP)]
-    projection = Projector(strict=True).project([ROOT, *queued, RunStop(reason)])
-    assert projection.closed == (RequestCycle(ROOT, Delivery.DIRECT, (), RunStop(reason)),)
-    assert projection.open == RequestCycle(queued[0], Delivery.FOLLOW_UP)
+    queued = [CycleUserMessage("m2", CycleDelivery.FOLLOW_UP), CycleUserMessage("m3", CycleDelivery.FOLLOW_UP)]
+    projection = Projector(strict=True).project([ROOT, *queued, CycleRunStop(reason)])
+    assert projection.closed == (RequestCycle(ROOT, CycleDelivery.DIRECT, (), CycleRunStop(reason)),)
+    assert projection.open == RequestCycle(queued[0], CycleDelivery.FOLLOW_UP)
     assert projection.queue == (queued[1],)
 
 
 @pytest.mark.parametrize("event", [SAID, ToolResult("t1"), DONE])
 def test_agent_events_and_run_stops_while_idle_are_protocol_errors(event: CycleEvent) -> None:
-    events: list[CycleEvent] = [ROOT, DONE, event, UserMessage("m2"), DONE]
+    events: list[CycleEvent] = [ROOT, DONE, event, CycleUserMessage("m2"), DONE]
     with pytest.raises(ProtocolError, match=r"event 2: .* while no cycle is open") as caught:
         project(events, strict=True)
     assert caught.value.index == 2
@@ -185,7 +186,11 @@ def test_agent_events_and_run_stops_while_idle_are_protocol_errors(event: CycleE
 
 
 def test_a_withdrawn_follow_up_becomes_no_cycle() -> None:
-    events: list[CycleEvent] = [ROOT, UserMessage("m2", Delivery.FOLLOW_UP), UserMessage("m3", Delivery.FOLLOW_UP)]
+    events: list[CycleEvent] = [
+        ROOT,
+        CycleUserMessage("m2", CycleDelivery.FOLLOW_UP),
+        CycleUserMessage("m3", CycleDelivery.FOLLOW_UP),
+    ]
     cycles = project([*events, UserMessageWithdrawn("m2"), DONE], strict=True)
     assert [cycle.root.id for cycle in cycles] == ["m1", "m3"]
 
@@ -228,7 +233,7 @@ def test_calls_are_grouped_by_adjacency() -> None:
 
 
 def test_a_steer_ends_the_block_so_that_the_next_call_gets_one_of_its_own() -> None:
-    steer = UserMessage("m2", Delivery.STEER)
+    steer = CycleUserMessage("m2", CycleDelivery.STEER)
     (cycle,) = project([ROOT, SAID, call(1, "read"), ToolResult("t1"), steer, call(2, "read"), DONE])
     shown = [write_step(step) for step in steps(cycle)]
     assert shown == ["m1", "ai(a; read[t1])", "steer m2", "ai(synthetic; read[t2])"]
@@ -239,7 +244,7 @@ def test_the_result_is_beside_its_call() -> None:
     (cycle,) = project([ROOT, call(1, "bash"), call(2, "bash"), result, DONE])
     block = steps(cycle)[1]
     assert isinstance(block, AiBlock)
-    assert block.groups[0].calls == (Call(call(1, "bash"), result), Call(call(2, "bash")))
+    assert block.groups[0].calls == (CycleCall(call(1, "bash"), result), CycleCall(call(2, "bash")))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +300,7 @@ def added(sequence: int, speaker: MessageType, *content: Content, **fields: obje
     return MessageAdded(msgspec.structs.replace(message, **fields))
 
 
-def queue(message_id: str, delivery: Wish, fate: Fate) -> QueueChanged:
+def queue(message_id: str, delivery: Delivery, fate: Fate) -> QueueChanged:
     return QueueChanged(QueuedInput(message_id, "later", (), 5), delivery.value, fate)
 
 
@@ -307,24 +312,24 @@ def test_reasoning_that_the_provider_hides_is_no_event() -> None:
 def test_a_conversation_becomes_an_event_list() -> None:
     told: list[Notification] = [
         added(1, MessageType.USER, Text("hi"), delivery="direct", id="m1"),
-        queue("m2", Wish.FOLLOW_UP, Fate.QUEUED),
-        queue("m3", Wish.STEER, Fate.QUEUED),
+        queue("m2", Delivery.FOLLOW_UP, Fate.QUEUED),
+        queue("m3", Delivery.STEER, Fate.QUEUED),
         added(2, MessageType.AGENT, Reasoning("hm"), Text("look"), ToolUse("t1", "bash", "{}"), request_id="c:r1"),
         added(3, MessageType.TOOL, ToolSuccess("t1", "out", duration_ms=250)),
-        queue("m3", Wish.STEER, Fate.DELIVERED),
+        queue("m3", Delivery.STEER, Fate.DELIVERED),
         added(4, MessageType.USER, Text("go left"), delivery="steer", id="m3"),
         added(5, MessageType.SYSTEM, Text("mode"), kind=SystemKind.MODE_RESTRICTED),
         added(6, MessageType.AGENT, Text("done"), request_id="c:r2"),
-        RunStopped("c:1", StopReason.COMPLETED, "max_tokens"),
-        queue("m2", Wish.FOLLOW_UP, Fate.DELIVERED),
+        RunStop("c:1", StopReason.COMPLETED, "max_tokens"),
+        queue("m2", Delivery.FOLLOW_UP, Fate.DELIVERED),
         added(7, MessageType.USER, Text("later"), delivery="follow_up", id="m2"),
         added(8, MessageType.ERROR, Text("no network")),
-        RunStopped("c:2", StopReason.ERROR, "network"),
+        RunStop("c:2", StopReason.ERROR, "network"),
     ]
     events = list(events_of(told, GROUPS, range(100, 200)))
     assert events == [
-        UserMessage("m1", Delivery.DIRECT, "hi", 1001),
-        UserMessage("m2", Delivery.FOLLOW_UP, "later", 5),
+        CycleUserMessage("m1", CycleDelivery.DIRECT, "hi", 1001),
+        CycleUserMessage("m2", CycleDelivery.FOLLOW_UP, "later", 5),
         AgentOutput(OutputKind.REASONING, "hm", "c:r1", message_id="c:1:2", at=1002),
         AgentOutput(OutputKind.ASSISTANT, "look", "c:r1", message_id="c:1:2", at=1002),
         AgentOutput(
@@ -338,10 +343,10 @@ def test_a_conversation_becomes_an_event_list() -> None:
             at=1002,
         ),
         ToolResult("t1", "ok", "c:1:3", 1003, 250),
-        UserMessage("m3", Delivery.STEER, "go left", 1004),
+        CycleUserMessage("m3", CycleDelivery.STEER, "go left", 1004),
         AgentOutput(OutputKind.ASSISTANT, "done", "c:r2", message_id="c:1:6", at=1006),
-        RunStop(StopReason.COMPLETED, "max_tokens", "c:1", 109),
-        RunStop(StopReason.ERROR, "network", "c:2", 113),
+        CycleRunStop(StopReason.COMPLETED, "max_tokens", "c:1", 109),
+        CycleRunStop(StopReason.ERROR, "network", "c:2", 113),
     ]
     assert [write_cycle(cycle) for cycle in project(events, strict=True)] == [
         "m1 direct completed",
@@ -362,12 +367,15 @@ def test_a_tool_without_a_declared_group_is_of_the_other_group() -> None:
 
 def test_a_withdrawn_follow_up_is_taken_back_and_a_returned_steer_was_never_there() -> None:
     told = [
-        queue("m2", Wish.FOLLOW_UP, Fate.QUEUED),
-        queue("m2", Wish.FOLLOW_UP, Fate.WITHDRAWN),
-        queue("m3", Wish.STEER, Fate.QUEUED),
-        queue("m3", Wish.STEER, Fate.RETURNED),
+        queue("m2", Delivery.FOLLOW_UP, Fate.QUEUED),
+        queue("m2", Delivery.FOLLOW_UP, Fate.WITHDRAWN),
+        queue("m3", Delivery.STEER, Fate.QUEUED),
+        queue("m3", Delivery.STEER, Fate.RETURNED),
     ]
-    assert list(events_of(told, {})) == [UserMessage("m2", Delivery.FOLLOW_UP, "later", 5), UserMessageWithdrawn("m2")]
+    assert list(events_of(told, {})) == [
+        CycleUserMessage("m2", CycleDelivery.FOLLOW_UP, "later", 5),
+        UserMessageWithdrawn("m2"),
+    ]
 
 
 def test_a_follow_up_whose_acceptance_is_no_longer_in_the_log_still_opens_its_cycle() -> None:
@@ -380,7 +388,7 @@ def test_a_runs_own_events_make_its_cycle() -> None:
     told: list[Notification] = [
         added(7, MessageType.USER, Text("later"), delivery="follow_up", id="m2"),
         added(8, MessageType.AGENT, Text("done"), request_id="c:r2"),
-        RunStopped("c:1", StopReason.COMPLETED),
+        RunStop("c:1", StopReason.COMPLETED),
     ]
     events = list(events_of(told, {}))
     cycle = cycle_of(events)
@@ -392,9 +400,9 @@ def test_a_runs_own_events_make_its_cycle() -> None:
     assert (running.stop, list(events_in(running))) == (None, events[:2])
 
 
-@pytest.mark.parametrize("first", [[], [ToolResult("t1")], [RunStop(StopReason.COMPLETED)]], ids=len)
+@pytest.mark.parametrize("first", [[], [ToolResult("t1")], [CycleRunStop(StopReason.COMPLETED)]], ids=len)
 def test_events_without_a_root_are_no_cycle(first: list[CycleEvent]) -> None:
-    assert cycle_of([*first, UserMessage("m1")] if first else []) is None
+    assert cycle_of([*first, CycleUserMessage("m1")] if first else []) is None
 
 
 def test_words_to_the_model_alone_are_no_user_messages() -> None:

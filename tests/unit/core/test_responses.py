@@ -12,7 +12,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.events import LlmError, LlmResponse, LlmStreamStarted, TriggerContinuation, UserCancel
 from actors.core.history import violations
 from actors.core.notifications import ContextWarning, RunStop, StopReason, StreamDiscarded, UsageChanged
-from actors.core.states import AwaitingContinuation, ContextExhausted, Idle, LlmRequesting, Phase
+from actors.core.states import AwaitingContinuation, ContextExhausted, Idle, LlmPhase, LlmRequesting
 from tests.machine.talk import OPEN, Talk, bash, messages
 
 
@@ -132,7 +132,7 @@ def test_an_empty_unfinished_answer_is_a_failed_attempt_and_does_not_fill_the_wi
     (note,) = talk.notes(UsageChanged)
     assert (note.used_tokens, note.total, note.warning) == (0, Usage(850), False)
     assert isinstance(talk.state, LlmRequesting)
-    assert talk.state.phase is Phase.BACKOFF
+    assert talk.state.phase is LlmPhase.BACKOFF
 
 
 def test_a_context_that_the_provider_refuses_ends_the_run_with_words_for_people() -> None:
@@ -243,7 +243,7 @@ def test_the_summary_request_has_the_standard_attempts_and_then_the_fallback() -
 
     for attempt in (1, 2, 3):
         assert isinstance(talk.state, AwaitingContinuation)
-        talk.state = replace(talk.state, phase=Phase.CONNECTING)
+        talk.state = replace(talk.state, phase=LlmPhase.CONNECTING)
         talk.tell(LlmError(talk.at(), "c:r2", attempt, LlmFailure(ErrorKind.SERVER_ERROR, "down")))
 
     assert isinstance(talk.state, ContextExhausted)

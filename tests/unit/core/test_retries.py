@@ -29,8 +29,17 @@ from actors.core.events import (
     ToolTransient,
     TriggerContinuation,
 )
-from actors.core.notifications import ApprovalResolved, Decision, Retrying, RunStop, StopReason, StreamDiscarded
-from actors.core.states import AwaitingContinuation, Error, Failed, Idle, LlmRequesting, Phase, ToolExecuting, ToolPhase
+from actors.core.notifications import ApprovalDecision, ApprovalResolved, Retrying, RunStop, StopReason, StreamDiscarded
+from actors.core.states import (
+    AwaitingContinuation,
+    Error,
+    Failed,
+    Idle,
+    LlmPhase,
+    LlmRequesting,
+    ToolExecuting,
+    ToolPhase,
+)
 from tests.machine.columns import SUB_AGENT, Column, column, parent_columns, sub_agent_columns
 from tests.machine.talk import OPEN, Talk, bash, messages
 
@@ -135,7 +144,7 @@ def test_an_unrequested_abort_is_a_network_error() -> None:
 
     assert isinstance(talk.state, LlmRequesting)
     assert talk.state.last_error is not None
-    assert (talk.state.phase, talk.state.last_error.kind) == (Phase.BACKOFF, ErrorKind.NETWORK)
+    assert (talk.state.phase, talk.state.last_error.kind) == (LlmPhase.BACKOFF, ErrorKind.NETWORK)
 
 
 def test_a_retry_keeps_the_model_of_the_first_attempt() -> None:
@@ -183,7 +192,7 @@ def test_an_attempt_that_has_begun_has_no_time_of_a_retry(summary: bool) -> None
     assert talk.state.retry_at > talk.clock
     talk.tell(RetryTimeout(talk.state.retry_at, "c:r1", 2))
     assert isinstance(talk.state, LlmRequesting | AwaitingContinuation)
-    assert (talk.state.phase, talk.state.retry_at) == (Phase.CONNECTING, 0)
+    assert (talk.state.phase, talk.state.retry_at) == (LlmPhase.CONNECTING, 0)
 
 
 def test_a_timer_that_comes_twice_or_during_an_attempt_starts_nothing() -> None:
@@ -345,7 +354,7 @@ def test_an_internal_fault_withdraws_what_was_asked(name: str, asked_for: list[s
     talk.tell(InternalFault(talk.at(), "see the log"))
 
     assert [(note.tool_use_id, note.decision) for note in talk.notes(ApprovalResolved)] == [
-        (call, Decision.WITHDRAWN) for call in asked_for
+        (call, ApprovalDecision.WITHDRAWN) for call in asked_for
     ]
 
 

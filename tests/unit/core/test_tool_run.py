@@ -10,8 +10,8 @@ from actors.core.effects import AbortTool, ExecuteTool
 from actors.core.events import ToolAborted
 from actors.core.tool_run import (
     Input,
-    Kill,
     KillReceipt,
+    KillTool,
     Output,
     QuiesceTimeout,
     Quiescing,
@@ -19,7 +19,7 @@ from actors.core.tool_run import (
     ReportOutcome,
     ReportReceipt,
     Running,
-    Start,
+    StartTool,
     ToolEnded,
     ToolRun,
     advance,
@@ -47,10 +47,10 @@ def timeout(number: int) -> QuiesceTimeout:
 
 
 CASES: list[tuple[str, ToolRun, Input, ToolRun, tuple[Output, ...]]] = [
-    ("the first tool starts", Ready(), call(1), Running(call(1)), (Start(call(1)),)),
+    ("the first tool starts", Ready(), call(1), Running(call(1)), (StartTool(call(1)),)),
     ("the end of one is remembered", Running(call(1)), ended(1), Ready(receipt(1)), (ReportOutcome(ended(1).outcome),)),
-    ("the next starts", Ready(receipt(1)), call(2), Running(call(2)), (Start(call(2)),)),
-    ("an abort kills", Running(call(1)), abort(1), Quiescing(call(1)), (Kill("t1", 1),)),
+    ("the next starts", Ready(receipt(1)), call(2), Running(call(2)), (StartTool(call(2)),)),
+    ("an abort kills", Running(call(1)), abort(1), Quiescing(call(1)), (KillTool("t1", 1),)),
     ("an abort that comes late gets its receipt", Ready(receipt(1)), abort(1), Ready(), (ReportReceipt(receipt(1)),)),
     ("the next tool waits", Quiescing(call(1)), call(2), Quiescing(call(1), call(2)), ()),
     ("what waits can be aborted", Quiescing(call(1), call(2)), abort(2), Quiescing(call(1)), ()),
@@ -61,21 +61,21 @@ CASES: list[tuple[str, ToolRun, Input, ToolRun, tuple[Output, ...]]] = [
         Quiescing(call(1), call(2)),
         ended(1),
         Running(call(2)),
-        (ReportReceipt(receipt(1)), Start(call(2))),
+        (ReportReceipt(receipt(1)), StartTool(call(2))),
     ),
     (
         "some do not die in time",
         Quiescing(call(1), call(2)),
         timeout(1),
         Running(call(2)),
-        (ReportReceipt(receipt(1, leaked=True)), Start(call(2))),
+        (ReportReceipt(receipt(1, leaked=True)), StartTool(call(2))),
     ),
     (
         "one that was given up without a word is killed",
         Running(call(1)),
         call(2),
         Quiescing(call(1), call(2)),
-        (Kill("t1", 1),),
+        (KillTool("t1", 1),),
     ),
 ]
 
@@ -131,11 +131,11 @@ class World:
 
     def _take(self, output: Output) -> None:
         match output:
-            case Start(call=started):
+            case StartTool(call=started):
                 assert self.alive == [], "two tools at once"
                 self.alive.append(started.execution_id)
                 self.started.append(started.execution_id)
-            case Kill(execution_id=number):
+            case KillTool(execution_id=number):
                 assert number in self.alive
                 self.killed.append(number)
             case ReportOutcome(outcome=outcome):

@@ -9,9 +9,9 @@ from bedrock.testing.anthropic_stream import named
 from bedrock.testing.http_server import (
     KEPT_STREAM_HEAD,
     STREAM_HEAD,
-    Connection,
     Received,
     ScriptedServer,
+    ServedConnection,
     chunked,
     whole,
 )
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
 
-__all__ = ["KEPT_STREAM_HEAD", "STREAM_HEAD", "Connection", "Received", "Script", "ScriptedServer"]
+__all__ = ["KEPT_STREAM_HEAD", "STREAM_HEAD", "Received", "Script", "ScriptedServer", "ServedConnection"]
 __all__ += ["answer", "chunked", "in_turn", "kept", "named", "plain", "stream", "tunnelling", "whole"]
 
 
 def answer(status: int, body: bytes, content_type: str = "application/json", **headers: str) -> Script:
     """Read a request and give a whole answer."""
 
-    def play(connection: Connection) -> None:
+    def play(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(whole(status, body, content_type, **headers))
 
@@ -43,7 +43,7 @@ def kept(body: bytes, **headers: str) -> Script:
 def in_turn(*scripts: Script) -> Script:
     """Play scripts one after the other on one connection, and wait for its end."""
 
-    def play(connection: Connection) -> None:
+    def play(connection: ServedConnection) -> None:
         for script in scripts:
             script(connection)
         connection.wait_for_close()
@@ -54,7 +54,7 @@ def in_turn(*scripts: Script) -> Script:
 def tunnelling(tls: ssl.SSLContext, script: Script) -> Script:
     """A proxy that connects as it is asked to: to a server in itself that speaks TLS and plays `script`."""
 
-    def play(connection: Connection) -> None:
+    def play(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(b"HTTP/1.1 200 Connected\r\n\r\n")
         connection.sock = tls.wrap_socket(connection.sock, server_side=True)
@@ -69,7 +69,7 @@ def tunnelling(tls: ssl.SSLContext, script: Script) -> Script:
 def stream(pieces: Iterable[bytes], then: Script | None = None) -> Script:
     """A chunked event stream; `then` plays instead of its end."""
 
-    def play(connection: Connection) -> None:
+    def play(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(STREAM_HEAD)
         for piece in pieces:

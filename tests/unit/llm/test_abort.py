@@ -20,9 +20,9 @@ from actors.ports import CancelToken, Model, ModelAbortedError, ModelAnswer, Mod
 from tests.unit.llm.model_requests import RequestThread, ask, close_models, model
 from tests.unit.llm.scripted_server import (
     STREAM_HEAD,
-    Connection,
     Script,
     ScriptedServer,
+    ServedConnection,
     chunked,
     in_turn,
     kept,
@@ -62,13 +62,13 @@ BEGINNINGS: dict[str, list[bytes]] = {
 PROTOCOLS = pytest.mark.parametrize("protocol", BEGINNINGS)
 
 
-def _before_headers(connection: Connection) -> None:
+def _before_headers(connection: ServedConnection) -> None:
     connection.read_request()
     connection.reached.set()
     connection.wait_for_close()
 
 
-def _inside_headers(connection: Connection) -> None:
+def _inside_headers(connection: ServedConnection) -> None:
     connection.read_request()
     connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event")
     connection.reached.set()
@@ -76,7 +76,7 @@ def _inside_headers(connection: Connection) -> None:
 
 
 def _stalled(text: list[bytes]) -> Script:
-    def wait(connection: Connection) -> None:
+    def wait(connection: ServedConnection) -> None:
         connection.reached.set()
         connection.wait_for_close()
 
@@ -86,7 +86,7 @@ def _stalled(text: list[bytes]) -> Script:
 def _streaming(text: list[bytes]) -> Script:
     pause = threading.Event()
 
-    def dribble(connection: Connection) -> None:
+    def dribble(connection: ServedConnection) -> None:
         connection.reached.set()
         while not pause.wait(0.005):
             connection.send(chunked(text[-1]))
@@ -97,7 +97,7 @@ def _streaming(text: list[bytes]) -> Script:
 def _flooding(text: list[bytes]) -> Script:
     flood = chunked(text[-1]) * 1000
 
-    def play(connection: Connection) -> None:
+    def play(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(STREAM_HEAD + b"".join(map(chunked, text)))
         connection.reached.set()
@@ -191,7 +191,7 @@ def test_a_cancel_ends_the_wait_for_a_proxys_answer(server_tls: ssl.SSLContext, 
 
 
 def test_a_cancel_ends_a_tls_handshake_through_a_proxy(certificate: Path) -> None:
-    def play(connection: Connection) -> None:
+    def play(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(b"HTTP/1.1 200 Connected\r\n\r\n")
         handshaking(connection)
@@ -217,7 +217,7 @@ def test_many_cancels_on_kept_connections(route: str, server_tls: ssl.SSLContext
     phases = [PHASES[name] for name in ("before_headers", "inside_headers", "stalled", "flooding")]
     played = itertools.count()
 
-    def script(connection: Connection) -> None:
+    def script(connection: ServedConnection) -> None:
         kept(ANSWER)(connection)
         phases[next(played) % len(phases)](connection)
 
@@ -234,7 +234,7 @@ def test_many_cancels_on_kept_connections(route: str, server_tls: ssl.SSLContext
 def test_cancels_that_race_with_the_end_of_the_answer() -> None:
     """Either the answer counts or the cancel; the connection is used again only if it cannot be shut down any more."""
 
-    def script(connection: Connection) -> None:
+    def script(connection: ServedConnection) -> None:
         while True:
             kept(ANSWER)(connection)
 
@@ -255,7 +255,7 @@ def test_cancels_that_race_with_the_end_of_the_answer() -> None:
         assert server.accepted <= 1 + outcomes[ModelAbortedError]
 
 
-def handshaking(connection: Connection) -> None:
+def handshaking(connection: ServedConnection) -> None:
     """A server that does not answer to the first bytes of a TLS handshake."""
     assert connection.sock.recv(1)
     connection.reached.set()
@@ -309,7 +309,7 @@ def test_a_cancel_wins_over_an_answer_and_over_an_error_that_came_at_the_same_ti
     for status in (200, 500):
         cancel = CancelToken()
 
-        def play(connection: Connection, status: int = status, cancel: CancelToken = cancel) -> None:
+        def play(connection: ServedConnection, status: int = status, cancel: CancelToken = cancel) -> None:
             connection.read_request()
             body = b'{"content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn"}'
             head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"

@@ -15,7 +15,7 @@ from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
 from tests.unit.llm.model_requests import Sink, ask, assistant, failure, model, user
-from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, named, stream
+from tests.unit.llm.scripted_server import Script, ScriptedServer, ServedConnection, answer, named, stream
 
 Event = dict[str, Any]
 
@@ -265,7 +265,7 @@ def test_a_malformed_event_is_retryable(data: str) -> None:
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "SseParser", lambda: SseParser(1000))
 
-    def flood(connection: Connection) -> None:
+    def flood(connection: ServedConnection) -> None:
         while True:
             connection.send(b"400\r\n" + b"x" * 1024 + b"\r\n")
 
@@ -312,7 +312,7 @@ def test_refusals_by_status_carry_their_retry_after() -> None:
 
 
 def test_a_refusal_whose_text_breaks_off_still_counts_by_its_status() -> None:
-    def play(connection: Connection) -> None:
+    def play(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(b"HTTP/1.1 401 No\r\ncontent-length: 999\r\n\r\n{")
 

@@ -14,7 +14,7 @@ from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
 from tests.unit.llm.model_requests import RequestThread, ask, failure, model, provider
-from tests.unit.llm.scripted_server import Connection, Script, ScriptedServer, answer, plain, stream
+from tests.unit.llm.scripted_server import Script, ScriptedServer, ServedConnection, answer, plain, stream
 
 if TYPE_CHECKING:
     from actors.ports import Model
@@ -120,7 +120,7 @@ def test_a_server_that_could_not_be_asked_is_asked_again_later(monkeypatch: pyte
 def test_a_server_that_hangs_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "PATIENCE", Timeouts(connect=0.2, first_byte=0.2, idle=0.2, total=0.2))
 
-    def mute(connection: Connection) -> None:
+    def mute(connection: ServedConnection) -> None:
         connection.read_request()
         connection.wait_for_close()
 
@@ -131,7 +131,7 @@ def test_a_server_that_hangs_is_not_waited_for_long(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cancel_ends_the_asking() -> None:
-    def mute(connection: Connection) -> None:
+    def mute(connection: ServedConnection) -> None:
         connection.read_request()
         connection.reached.set()
         connection.wait_for_close()

@@ -19,7 +19,15 @@ from actors.adapters.llm.transport.http_connection import rest_of
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
 from tests.unit.llm.model_requests import QUICK, provider
-from tests.unit.llm.scripted_server import STREAM_HEAD, Connection, Script, ScriptedServer, answer, chunked, stream
+from tests.unit.llm.scripted_server import (
+    STREAM_HEAD,
+    Script,
+    ScriptedServer,
+    ServedConnection,
+    answer,
+    chunked,
+    stream,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -70,7 +78,7 @@ def test_a_request_and_its_answer() -> None:
 
 
 def test_pieces_come_as_they_are_sent_with_and_without_chunks() -> None:
-    def closing(connection: Connection) -> None:
+    def closing(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nfirst")
         assert connection.sock.recv(1) == b""
@@ -104,7 +112,7 @@ def test_a_configured_proxy_is_used() -> None:
 
 
 def test_a_proxy_tunnels_tls(server_tls: ssl.SSLContext, certificate: Path) -> None:
-    def tunnel(connection: Connection) -> None:
+    def tunnel(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(b"HTTP/1.0 200 Connected\r\n\r\n")
         connection.sock = server_tls.wrap_socket(connection.sock, server_side=True)
@@ -195,37 +203,37 @@ def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         assert post(f"http://fake.invalid:{server.port}") == (200, b"yes")
 
 
-def _silent(connection: Connection) -> None:
+def _silent(connection: ServedConnection) -> None:
     connection.read_request()
     connection.wait_for_close()
 
 
-def _hang_up(connection: Connection) -> None:
+def _hang_up(connection: ServedConnection) -> None:
     connection.read_request()
 
 
-def _reset(connection: Connection) -> None:
+def _reset(connection: ServedConnection) -> None:
     connection.read_request()
     connection.reset()
 
 
-def _short_body(connection: Connection) -> None:
+def _short_body(connection: ServedConnection) -> None:
     connection.read_request()
     connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort")
 
 
-def _cut_chunk(connection: Connection) -> None:
+def _cut_chunk(connection: ServedConnection) -> None:
     connection.read_request()
     connection.send(STREAM_HEAD + b"ff\r\nshort")
 
 
-def _reset_inside(connection: Connection) -> None:
+def _reset_inside(connection: ServedConnection) -> None:
     connection.read_request()
     connection.send(STREAM_HEAD + chunked(b"short"))
     connection.reset()
 
 
-def _stall(connection: Connection) -> None:
+def _stall(connection: ServedConnection) -> None:
     stream([b"data"], then=lambda connection: connection.wait_for_close())(connection)
 
 
@@ -263,7 +271,7 @@ def test_a_tls_handshake_that_stalls(certificate: Path) -> None:
 
 
 def test_an_answer_that_dribbles_for_ever_meets_the_time_limit() -> None:
-    def dribble(connection: Connection) -> None:
+    def dribble(connection: ServedConnection) -> None:
         while True:
             connection.send(chunked(b"."))
 
@@ -283,7 +291,7 @@ def _assert_overdue(told: TransportError) -> None:
     assert (told.kind, told.text) == (ErrorKind.NETWORK, text)
 
 
-def _dribbling_headers(connection: Connection) -> None:
+def _dribbling_headers(connection: ServedConnection) -> None:
     connection.read_request()
     connection.send(b"HTTP/1.1 200 OK\r\nx-long: ")
     for _ in range(500):
@@ -291,7 +299,7 @@ def _dribbling_headers(connection: Connection) -> None:
         connection.reached.wait(0.01)
 
 
-def _continuing(connection: Connection) -> None:
+def _continuing(connection: ServedConnection) -> None:
     connection.read_request()
     for _ in range(500):
         connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -316,7 +324,7 @@ def test_a_proxy_whose_headers_dribble_meets_the_time_limit_of_connecting() -> N
 
 
 def test_the_limit_of_the_headers_is_not_one_of_the_body() -> None:
-    def slow(connection: Connection) -> None:
+    def slow(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(b"HTTP/1.1 100 Continue\r\n\r\n" + STREAM_HEAD)
         for _ in range(4):
@@ -331,7 +339,7 @@ def test_the_limit_of_the_headers_is_not_one_of_the_body() -> None:
 def test_an_answer_that_is_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1 << 20)
 
-    def flood(connection: Connection) -> None:
+    def flood(connection: ServedConnection) -> None:
         while True:
             connection.send(chunked(b"x" * 65536))
 
@@ -365,7 +373,7 @@ def test_the_token_keeps_nothing_of_a_finished_request(monkeypatch: pytest.Monke
 
 
 def test_a_large_body_has_the_time_that_an_answer_has() -> None:
-    def slow_reader(connection: Connection) -> None:
+    def slow_reader(connection: ServedConnection) -> None:
         connection.reached.wait(0.5)
         answer(200, b"yes")(connection)
 

@@ -22,9 +22,9 @@ from actors.ports import CancelToken
 from tests.unit.llm.model_requests import ask, provider
 from tests.unit.llm.scripted_server import (
     KEPT_STREAM_HEAD,
-    Connection,
     Script,
     ScriptedServer,
+    ServedConnection,
     answer,
     chunked,
     in_turn,
@@ -62,13 +62,13 @@ def until_closed(transport: Transport) -> None:
     assert until(lambda: not connection.is_reusable())
 
 
-def streamed(connection: Connection) -> None:
+def streamed(connection: ServedConnection) -> None:
     """A chunked answer whose end comes with it."""
     connection.read_request()
     connection.send(KEPT_STREAM_HEAD + chunked(b"one") + chunked(b"two") + b"0\r\n\r\n")
 
 
-def bodiless(connection: Connection) -> None:
+def bodiless(connection: ServedConnection) -> None:
     connection.read_request()
     connection.send(b"HTTP/1.1 204 No Content\r\n\r\n")
 
@@ -120,13 +120,13 @@ def test_an_error_whose_body_was_read_keeps_the_connection() -> None:
         assert server.accepted == 1
 
 
-def _http_1_0(connection: Connection) -> None:
+def _http_1_0(connection: ServedConnection) -> None:
     connection.read_request()
     connection.send(b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\nyes")
     connection.wait_for_close()
 
 
-def _surplus(connection: Connection) -> None:
+def _surplus(connection: ServedConnection) -> None:
     kept(b"yes")(connection)
     connection.send(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
     connection.wait_for_close()
@@ -151,7 +151,7 @@ def test_a_connection_that_the_server_will_not_keep_is_closed(script: Script) ->
 
 
 def test_an_unread_part_of_an_answer_closes_the_connection() -> None:
-    def chatty(connection: Connection) -> None:
+    def chatty(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(KEPT_STREAM_HEAD + chunked(b"one"))
         connection.reached.wait(60)
@@ -170,7 +170,7 @@ def test_an_unread_part_of_an_answer_closes_the_connection() -> None:
 def test_an_answer_whose_end_comes_late_keeps_the_connection() -> None:
     """Until then other requests have others."""
 
-    def late(connection: Connection) -> None:
+    def late(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(KEPT_STREAM_HEAD + chunked(b"one"))
         connection.reached.wait(60)
@@ -191,7 +191,7 @@ def test_an_answer_whose_end_comes_late_keeps_the_connection() -> None:
 
 
 def test_a_failed_answer_closes_the_connection_even_if_the_caller_ignores_the_failure() -> None:
-    def cut(connection: Connection) -> None:
+    def cut(connection: ServedConnection) -> None:
         connection.read_request()
         connection.send(KEPT_STREAM_HEAD + chunked(b"one") + b"zz\r\n")
         connection.wait_for_close()
@@ -250,19 +250,19 @@ def test_so_it_is_over_tls(server_tls: ssl.SSLContext, certificate: Path, monkey
         assert (server.accepted, len(server.received)) == (2, 2)
 
 
-def _read_and_close(connection: Connection) -> None:
+def _read_and_close(connection: ServedConnection) -> None:
     connection.read_request()
     connection.sock.close()
 
 
-def _read_and_reset(connection: Connection) -> None:
+def _read_and_reset(connection: ServedConnection) -> None:
     connection.read_request()
     connection.reset()
 
 
 @pytest.mark.parametrize("end", [_read_and_close, _read_and_reset])
 def test_a_request_that_may_have_been_read_is_never_sent_again(end: Script) -> None:
-    def script(connection: Connection) -> None:
+    def script(connection: ServedConnection) -> None:
         kept(b"yes")(connection)
         end(connection)
 
@@ -332,7 +332,7 @@ def test_only_so_many_are_kept_and_the_last_one_is_used_first(
     monkeypatch.setattr(connection_pool, limit, value)
     together = threading.Barrier(3)
 
-    def meeting(connection: Connection) -> None:
+    def meeting(connection: ServedConnection) -> None:
         connection.read_request()
         together.wait(60)
         kept_body = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -363,7 +363,7 @@ def test_closing_the_pool_closes_idle_connections_and_those_that_end_later() -> 
 def test_a_dropped_pool_closes_its_connections() -> None:
     ended = threading.Event()
 
-    def script(connection: Connection) -> None:
+    def script(connection: ServedConnection) -> None:
         in_turn(kept(b"one"))(connection)
         ended.set()
 

@@ -42,10 +42,10 @@ from actors.core.states import (
     Failed,
     Idle,
     Ledger,
+    LlmPhase,
     LlmReason,
     LlmRequesting,
     PendingAgent,
-    Phase,
     QueuedInput,
     State,
     ToolExecuting,
@@ -71,7 +71,7 @@ TIMEOUT = LlmFailure(ErrorKind.NETWORK, "no answer")
 STATES: dict[str, State] = {
     "idle": Idle(Ledger(run=3)),
     "awaiting_llm": AwaitingLlm(LEDGER, LlmReason.USER_MESSAGE),
-    "llm_requesting": LlmRequesting(LEDGER, "c:r5", 2, Phase.BACKOFF, 4, retry_at=5_500, last_error=TIMEOUT),
+    "llm_requesting": LlmRequesting(LEDGER, "c:r5", 2, LlmPhase.BACKOFF, 4, retry_at=5_500, last_error=TIMEOUT),
     "awaiting_tool_approval": AwaitingToolApproval(
         LEDGER, (BASH, READ, UPGRADE), ("call-1", "call-3"), ApprovalKind.TOOL, "c:r5", since=4_321
     ),
@@ -85,7 +85,7 @@ STATES: dict[str, State] = {
     ),
     "cancelling": Cancelling(LEDGER, CancelKind.AGENTS),
     "error": Error(Ledger(run=3), "try again", ErrorKind.NETWORK),
-    "awaiting_continuation": AwaitingContinuation(LEDGER, "c:r6", 1, Phase.STREAMING, ("bash",), 9),
+    "awaiting_continuation": AwaitingContinuation(LEDGER, "c:r6", 1, LlmPhase.STREAMING, ("bash",), 9),
     "context_exhausted": ContextExhausted(Ledger(run=3), "what happened so far"),
     "completed": Completed(Ledger(run=3), "the result"),
     "failed": Failed(Ledger(run=3), ErrorKind.TURN_LIMIT, "no turns left", "so far"),

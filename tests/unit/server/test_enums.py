@@ -12,8 +12,8 @@ from actors.core.content import Delivery, MessageType, SystemKind, ToolOutcome
 from actors.core.context import ApprovalPolicy, FollowUpPolicy, Mode, ToolGroup
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
-from actors.core.notifications import Decision, Fate, StopReason
-from actors.core.states import Phase, State
+from actors.core.notifications import ApprovalDecision, Fate, StopReason
+from actors.core.states import LlmPhase, State
 from actors.ports.store.audit import Outcome
 from server.wire import approval_rules, audit_entries, enums
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
     (enums.CONTEXT_STATE, v1.ContextState, ContextState, {"CONTEXT_STATE_UNSPECIFIED"}),
-    (enums.PHASE, v1.ConversationState.LlmRequesting.Phase, Phase, {"PHASE_UNSPECIFIED"}),
+    (enums.PHASE, v1.ConversationState.LlmRequesting.Phase, LlmPhase, {"PHASE_UNSPECIFIED"}),
     (enums.ERROR_KIND, v1.ErrorKind, ErrorKind, {"ERROR_KIND_UNSPECIFIED"}),
     (enums.STOP_REASON, v1.StopReason, StopReason, {"STOP_REASON_UNSPECIFIED"}),
     (enums.MODE, v1.Mode, Mode, {"MODE_UNSPECIFIED"}),
@@ -33,7 +33,7 @@ TABLES: list[tuple[Any, Any, EnumMeta, set[str]]] = [
     (enums.TOOL_OUTCOME, v1.ToolOutcome, ToolOutcome, {"TOOL_OUTCOME_UNSPECIFIED"}),
     (enums.TOOL_GROUP, v1.ToolGroup, ToolGroup, {"TOOL_GROUP_UNSPECIFIED"}),
     (enums.FATE, v1.QueuedMessage.Fate, Fate, {"FATE_UNSPECIFIED"}),
-    (enums.DECISION, v1.ApprovalDecision, Decision, {"APPROVAL_DECISION_UNSPECIFIED"}),
+    (enums.DECISION, v1.ApprovalDecision, ApprovalDecision, {"APPROVAL_DECISION_UNSPECIFIED"}),
     (approval_rules.ACTION, v1.ApprovalRule.Action, Action, {"ACTION_UNSPECIFIED"}),
     (audit_entries.OUTCOME, v1.AuditEntry.Outcome, Outcome, {"OUTCOME_UNSPECIFIED"}),
     (approval_rules.ORIGIN, v1.ApprovalRule.Origin, Origin, {"ORIGIN_UNSPECIFIED"}),

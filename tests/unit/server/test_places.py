@@ -13,8 +13,8 @@ from actors.ports.store.audit import CommandOrigin
 from actors.ports.telemetry import Telemetry
 from server.auth.authorization import NEEDED
 from server.cluster.node_marks import TOKEN, NodeMarks
-from server.cluster.places import PLACES, URGENT, Place
-from server.cluster.router import REPEATABLE, NodeAccess, Router, directory_in
+from server.cluster.places import PLACES, URGENT, ServingNode
+from server.cluster.router import REPEATABLE, CallRouter, NodeAccess, directory_in
 from server.contract.resource_names import conversation_in
 from tests.unit.server.test_checks import GOOD, made
 
@@ -32,7 +32,7 @@ def test_every_method_has_a_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [method for method, place in PLACES.items() if place not in (Place.HERE, Place.DIRECTORY)]
+    "method", [method for method, place in PLACES.items() if place not in (ServingNode.HERE, ServingNode.DIRECTORY)]
 )
 def test_a_request_that_needs_the_owner_names_a_conversation(method: str) -> None:
     kind = REQUESTS[method]
@@ -42,7 +42,7 @@ def test_a_request_that_needs_the_owner_names_a_conversation(method: str) -> Non
     assert "/" not in key
 
 
-@pytest.mark.parametrize("method", [method for method, place in PLACES.items() if place is Place.DIRECTORY])
+@pytest.mark.parametrize("method", [method for method, place in PLACES.items() if place is ServingNode.DIRECTORY])
 def test_a_request_that_needs_a_directory_names_it(method: str) -> None:
     kind = REQUESTS[method]
     request: Any = made(kind, GOOD[kind])
@@ -51,7 +51,7 @@ def test_a_request_that_needs_a_directory_names_it(method: str) -> None:
 
 
 def test_what_is_repeated_is_named_as_in_the_contract() -> None:
-    names = {method.rsplit("/", 1)[1] for method, place in PLACES.items() if place is not Place.HERE}
+    names = {method.rsplit("/", 1)[1] for method, place in PLACES.items() if place is not ServingNode.HERE}
     assert names > REPEATABLE
     assert names > URGENT
 
@@ -63,9 +63,9 @@ def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(token: str) -> No
 
 
 def test_a_death_that_is_told_after_the_end_is_of_no_interest() -> None:
-    async def begin() -> Router:
+    async def begin() -> CallRouter:
         made: Any = None
-        return Router(OneNode(), NodeAccess(token="t" * 40), made, made, made, telemetry=Telemetry())
+        return CallRouter(OneNode(), NodeAccess(token="t" * 40), made, made, made, telemetry=Telemetry())
 
     router = asyncio.run(begin())
     router.peer_died(Node(2))

@@ -113,7 +113,7 @@ def test_the_events_of_a_cycle_make_the_same_cycle_elsewhere() -> None:
         ]
         again = cycles.cycle_of(cycles.decode_lines(shown.events))
         assert again is not None
-        assert again.stop == cycles.RunStop(StopReason.COMPLETED, "", "c:1", 600)
+        assert again.stop == cycles.CycleRunStop(StopReason.COMPLETED, "", "c:1", 600)
         assert [step.kind for step in cycles.steps(again)] == [
             "non-steer",
             "reasoning",
@@ -149,7 +149,7 @@ def test_events_too_long_for_an_answer_lose_text_but_no_event() -> None:
     assert short.ByteSize() <= 100_000
     cut = list(cycles.decode_lines(short.events))
     assert [type(each) for each in cut] == [type(each) for each in whole]
-    assert isinstance(cut[0], cycles.UserMessage)
+    assert isinstance(cut[0], cycles.CycleUserMessage)
     assert cut[0].text.endswith("more characters]")
 
 

@@ -16,13 +16,13 @@ from actors.core.context import Mode, ToolGroup
 from actors.core.errors import ErrorKind
 from actors.core.fsm import ContextState
 from actors.core.notifications import (
+    ApprovalDecision,
     ApprovalRequested,
     ApprovalResolved,
     CallStatus,
     ClientToolCall,
     ContextWarning,
     ConversationUpdated,
-    Decision,
     Durable,
     Fate,
     MessageAdded,
@@ -62,7 +62,7 @@ EVENTS: list[tuple[Durable, str]] = [
     (Retrying(2, 3, 9_000, TIMEOUT, request_id="c:r5"), "retrying"),
     (QueueChanged(QUEUED, "steer", Fate.RETURNED), "queue_changed"),
     (ApprovalRequested(BASH, ApprovalKind.TOOL, 5), "approval_changed"),
-    (ApprovalResolved("call-1", Decision.DENY, "no"), "approval_changed"),
+    (ApprovalResolved("call-1", ApprovalDecision.DENY, "no"), "approval_changed"),
     (ClientToolCall(BASH, CallStatus.PENDING, 9_000), "client_tool_call_changed"),
     (QuestionChanged(BASH, ASKED, QuestionStatus.PENDING), "question_changed"),
     (UsageChanged(5, 10, Usage(1), warning=False), "conversation_updated"),
@@ -132,7 +132,7 @@ def test_retries_of_tools_and_of_requests_are_distinguished() -> None:
 
 def test_a_question_is_reported_when_asked_and_when_decided() -> None:
     asked = shown(ApprovalRequested(UPGRADE, ApprovalKind.MODE_UPGRADE, 5)).approval_changed
-    decided = shown(ApprovalResolved("call-3", Decision.WITHDRAWN)).approval_changed
+    decided = shown(ApprovalResolved("call-3", ApprovalDecision.WITHDRAWN)).approval_changed
     assert asked.approval.mode_upgrade.reason == "to write"
     assert asked.decision == v1.APPROVAL_DECISION_UNSPECIFIED
     assert decided.approval.name == asked.approval.name

@@ -11,7 +11,7 @@ from bedrock import v1
 from actors.core.approval.approval_rules import Action, ApprovalRule, Suggested
 from actors.core.context import ToolGroup
 from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile, ReasoningEffort
-from actors.core.states import AwaitingToolApproval, Idle, LlmRequesting, Phase, ToolExecuting
+from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.ports.mcp import McpServerStatus, McpState
 from server.wire import mcp_servers
 from server.wire.conversation_messages import (
@@ -63,7 +63,7 @@ def test_a_request_shows_its_attempt_its_next_time_and_the_last_error() -> None:
 
 
 def test_a_first_attempt_has_no_error_and_no_next_time() -> None:
-    state = LlmRequesting(STATES["llm_requesting"].ledger, "c:r5", 1, Phase.CONNECTING, 4)
+    state = LlmRequesting(STATES["llm_requesting"].ledger, "c:r5", 1, LlmPhase.CONNECTING, 4)
     detail = state_of(FACTS, record(state)).llm_requesting
     assert not detail.HasField("last_error")
     assert not detail.HasField("retry_time")

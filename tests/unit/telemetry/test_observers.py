@@ -31,7 +31,7 @@ from actors.core.summary import StateSummary
 from actors.events.hub import EventHub
 from actors.ports import ModelRequest, StoredEvent
 from actors.ports.mcp import NoMcpServers
-from actors.ports.telemetry import AttemptEnd, ModelAttempt, Run, Telemetry, ToolCall, ToolEnd
+from actors.ports.telemetry import AttemptEnd, AttemptStart, RunStart, Telemetry, ToolEnd, ToolStart
 from actors.runtime.system_clock import SystemClock
 from tests.documents.pages import ROOT
 from tests.integration.store.commit_builder import record_of
@@ -92,7 +92,7 @@ def test_the_names_of_models_are_bounded() -> None:
     added = Added()
     metrics = Metrics(added, SystemClock(), {})
     for number in range(2 * MODELS):
-        attempt = ModelAttempt("c", "c:r1", 1, f"model-{number}", "p", "conversation")
+        attempt = AttemptStart("c", "c:r1", 1, f"model-{number}", "p", "conversation")
         metrics.attempt_ended(attempt, AttemptEnd("ok", 1.0), REQUEST, None)
     names = {labels[2] for _, _, labels in added.values}
     assert len(names) == MODELS + 1
@@ -103,26 +103,26 @@ def test_tools_of_others_are_counted_together() -> None:
     added = Added()
     metrics = Metrics(added, SystemClock(), {})
     for tool in ("mcp__a__b", "mcp__c__d"):
-        metrics.tool_ended(ToolCall("c", "t", tool, "mcp"), ToolEnd("ok", 1.0), {}, "")
+        metrics.tool_ended(ToolStart("c", "t", tool, "mcp"), ToolEnd("ok", 1.0), {}, "")
     assert [(metric, labels) for metric, _, labels in added.values] == [(TOOLS, ("mcp", "ok"))] * 2
     assert ObservedMcpServers(NoMcpServers(), metrics, SystemClock()).tool("bash", "c") is None
 
 
 def test_an_observer_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Telemetry):
-        def run_began(self, run: Run) -> None:
+        def run_began(self, run: RunStart) -> None:
             raise RuntimeError(run.conversation)
 
     class Counting(Telemetry):
         runs = 0
 
-        def run_began(self, run: Run) -> None:
+        def run_began(self, run: RunStart) -> None:
             self.runs += 1
 
     counting = Counting()
     both = FanOut([Failing(), counting, Metrics(Added(), SystemClock(), {})])
     for _ in range(2):
-        both.run_began(Run("c", "c:1", "m"))
+        both.run_began(RunStart("c", "c:1", "m"))
     both.close()
     assert counting.runs == 2
     assert len(caplog.records) == 1, "it is said once"
@@ -145,10 +145,10 @@ class Ended(Telemetry):
         self.calls: list[tuple[str, str, str, str]] = []
         self.runs: list[tuple[str, str, str]] = []
 
-    def call_left_out(self, call: ToolCall, outcome: str) -> None:
+    def call_left_out(self, call: ToolStart, outcome: str) -> None:
         self.calls.append((call.call, call.tool, call.group, outcome))
 
-    def run_recovered(self, run: Run, outcome: str, detail: str) -> None:
+    def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         self.runs.append((run.run, outcome, detail))
 
 
@@ -169,7 +169,7 @@ def test_calls_that_never_ran_have_an_end_and_others_no_second_one() -> None:
     told: list[Durable] = [StateChanged(StateSummary("llm_requesting", run="c1:1"), ())]
     told += [MessageAdded(Message("m", 1, MessageType.AGENT, calls, 1))]
     bus.publish("c1", tuple(StoredEvent(1, 1, each) for each in told), record)
-    bus.tool_began(ToolCall("c1", "t1", "bash", "bash"))
+    bus.tool_began(ToolStart("c1", "t1", "bash", "bash"))
     bus.publish("c1", (StoredEvent(3, 1, MessageAdded(Message("n", 2, MessageType.TOOL, results, 1))),), record)
     assert ended.calls == [
         ("t2", "look", "look", "denied"),
@@ -181,10 +181,10 @@ def test_calls_that_never_ran_have_an_end_and_others_no_second_one() -> None:
 
 def test_what_a_restart_has_ended_is_told_and_counted() -> None:
     ended, added = Ended(), Added()
-    run = Run("c1", "c1:1", "m")
+    run = RunStart("c1", "c1:1", "m")
     both = FanOut([ended, Metrics(added, SystemClock(), {})])
     both.run_recovered(run, "interrupted", "restart")
-    both.call_left_out(ToolCall("c1", "t1", "bash", "bash"), "cancelled")
+    both.call_left_out(ToolStart("c1", "t1", "bash", "bash"), "cancelled")
     assert ended.runs == [("c1:1", "interrupted", "restart")]
     assert [(metric, labels) for metric, _, labels in added.values] == [
         (RUNS, ("interrupted",)), (TOOLS, ("bash", "cancelled")),

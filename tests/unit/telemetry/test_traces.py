@@ -13,11 +13,11 @@ from actors.adapters.telemetry.traces import Traces
 from actors.core.content import Text, ToolUse, Usage
 from actors.core.history import ProviderView, Turn
 from actors.ports import ModelAnswer, ModelRequest
-from actors.ports.telemetry import CONTENTS, AttemptEnd, ModelAttempt, Run, RunEnd, ToolCall, ToolEnd
+from actors.ports.telemetry import CONTENTS, AttemptEnd, AttemptStart, RunEnd, RunStart, ToolEnd, ToolStart
 
-RUN = Run("c", "c:1", "opus")
-ATTEMPT = ModelAttempt("c", "c:r1", 1, "opus", "anthropic", "conversation")
-CALL = ToolCall("c", "t1", "bash", "bash")
+RUN = RunStart("c", "c:1", "opus")
+ATTEMPT = AttemptStart("c", "c:r1", 1, "opus", "anthropic", "conversation")
+CALL = ToolStart("c", "t1", "bash", "bash")
 REQUEST = ModelRequest("c", "c:r1", 1, "", (), ProviderView((Turn("user", (Text("a question"),)),)))
 ANSWER = ModelAnswer((Text("an answer"), ToolUse("t1", "bash", '{"cmd": "ls"}')), end_turn=False)
 OK = AttemptEnd("ok", 1.0, 0.5, Usage(10, 3, cache_read_tokens=5, cache_write_tokens=2))

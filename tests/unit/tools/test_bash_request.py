@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from actors.adapters.tools.bash.arguments import Kill, Peek, Request, Spawn, Wait, request
+from actors.adapters.tools.bash.arguments import KillJob, PeekJob, Request, SpawnJob, WaitForJob, request
 from actors.adapters.tools.refusal import ToolRefusedError
 
 
 @pytest.mark.parametrize(
     ("arguments", "asked"),
     [
-        ({"cmd": "ls"}, Spawn("ls", 30)),
-        ({"cmd": "ls", "wait_seconds": 0}, Spawn("ls", 0)),
-        ({"cmd": "ls", "wait_seconds": 900.0}, Spawn("ls", 900)),
-        ({"peek": "b-1"}, Peek("b-1", 200)),
-        ({"peek": "b-1", "lines": 5}, Peek("b-1", 5)),
-        ({"peek": "b-1", "since": 0}, Peek("b-1", since=0)),
-        ({"wait": "b-1"}, Wait("b-1", 30)),
-        ({"wait": "b-1", "wait_seconds": 7}, Wait("b-1", 7)),
-        ({"kill": "b-1"}, Kill("b-1", 15)),
-        ({"kill": "b-1", "signal": "KILL"}, Kill("b-1", 9)),
+        ({"cmd": "ls"}, SpawnJob("ls", 30)),
+        ({"cmd": "ls", "wait_seconds": 0}, SpawnJob("ls", 0)),
+        ({"cmd": "ls", "wait_seconds": 900.0}, SpawnJob("ls", 900)),
+        ({"peek": "b-1"}, PeekJob("b-1", 200)),
+        ({"peek": "b-1", "lines": 5}, PeekJob("b-1", 5)),
+        ({"peek": "b-1", "since": 0}, PeekJob("b-1", since=0)),
+        ({"wait": "b-1"}, WaitForJob("b-1", 30)),
+        ({"wait": "b-1", "wait_seconds": 7}, WaitForJob("b-1", 7)),
+        ({"kill": "b-1"}, KillJob("b-1", 15)),
+        ({"kill": "b-1", "signal": "KILL"}, KillJob("b-1", 9)),
     ],
 )
 def test_one_call_asks_for_one_thing(arguments: dict[str, Any], asked: Request) -> None:
@@ -33,7 +33,7 @@ def test_one_call_asks_for_one_thing(arguments: dict[str, Any], asked: Request) 
 @pytest.mark.parametrize(("mode", "seconds"), [("default", 30), ("slow", 900), ("background", 0)])
 def test_the_deprecated_mode_still_works_and_says_what_to_write(mode: str, seconds: int) -> None:
     asked = request({"cmd": "ls", "mode": mode})
-    assert isinstance(asked, Spawn)
+    assert isinstance(asked, SpawnJob)
     assert asked.wait_seconds == seconds
     assert f"wait_seconds={seconds}" in asked.notice
 

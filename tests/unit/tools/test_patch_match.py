@@ -6,13 +6,13 @@ from textwrap import indent
 
 import pytest
 
-from actors.adapters.tools.workers.patching.match import MOST_COUNTED, Haystack, Match, NoMatchError, Sought, find
+from actors.adapters.tools.workers.patching.match import MOST_COUNTED, Haystack, NoMatchError, Sought, TextMatch, find
 
 PYTHON = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n        return 2\n"
 TABS = "void f() {\n\tif (x) {\n\t\ty();\n\t}\n}\n"
 
 
-def match(text: str, old: str, new: str | None = "", *, fixed: bool = False) -> Match:
+def match(text: str, old: str, new: str | None = "", *, fixed: bool = False) -> TextMatch:
     return find(Haystack(text), Sought(old, new, fixed))
 
 
@@ -28,7 +28,7 @@ def refusal(text: str, old: str, new: str | None = "") -> str:
 
 
 def test_an_exact_place_is_taken_as_it_is() -> None:
-    assert match("abc", "b", "x") == Match(1, 2, "x")
+    assert match("abc", "b", "x") == TextMatch(1, 2, "x")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_new_text_that_cannot_be_moved_alike_is_refused() -> None:
 
 def test_a_new_text_that_is_indented_by_itself_or_comes_from_elsewhere_is_not_moved() -> None:
     assert match("\tfoo()\n", "    foo()\n", "bar()\n", fixed=True).new == "bar()\n"
-    assert match("\tfoo()\n", "    foo()\n", None) == Match(0, 7, None, "indented otherwise")
+    assert match("\tfoo()\n", "    foo()\n", None) == TextMatch(0, 7, None, "indented otherwise")
 
 
 def test_shared_lines_at_the_edges_may_be_wrong() -> None:
@@ -122,7 +122,7 @@ def test_what_is_left_without_the_edges_must_be_unique_and_visible() -> None:
     ],
 )
 def test_lookalikes_are_found(text: str, old: str) -> None:
-    assert match(f"«{text}»", old) == Match(1, 1 + len(text), "", "with lookalike characters")
+    assert match(f"«{text}»", old) == TextMatch(1, 1 + len(text), "", "with lookalike characters")
 
 
 def test_a_lookalike_that_would_begin_or_end_within_a_character_is_not_one() -> None:

@@ -100,7 +100,7 @@ def test_an_owner_that_cannot_be_kept_costs_the_set_uid_bits(here: Path, monkeyp
         raise PermissionError
 
     monkeypatch.setattr(os, "fchown", no)
-    found = patch_write.Found(b"a", os.stat_result((0o104755, 1, 1, 1, 4242, 4242, 1, 0, 0, 0)), {})
+    found = patch_write.FileVersion(b"a", os.stat_result((0o104755, 1, 1, 1, 4242, 4242, 1, 0, 0, 0)), {})
     opened = os.open(file, os.O_WRONLY)
     patch_write.dress(opened, found)
     os.close(opened)

@@ -54,7 +54,7 @@ def test_any_window_of_any_text_at_any_block_size(
 ) -> None:
     content = "\n".join(lines) + ("\n" if ended and lines else "")
     whole = content.removesuffix("\n").split("\n") if content else []
-    window = worker.Window(offset, limit)
+    window = worker.WindowReader(offset, limit)
     raw = content.encode()
     for start in range(0, len(raw), block):
         window.feed(raw[start : start + block])
@@ -95,7 +95,7 @@ def test_a_line_of_exactly_the_limit_is_whole(file: Path) -> None:
 
 
 def test_a_long_line_keeps_memory_bounded() -> None:
-    window = worker.Window(1, 10)
+    window = worker.WindowReader(1, 10)
     for _ in range(2000):
         window.feed(b"x" * worker.BLOCK)
     assert len(window.kept) <= 4 * worker.MAX_LINE + 4

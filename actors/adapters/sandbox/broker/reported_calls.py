@@ -26,7 +26,7 @@ AT_FDCWD = -100
 MAX_PATH = 4096
 
 
-class RefusedError(Exception):
+class NotBrokeredError(Exception):
     """The broker does not carry out a call. The kernel continues it, with the rights of the restricted mode."""
 
 
@@ -43,7 +43,7 @@ def install(program: "ctypes.Structure") -> int:
     return kernel.checked(listener)
 
 
-class Call:
+class SystemCall:
     """A system call that waits for the broker."""
 
     def __init__(self, listener: int, notice: bytearray) -> None:
@@ -132,7 +132,7 @@ def signed(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
-def read_times(call: Call, address: int, size: int, unit: int) -> "bytes | None":
+def read_times(call: SystemCall, address: int, size: int, unit: int) -> "bytes | None":
     """Return two struct timespec; None for the present. Raises OSError."""
     if not address:
         return None

@@ -45,7 +45,7 @@ class Root:
         self.guarded = guarded
 
 
-class Place:
+class TreeEntry:
     """Where an entry is, or may be made: in the directory `parent` (a descriptor to be closed) of a root."""
 
     def __init__(self, root: Root, parent: int, folder: bytes, name: bytes) -> None:
@@ -81,17 +81,17 @@ class WritableTrees:
         self.denied = denied
 
     def find(
-        self, call: reported_calls.Call, directory: int, path: bytes, follow: bool, *, private: bool = False
-    ) -> Place:
-        """Return the place of a path, following links, the last one only if `follow`. Raises RefusedError or OSError.
+        self, call: reported_calls.SystemCall, directory: int, path: bytes, follow: bool, *, private: bool = False
+    ) -> TreeEntry:
+        """Return the entry at a path, following links, the last one only if `follow`.
 
-        `private`: also in the private directory of tier B.
+        Raises NotBrokeredError or OSError. `private`: also in the private directory of tier B.
         """
         base = reported_calls.AT_FDCWD if path.startswith(b"/") else call.base(directory)
         try:
             for _ in range(MAX_LINKS):
                 if base == reported_calls.AT_FDCWD and not path.startswith(b"/"):
-                    raise reported_calls.RefusedError
+                    raise reported_calls.NotBrokeredError
                 place = self.nearest(base, path, private)
                 try:
                     target = link_target(place) if follow else None
@@ -108,8 +108,8 @@ class WritableTrees:
             if base != reported_calls.AT_FDCWD:
                 os.close(base)
 
-    def nearest(self, base: int, path: bytes, private: bool) -> Place:
-        """Return the place of a path whose last name is not followed. Raises RefusedError or OSError."""
+    def nearest(self, base: int, path: bytes, private: bool) -> TreeEntry:
+        """Return the place of a path whose last name is not followed. Raises NotBrokeredError or OSError."""
         head, slash, name = path.rstrip(b"/").rpartition(b"/")
         whole = name in {b"", b".", b".."}
         visible = open_place(base, path if whole else head + slash or b".", RESOLVE_NO_MAGICLINKS)
@@ -125,85 +125,92 @@ class WritableTrees:
                 folder = path_of(visible)
             root = self.root_of(folder, private)
             parent = open_place(root.place, folder[len(root.path) :].lstrip(b"/") or b".", RESOLVE_INSIDE)
-            place = Place(root, parent, folder, name)
+            place = TreeEntry(root, parent, folder, name)
             if not os.path.samestat(os.fstat(visible), os.fstat(parent)):  # something is mounted over it, or was moved
                 place.close()
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
             return place
         finally:
             os.close(visible)
 
     def root_of(self, folder: bytes, private: bool) -> Root:
-        """Return the root that contains a directory. Raises RefusedError."""
+        """Return the root that contains a directory. Raises NotBrokeredError."""
         if private and self.private is not None and protected_names.within(folder, self.private.path):
             return self.private
         if protected_names.within(folder, self.root.path):
             return self.root
-        raise reported_calls.RefusedError
+        raise reported_calls.NotBrokeredError
 
     # --- checks -------------------------------------------------------------------------------------------------------
 
-    def check(self, place: Place, *, new: bool = False, above: bool = False) -> None:
-        """Raise RefusedError for a protected place. `new`: it would be made; `above`: what is below would change."""
+    def check(self, place: TreeEntry, *, new: bool = False, above: bool = False) -> None:
+        """Raise NotBrokeredError for a protected entry. `new`: it would be made; `above`: what is below changes."""
         if not place.root.guarded:
             return
         if any(protected_names.within(place.path, path) for path in self.denied) or self.names.cover(place.path):
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         if above and any(protected_names.within(path, place.path) for path in self.denied):
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         folder = place.folder
         while protected_names.within(folder, place.root.path):
             if protected_names.is_repository(folder):
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
             folder = os.path.dirname(folder)
         if new:
             self.check_new(place)
 
-    def check_new(self, place: Place) -> None:
-        """Raise RefusedError if one more entry would make a directory a repository."""
+    def check_new(self, place: TreeEntry) -> None:
+        """Raise NotBrokeredError if one more entry would make a directory a repository."""
         for part in protected_names.folded(place.name) & protected_names.GIT_PARTS:
             if protected_names.is_repository(place.folder, adding=part):
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
 
-    def check_movable(self, place: Place, target: Place) -> None:
-        """Raise RefusedError for a directory with something protected in it, where it is or at its new path."""
+    def check_movable(self, place: TreeEntry, target: TreeEntry) -> None:
+        """Raise NotBrokeredError for a directory with something protected in it, where it is or at its new path."""
         status = place.status()
         if status is None or not stat.S_ISDIR(status.st_mode):
             return
         if protected_names.is_repository(place.path):
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         for count, entry in enumerate(entries(place.path)):
             if count >= MAX_MOVED:
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
             name = protected_names.folded(os.path.basename(entry))
             moved = target.path + entry[len(place.path) :]
             if name & self.names.last and (self.names.cover(entry) or self.names.cover(moved)):
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
             if "head" in name and protected_names.is_repository(os.path.dirname(entry)):
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    def writable(self, place: Place, status: os.stat_result) -> bool:
+    def writable(self, place: TreeEntry, status: os.stat_result) -> bool:
         """Return whether an entry is not protected. Raises OSError."""
         try:
             self.check(place)
             check_single(status)
-        except reported_calls.RefusedError:
+        except reported_calls.NotBrokeredError:
             return False
         return True
 
     def open_entry(
-        self, call: reported_calls.Call, directory: int, address: int, flags: int, *, follow: bool, private: bool = True
+        self,
+        call: reported_calls.SystemCall,
+        directory: int,
+        address: int,
+        flags: int,
+        *,
+        follow: bool,
+        private: bool = True,
     ) -> int:
-        """Open an existing entry that may be changed. Raises RefusedError or OSError."""
+        """Open an existing entry that may be changed. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         if private and follow and path.startswith(OWN_FILES):  # what the C library makes of a path and NOFOLLOW
             return self.open_number(call, number_in(path))
         place = self.find(call, directory, path, follow, private=private)
         try:
             if place.name == b".":
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
             self.check(place, above=True)
             file = os.open(place.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.parent)
         finally:
@@ -215,8 +222,8 @@ class WritableTrees:
             raise
         return file
 
-    def open_number(self, call: reported_calls.Call, number: int) -> int:
-        """Open what a descriptor of the program is of, at its place. Raises RefusedError or OSError.
+    def open_number(self, call: reported_calls.SystemCall, number: int) -> int:
+        """Open what a descriptor of the program is of, at its place. Raises NotBrokeredError or OSError.
 
         In tier A a file that the broker has opened has no path; the kernel decides by its mount, which is writable.
         """
@@ -225,22 +232,22 @@ class WritableTrees:
             status = os.fstat(file)
             entry = self.open_path(path_of(file))
         except FileNotFoundError:
-            raise reported_calls.RefusedError from None
+            raise reported_calls.NotBrokeredError from None
         finally:
             os.close(file)
         try:
             check_single(status)
             if not os.path.samestat(status, os.fstat(entry)):
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
         except BaseException:
             os.close(entry)
             raise
         return entry
 
     def open_path(self, path: bytes) -> int:
-        """Open an existing entry that may be changed by its real path. Raises RefusedError or OSError."""
+        """Open an existing entry that may be changed by its real path. Raises NotBrokeredError or OSError."""
         if not path.startswith(b"/"):
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         place = self.nearest(reported_calls.AT_FDCWD, path, private=True)
         try:
             self.check(place, above=True)
@@ -254,7 +261,7 @@ def path_of(place: int) -> bytes:
     return os.readlink(b"/proc/self/fd/%d" % place)
 
 
-def link_target(place: Place) -> "bytes | None":
+def link_target(place: TreeEntry) -> "bytes | None":
     """Return where the entry leads if it is a symbolic link. Raises OSError."""
     try:
         return os.readlink(place.name, dir_fd=place.parent)
@@ -265,7 +272,7 @@ def link_target(place: Place) -> "bytes | None":
 
 
 def entries(folder: bytes) -> "Iterator[bytes]":
-    """Yield the paths of everything below a directory. Raises RefusedError if a part of it cannot be read."""
+    """Yield the paths of everything below a directory. Raises NotBrokeredError if a part of it cannot be read."""
     folders = [folder]
     while folders:
         try:
@@ -275,18 +282,18 @@ def entries(folder: bytes) -> "Iterator[bytes]":
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
         except OSError as error:
-            raise reported_calls.RefusedError from error
+            raise reported_calls.NotBrokeredError from error
 
 
 def check_single(status: os.stat_result) -> None:
-    """Raise RefusedError for a file with several names: another one may be outside."""
+    """Raise NotBrokeredError for a file with several names: another one may be outside."""
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-        raise reported_calls.RefusedError
+        raise reported_calls.NotBrokeredError
 
 
 def number_in(path: bytes) -> int:
-    """Return the number of the descriptor that a path in OWN_FILES names. Raises RefusedError."""
+    """Return the number of the descriptor that a path in OWN_FILES names. Raises NotBrokeredError."""
     name = path[len(OWN_FILES) :]
     if not name.isdigit():
-        raise reported_calls.RefusedError
+        raise reported_calls.NotBrokeredError
     return int(name)

@@ -65,7 +65,7 @@ class Broker:
         self.trees = writable_trees.WritableTrees(
             root, private, protected_names.Names(section["names"]), section["denied"]
         )
-        self.handlers: dict[int, tuple[str, Callable[[reported_calls.Call, list[int]], None]]] = {}
+        self.handlers: dict[int, tuple[str, Callable[[reported_calls.SystemCall, list[int]], None]]] = {}
 
     def register(self, numbers: "dict[str, int]") -> None:
         """Know the system calls by their numbers on this architecture."""
@@ -73,7 +73,7 @@ class Broker:
             if name in numbers:
                 self.handlers[numbers[name]] = name, handler
 
-    def calls(self) -> "dict[str, Callable[[reported_calls.Call, list[int]], None]]":
+    def calls(self) -> "dict[str, Callable[[reported_calls.SystemCall, list[int]], None]]":
         """Return what carries out each system call, by its name."""
         here = reported_calls.AT_FDCWD
         signed = reported_calls.signed
@@ -118,20 +118,20 @@ class Broker:
             if error.errno in {errno.ENOENT, errno.EINTR}:
                 return  # the caller was killed
             raise
-        call = reported_calls.Call(listener, notice)
+        call = reported_calls.SystemCall(listener, notice)
         name, handler = self.handlers.get(call.number, ("", None))
         try:
             if handler is None:
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
             handler(call, call.arguments)
-        except reported_calls.RefusedError:
+        except reported_calls.NotBrokeredError:
             self.refuse(call, name)
         except OSError as error:
             call.answer(error.errno or errno.EPERM)
         except Exception:  # noqa: BLE001 -- whatever a program sends, init must live on
             call.answer(errno.EPERM)
 
-    def refuse(self, call: reported_calls.Call, name: str) -> None:
+    def refuse(self, call: reported_calls.SystemCall, name: str) -> None:
         """Let the kernel refuse the call, or in tier B do that in its place where it would not."""
         if not self.alone and name in METADATA:
             call.answer(errno.EPERM)
@@ -140,12 +140,12 @@ class Broker:
 
     # --- what the calls do --------------------------------------------------------------------------------------------
 
-    def open(self, call: reported_calls.Call, directory: int, address: int, flags: int, mode: int) -> None:
-        """Open or create a file. Raises RefusedError or OSError."""
+    def open(self, call: reported_calls.SystemCall, directory: int, address: int, flags: int, mode: int) -> None:
+        """Open or create a file. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         exclusive = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL
         if flags & os.O_TMPFILE == os.O_TMPFILE or flags & os.O_PATH or path.endswith(b"/"):
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         place = self.trees.find(call, directory, path, not exclusive and not flags & os.O_NOFOLLOW)
         try:
             status = place.status()
@@ -172,8 +172,8 @@ class Broker:
         finally:
             os.close(file)
 
-    def mkdir(self, call: reported_calls.Call, directory: int, address: int, mode: int) -> None:
-        """Make a directory. Raises RefusedError or OSError."""
+    def mkdir(self, call: reported_calls.SystemCall, directory: int, address: int, mode: int) -> None:
+        """Make a directory. Raises NotBrokeredError or OSError."""
         place = self.trees.find(call, directory, call.text(address), follow=False)
         try:
             self.trees.check(place, new=True)
@@ -183,12 +183,12 @@ class Broker:
             place.close()
         call.answer()
 
-    def remove(self, call: reported_calls.Call, directory: int, address: int, flags: int) -> None:
-        """Remove a file or an empty directory. Raises RefusedError or OSError."""
+    def remove(self, call: reported_calls.SystemCall, directory: int, address: int, flags: int) -> None:
+        """Remove a file or an empty directory. Raises NotBrokeredError or OSError."""
         path = call.text(address)
         folder = bool(flags & AT_REMOVEDIR)
         if path.endswith(b"/") and not folder:
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         place = self.trees.find(call, directory, path, follow=False)
         try:
             self.trees.check(place, above=True)
@@ -197,19 +197,19 @@ class Broker:
             place.close()
         call.answer()
 
-    def rename(self, call: reported_calls.Call, old: tuple[int, int], new: tuple[int, int], flags: int) -> None:
-        """Move an entry, or exchange two. Raises RefusedError or OSError."""
+    def rename(self, call: reported_calls.SystemCall, old: tuple[int, int], new: tuple[int, int], flags: int) -> None:
+        """Move an entry, or exchange two. Raises NotBrokeredError or OSError."""
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
-            raise reported_calls.RefusedError
-        places: list[writable_trees.Place] = []
+            raise reported_calls.NotBrokeredError
+        places: list[writable_trees.TreeEntry] = []
         try:
             for base, address in (old, new):
                 try:
                     places.append(self.trees.find(call, base, call.text(address), follow=False))
-                except reported_calls.RefusedError:
+                except reported_calls.NotBrokeredError:
                     pass  # it is elsewhere
             if not places:
-                raise reported_calls.RefusedError
+                raise reported_calls.NotBrokeredError
             if len(places) < 2:
                 raise OSError(errno.EXDEV, "only one of them is beneath the working directory")
             source, target = places
@@ -226,8 +226,8 @@ class Broker:
                 place.close()
         call.answer()
 
-    def symlink(self, call: reported_calls.Call, target: int, directory: int, address: int) -> None:
-        """Make a symbolic link. Raises RefusedError or OSError."""
+    def symlink(self, call: reported_calls.SystemCall, target: int, directory: int, address: int) -> None:
+        """Make a symbolic link. Raises NotBrokeredError or OSError."""
         content = call.text(target)
         place = self.trees.find(call, directory, call.text(address), follow=False)
         try:
@@ -237,8 +237,8 @@ class Broker:
             place.close()
         call.answer()
 
-    def truncate(self, call: reported_calls.Call, address: int, length: int) -> None:
-        """Set the length of a file. Raises RefusedError or OSError."""
+    def truncate(self, call: reported_calls.SystemCall, address: int, length: int) -> None:
+        """Set the length of a file. Raises NotBrokeredError or OSError."""
         if self.file_bytes and length > self.file_bytes:
             raise OSError(errno.EFBIG, "too long")
         file = self.trees.open_entry(call, reported_calls.AT_FDCWD, address, os.O_WRONLY, follow=True, private=False)
@@ -248,8 +248,8 @@ class Broker:
             os.close(file)
         call.answer()
 
-    def access(self, call: reported_calls.Call, directory: int, address: int, wanted: int) -> None:
-        """Say whether a file may be written. Raises RefusedError or OSError."""
+    def access(self, call: reported_calls.SystemCall, directory: int, address: int, wanted: int) -> None:
+        """Say whether a file may be written. Raises NotBrokeredError or OSError."""
         place = self.trees.find(call, directory, call.text(address), follow=True)
         try:
             status = place.status()
@@ -261,10 +261,10 @@ class Broker:
             place.close()
         call.answer()
 
-    def chmod(self, call: reported_calls.Call, directory: int, address: int, mode: int, flags: int) -> None:
-        """Change the permissions of an entry. Raises RefusedError or OSError."""
+    def chmod(self, call: reported_calls.SystemCall, directory: int, address: int, mode: int, flags: int) -> None:
+        """Change the permissions of an entry. Raises NotBrokeredError or OSError."""
         if flags & ~AT_SYMLINK_NOFOLLOW:
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         check_mode(mode)
         self.set_mode(
             call,
@@ -272,13 +272,13 @@ class Broker:
             mode,
         )
 
-    def chmod_file(self, call: reported_calls.Call, number: int, mode: int) -> None:
-        """Change the permissions of an open file. Raises RefusedError or OSError."""
+    def chmod_file(self, call: reported_calls.SystemCall, number: int, mode: int) -> None:
+        """Change the permissions of an open file. Raises NotBrokeredError or OSError."""
         check_mode(mode)
         self.set_mode(call, self.trees.open_number(call, number), mode)
 
-    def set_mode(self, call: reported_calls.Call, entry: int, mode: int) -> None:
-        """Change the permissions of what is open, and close it. Raises RefusedError or OSError."""
+    def set_mode(self, call: reported_calls.SystemCall, entry: int, mode: int) -> None:
+        """Change the permissions of what is open, and close it. Raises NotBrokeredError or OSError."""
         try:
             check_no_link(entry)
             os.chmod(f"/proc/self/fd/{entry}", mode & 0o7777)
@@ -286,22 +286,24 @@ class Broker:
             os.close(entry)
         call.answer()
 
-    def chown(self, call: reported_calls.Call, directory: int, address: int, owner: "list[int]", flags: int) -> None:
-        """Change owner and group as far as the user may. Raises RefusedError or OSError."""
+    def chown(
+        self, call: reported_calls.SystemCall, directory: int, address: int, owner: "list[int]", flags: int
+    ) -> None:
+        """Change owner and group as far as the user may. Raises NotBrokeredError or OSError."""
         if flags & ~AT_SYMLINK_NOFOLLOW:
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         self.set_owner(
             call,
             self.trees.open_entry(call, directory, address, os.O_PATH, follow=not flags & AT_SYMLINK_NOFOLLOW),
             owner,
         )
 
-    def chown_file(self, call: reported_calls.Call, number: int, owner: "list[int]") -> None:
-        """Change owner and group of an open file as far as the user may. Raises RefusedError or OSError."""
+    def chown_file(self, call: reported_calls.SystemCall, number: int, owner: "list[int]") -> None:
+        """Change owner and group of an open file as far as the user may. Raises NotBrokeredError or OSError."""
         self.set_owner(call, self.trees.open_number(call, number), owner)
 
-    def set_owner(self, call: reported_calls.Call, entry: int, owner: "list[int]") -> None:
-        """Change the owner of what is open, and close it. Raises RefusedError or OSError."""
+    def set_owner(self, call: reported_calls.SystemCall, entry: int, owner: "list[int]") -> None:
+        """Change the owner of what is open, and close it. Raises NotBrokeredError or OSError."""
         try:
             check_no_link(entry)
             os.chown(f"/proc/self/fd/{entry}", reported_calls.signed(owner[0]), reported_calls.signed(owner[1]))
@@ -310,15 +312,15 @@ class Broker:
         call.answer()
 
     def times(
-        self, call: reported_calls.Call, directory: int, address: int, given: "tuple[int, int, int]", flags: int
+        self, call: reported_calls.SystemCall, directory: int, address: int, given: "tuple[int, int, int]", flags: int
     ) -> None:
-        """Change the times of an entry, or of an open file if `address` is 0. Raises RefusedError or OSError.
+        """Change the times of an entry, or of an open file if `address` is 0. Raises NotBrokeredError or OSError.
 
         `given`: the address of both times, their bytes, and the nanoseconds of their smaller unit.
         """
         times = reported_calls.read_times(call, *given)
         if flags & ~AT_SYMLINK_NOFOLLOW:
-            raise reported_calls.RefusedError
+            raise reported_calls.NotBrokeredError
         if not address:
             file = self.trees.open_number(call, directory)
             try:
@@ -338,7 +340,7 @@ class Broker:
 
 
 def check_openable(status: os.stat_result, exclusive: bool) -> None:
-    """Raise RefusedError or OSError unless an existing entry is a file that may be opened for writing."""
+    """Raise NotBrokeredError or OSError unless an existing entry is a file that may be opened for writing."""
     if exclusive:
         raise OSError(errno.EEXIST, "it exists")
     if stat.S_ISDIR(status.st_mode):
@@ -346,7 +348,7 @@ def check_openable(status: os.stat_result, exclusive: bool) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "it is a link")
     if not stat.S_ISREG(status.st_mode):
-        raise reported_calls.RefusedError
+        raise reported_calls.NotBrokeredError
     writable_trees.check_single(status)
 
 
@@ -357,9 +359,9 @@ def check_mode(mode: int) -> None:
 
 
 def check_no_link(entry: int) -> None:
-    """Raise RefusedError if what is open is a symbolic link, which has no permissions of its own."""
+    """Raise NotBrokeredError if what is open is a symbolic link, which has no permissions of its own."""
     if stat.S_ISLNK(os.fstat(entry).st_mode):
-        raise reported_calls.RefusedError
+        raise reported_calls.NotBrokeredError
 
 
 class Service:

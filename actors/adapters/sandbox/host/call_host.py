@@ -29,10 +29,10 @@ class NotStartedError(Exception):
     """The program did not start; the reason was sent to the server."""
 
 
-class Host(one_call.Call):
+class Host(one_call.HostedCall):
     """One call, from the launch to the exit of its last process."""
 
-    def __init__(self, control: int, launch: "dict[str, Any]", lease: one_call.Lease) -> None:
+    def __init__(self, control: int, launch: "dict[str, Any]", lease: one_call.LeaseFile) -> None:
         super().__init__(control, launch, lease)
         self.poll = select.poll()
         self.init = 0

@@ -27,7 +27,7 @@ else:
     import _socket as socket
 
 
-def run_init(call: one_call.Call) -> "NoReturn":
+def run_init(call: one_call.HostedCall) -> "NoReturn":
     """Be the parent of all orphans of main, and report main's wait status to the host in 4 bytes."""
     launch, namespace, pipes = call.launch, call.namespace, call.pipes
     try:
@@ -67,7 +67,7 @@ def be_first_to_go(behind: int) -> None:
         os.nice(behind)
 
 
-def begin(call: one_call.Call) -> None:
+def begin(call: one_call.HostedCall) -> None:
     """Start main, and attend to it until the host has ended. Raises OSError if it was not started."""
     launch, pipes = call.launch, call.pipes
     try:
@@ -149,7 +149,7 @@ def clear_for_host(control: int) -> None:
         pass
 
 
-def fork_main(call: one_call.Call, channel: int) -> int:
+def fork_main(call: one_call.HostedCall, channel: int) -> int:
     """Fork the process that becomes the program; return its pid. Raises OSError."""
     host = os.getppid()
     try:

@@ -17,7 +17,7 @@ else:
     import _signal as signal
 
 
-def become(call: one_call.Call, host: int, channel: int) -> "NoReturn":
+def become(call: one_call.HostedCall, host: int, channel: int) -> "NoReturn":
     """Turn this process into the program; if that fails, write "stage errno" to its pipe and end.
 
     `host`: its pid. `channel`: a socket on which the listener of its filter is given to init, or -1.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Lease:
+class LeaseFile:
     """Until when tools may live: a time in a file that the server writes; without a file (-1) for ever."""
 
     def __init__(self, file: int) -> None:
@@ -61,13 +61,13 @@ class Pipes:
         host ends."""
 
 
-class Call:
+class HostedCall:
     """One call, as its three processes know it: each is a copy of the previous one."""
 
     groups: call_limits.Groups
     """Made by the host when it begins."""
 
-    def __init__(self, control: int, launch: "dict[str, Any]", lease: Lease) -> None:
+    def __init__(self, control: int, launch: "dict[str, Any]", lease: LeaseFile) -> None:
         self.control = control
         self.launch = launch
         self.lease = lease

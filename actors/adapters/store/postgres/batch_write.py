@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from msgspec import json
 
-from actors.adapters.store.postgres.changes import Change, Part, Transition, filled, heads
+from actors.adapters.store.postgres.changes import Change, CommitPart, Transition, filled, heads
 from actors.adapters.store.postgres.engine import stored_text
 from actors.adapters.store.postgres.statements import LOGGED, NULLABLE, NULLABLE_OF_COMMAND, update_many
 from actors.adapters.store.rows import COMMAND, MESSAGE, SPENDING
@@ -23,7 +23,7 @@ from actors.adapters.store.run_outcomes import FATE, RUN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.adapters.store.postgres.engine import Session
+    from actors.adapters.store.postgres.engine import PostgresConnection
     from actors.adapters.store.sql.commit_rows import Head
 
 KNOWN = 10_000
@@ -48,7 +48,7 @@ class KnownHeads:
     def __init__(self) -> None:
         self._heads: OrderedDict[str, Head] = OrderedDict()
 
-    def of(self, session: Session, ids: Sequence[str]) -> dict[str, Head]:
+    def of(self, session: PostgresConnection, ids: Sequence[str]) -> dict[str, Head]:
         """Return the heads of these conversations, those that exist; reads the ones that are not known."""
         found = {id_: head for id_ in ids if (head := self._heads.get(id_)) is not None}
         if unknown := [id_ for id_ in ids if id_ not in found]:
@@ -68,15 +68,15 @@ class KnownHeads:
             self._heads.pop(id_, None)
 
 
-class Batch:
+class WriteBatch:
     """The changes that can be written in one statement, and those to be written one by one."""
 
-    def __init__(self, session: Session, changes: Sequence[Change], known: KnownHeads) -> None:
+    def __init__(self, session: PostgresConnection, changes: Sequence[Change], known: KnownHeads) -> None:
         """Divide the changes; reads heads if some are not known."""
         self._known = known
         plain = {change: part for change in changes if isinstance(change, Transition) and (part := change.only)}
         found = known.of(session, [part.id for part in plain.values() if part.fixed is None]) if plain else {}
-        self.taken: dict[str, tuple[Change, Part, Head]] = {}
+        self.taken: dict[str, tuple[Change, CommitPart, Head]] = {}
         self.left: list[Change] = []
         for change in changes:
             part = plain.get(change) if isinstance(change, Transition) else None
@@ -87,7 +87,7 @@ class Batch:
             else:
                 self.left.append(change)
 
-    def write(self, session: Session) -> list[Change]:
+    def write(self, session: PostgresConnection) -> list[Change]:
         """Write what is taken; return what was not as expected, which is left then. Raises what psycopg raises."""
         statement, values, after = self._statement()
         try:

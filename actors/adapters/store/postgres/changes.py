@@ -24,8 +24,8 @@ from actors.ports import CommandExistsError, Commit, FencedError, SlugTakenError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.adapters.store.postgres.engine import Session
-    from actors.adapters.store.pruning import Place
+    from actors.adapters.store.postgres.engine import PostgresConnection
+    from actors.adapters.store.pruning import LogPosition
     from actors.adapters.store.sql.dialect import Connection
     from actors.ports import Attachment, ForkedHistory
     from actors.ports.store.audit import AuditEntry
@@ -37,7 +37,7 @@ _TOP = f"SELECT owner = :me AND {ALIVE} FROM conversations WHERE id = :family FO
 class Change(Protocol):
     """A unit of work for the writer."""
 
-    def apply(self, session: Session, /) -> None:
+    def apply(self, session: PostgresConnection, /) -> None:
         """Write the change (writer's thread). Raises StoreError, or what psycopg raises."""
         ...
 
@@ -52,7 +52,7 @@ def filled(columns: Sequence[str], row: Iterable[object], nullable: frozenset[st
     return {name: None if value == "" and name in nullable else value for name, value in zip(columns, row, strict=True)}
 
 
-class Part(EncodedCommit):
+class CommitPart(EncodedCommit):
     """An encoded Commit, and how it is written alone."""
 
     def __init__(self, commit: Commit, me: int) -> None:
@@ -78,7 +78,7 @@ class Part(EncodedCommit):
         """Return the head of the conversation once this is written, without a change of its slug."""
         return Head(self.id, self.epoch, self.step, self.last_revision, log_hash, self.slug)
 
-    def write(self, session: Session) -> None:
+    def write(self, session: PostgresConnection) -> None:
         """Execute the statements of this commit alone. Raises StoreError, or what psycopg raises."""
         log = self._create(session, self.fixed) if self.fixed is not None else self._update(session)
         if self.profile is not None:
@@ -98,7 +98,7 @@ class Part(EncodedCommit):
         if self.spending is not None:
             session.execute(write_statements.ADD_SPENDING, self.spending)
 
-    def _create(self, session: Session, fixed: rows.Row) -> list[rows.Row]:
+    def _create(self, session: PostgresConnection, fixed: rows.Row) -> list[rows.Row]:
         if not self.prepared:
             removal.remove_all(session, self.id)
         family = self._family(session)
@@ -115,7 +115,7 @@ class Part(EncodedCommit):
             self._begin_fork(session, self.fork)
         return log
 
-    def _family(self, session: Session) -> str:
+    def _family(self, session: PostgresConnection) -> str:
         """Return the top of the family; hold it, so that it is not claimed until the sub-agent is part of it."""
         if not self.parent:
             return self.id
@@ -127,12 +127,12 @@ class Part(EncodedCommit):
             raise not_owner(session, found[0], self.me)
         return str(found[0])
 
-    def _begin_fork(self, session: Session, fork: ForkedHistory) -> None:
+    def _begin_fork(self, session: PostgresConnection, fork: ForkedHistory) -> None:
         """Place the beginning of the log. Raises FencedError without the origin."""
         _check_exists(session, fork.origin)
         session.execute(write_statements.BEGIN_AFTER, (self.id, fork.revision))
 
-    def _update(self, session: Session) -> list[rows.Row]:
+    def _update(self, session: PostgresConnection) -> list[rows.Row]:
         check_owned(session, self.id, self.me)
         head = heads(session, (self.id,))[self.id]
         log, log_hash = self.logged(head.log_hash)
@@ -154,7 +154,7 @@ def check_owned(connection: Connection, conversation_id: str, me: int) -> None:
         raise not_owner(connection, conversation_id, me)
 
 
-def _check_exists(session: Session, conversation_id: str) -> None:
+def _check_exists(session: PostgresConnection, conversation_id: str) -> None:
     """Raise FencedError if there is no such conversation."""
     if session.execute(_PARENT, (conversation_id,)).fetchone() is None:
         raise FencedError(f"{conversation_id} does not exist")
@@ -164,15 +164,15 @@ class Transition:
     """All parts of one commit."""
 
     def __init__(self, commits: Iterable[Commit], me: int) -> None:
-        """Encode the commits. Raises ValueError as `Part` does."""
-        self.parts = [Part(commit, me) for commit in commits]
+        """Encode the commits. Raises ValueError as `CommitPart` does."""
+        self.parts = [CommitPart(commit, me) for commit in commits]
 
     @property
-    def only(self) -> Part | None:
+    def only(self) -> CommitPart | None:
         """Return the only part; None if there are several."""
         return self.parts[0] if len(self.parts) == 1 else None
 
-    def apply(self, session: Session) -> None:
+    def apply(self, session: PostgresConnection) -> None:
         """Write all parts. Raises FencedError, NotOwnerError, SlugTakenError or CommandExistsError."""
         try:
             for part in self.parts:
@@ -191,7 +191,7 @@ class UnfinishedFork:
         self._id, self._origin = commit.record.id, "" if commit.fork is None else commit.fork.origin
         self._me = me
 
-    def apply(self, session: Session) -> None:
+    def apply(self, session: PostgresConnection) -> None:
         """Note the fork, in place of an attempt before. Raises FencedError without the origin."""
         _check_exists(session, self._origin)
         removal.remove_all(session, self._id)
@@ -205,7 +205,7 @@ class AttachmentCopies:
         self._piece = piece
         self._me = me
 
-    def apply(self, session: Session) -> None:
+    def apply(self, session: PostgresConnection) -> None:
         """Copy them, within the database; those that the origin no longer has are omitted.
 
         Raises FencedError if another server has abandoned the fork, since it took this one for dead.
@@ -223,7 +223,7 @@ class AbandonedFork:
         self._id = conversation_id
         self._me = me
 
-    def apply(self, session: Session) -> None:
+    def apply(self, session: PostgresConnection) -> None:
         """Leave the rows to be removed; do nothing if the fork is finished."""
         removal.abandon_unfinished(session, self._id, self._me)
 
@@ -239,7 +239,7 @@ class Deletion:
         self._me = me
         self._audit = None if audit is None else audit_values(audit)
 
-    def apply(self, session: Session) -> None:
+    def apply(self, session: PostgresConnection) -> None:
         """Hide the conversations; do nothing if they do not exist. Raises NotOwnerError."""
         if removal.hide(session, self._id, self._me) and self._audit is not None:
             session.execute(write_statements.INSERT_AUDIT, self._audit)
@@ -248,12 +248,12 @@ class Deletion:
 class Pruning:
     """Move the beginning of a log and delete the rows before it."""
 
-    def __init__(self, conversation_id: str, me: int, begins: Place, *, was: Place) -> None:
+    def __init__(self, conversation_id: str, me: int, begins: LogPosition, *, was: LogPosition) -> None:
         self._id = conversation_id
         self._me = me
         self._values = {"id": conversation_id, "me": me, "from_step": was.step, **begins._asdict()}
 
-    def apply(self, session: Session) -> None:
+    def apply(self, session: PostgresConnection) -> None:
         """Prune; do nothing if the conversation is deleted or its log does not begin where expected.
 
         Raises NotOwnerError if another server owns it.
@@ -274,7 +274,7 @@ class NewAttachment:
         self._me = me
         self._values = dict(zip(ATTACHMENT, attachment_row(conversation_id, attachment, at), strict=True))
 
-    def apply(self, session: Session) -> None:
+    def apply(self, session: PostgresConnection) -> None:
         """Insert the attachment. Raises FencedError if the conversation is deleted, NotOwnerError."""
         check_owned(session, self._id, self._me)
         session.execute(statements.INSERT_ATTACHMENT, {**self._values, "me": self._me})

@@ -88,7 +88,7 @@ def address_of(url: str) -> Address:
     return Address(_DEFAULTS | found, shown)
 
 
-class Session:
+class PostgresConnection:
     """A connection in autocommit mode. One thread at a time.
 
     PostgreSQL takes no NUL in a text, SQLite does: it is stored as two characters U+0001, and U+0001 as U+0001 and
@@ -178,7 +178,7 @@ class Rows:
         return map(_plain, self._cursor)
 
 
-def connect(address: Address) -> Session:
+def connect(address: Address) -> PostgresConnection:
     """Open a connection. Raises what psycopg raises, or StoreUnusableError if the database cannot serve."""
     parameters: dict[str, Any] = dict(address.parameters)
     connection = psycopg.connect(autocommit=True, client_encoding="UTF8", **parameters)
@@ -189,10 +189,10 @@ def connect(address: Address) -> Session:
     except BaseException:
         connection.close()
         raise
-    return Session(connection)
+    return PostgresConnection(connection)
 
 
-def reached(address: Address) -> Session:
+def reached(address: Address) -> PostgresConnection:
     """Open the first connection. Raises StoreUnusableError if there is none, or the database cannot serve."""
     try:
         return connect(address)

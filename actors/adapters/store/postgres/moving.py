@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from actors.adapters.store.postgres.engine import Session
+    from actors.adapters.store.postgres.engine import PostgresConnection
     from actors.adapters.store.sqlite.engine import sqlite3
 
 
@@ -113,7 +113,7 @@ def move_to(url: str, directory: Path, documents: Mapping[str, bytes]) -> Moved:
     return Moved(counts["conversations"], sum(counts.values()), address.shown)
 
 
-def _refuse_used(session: Session, shown: str) -> None:
+def _refuse_used(session: PostgresConnection, shown: str) -> None:
     used, alive = session.execute(_IN_USE).fetchone()
     if alive:
         raise MoveError(f"{shown} is in use by a server: stop it first")
@@ -121,7 +121,7 @@ def _refuse_used(session: Session, shown: str) -> None:
         raise MoveError(f"{shown} is not empty: name a new database")
 
 
-def _copied(source: sqlite3.Connection, session: Session, documents: Mapping[str, bytes]) -> dict[str, int]:
+def _copied(source: sqlite3.Connection, session: PostgresConnection, documents: Mapping[str, bytes]) -> dict[str, int]:
     """Copy all tables and compare them, in one transaction; return how many rows each has."""
     more = _more(source)
     session.execute(_NO_LIMITS)
@@ -146,7 +146,7 @@ def _select(table: _Table, columns: Sequence[str]) -> str:
     return f"SELECT {', '.join(columns)} FROM {table.name} ORDER BY {table.order}"  # noqa: S608 -- names of ours
 
 
-def _compare(source: sqlite3.Connection, session: Session, table: _Table) -> None:
+def _compare(source: sqlite3.Connection, session: PostgresConnection, table: _Table) -> None:
     """Raise MoveError unless a table has the same rows on both sides, value by value."""
     query = _select(table, table.columns)
     count = 0

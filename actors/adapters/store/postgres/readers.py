@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from actors.adapters.store.postgres.engine import Address, Session, connect, explained
+from actors.adapters.store.postgres.engine import Address, PostgresConnection, connect, explained
 from actors.adapters.store.sql.reader_pool import ReaderPool
 from actors.ports import DatabaseAwayError, StoreError
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from actors.ports.store.outage_log import OutageLog
 
 
-class Readers(ReaderPool[Session]):
+class Readers(ReaderPool[PostgresConnection]):
     """Lends connections to any thread."""
 
     def __init__(self, address: Address, outages: OutageLog) -> None:
-        super().__init__(Session.close)
+        super().__init__(PostgresConnection.close)
         self._address = address
         self._outages = outages
 
     @contextmanager
-    def lend(self) -> Generator[Session]:
+    def lend(self) -> Generator[PostgresConnection]:
         """Lend a connection for the duration of the block. Raises StoreUnavailableError or StoreDamagedError."""
         with self._places:
             session = None
@@ -45,14 +45,14 @@ class Readers(ReaderPool[Session]):
             self._outages.worked()
             self._give_back(session)
 
-    def _take(self) -> Session:
+    def _take(self) -> PostgresConnection:
         while (session := self._take_idle()) is not None:
             if not session.ended:
                 return session
             session.close()  # the database was away meanwhile
         return connect(self._address)
 
-    def _after_error(self, session: Session, error: BaseException) -> None:
+    def _after_error(self, session: PostgresConnection, error: BaseException) -> None:
         """Keep a connection that has nothing to do with the error: what was found was refused, not the statement."""
         if isinstance(error, StoreError) and not session.lost:
             if session.in_transaction:

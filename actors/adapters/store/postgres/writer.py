@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from actors.adapters.store.postgres.batch_write import Batch, KnownHeads
+from actors.adapters.store.postgres.batch_write import KnownHeads, WriteBatch
 from actors.adapters.store.postgres.changes import Change, Transition
-from actors.adapters.store.postgres.engine import Address, Session, connect, words
+from actors.adapters.store.postgres.engine import Address, PostgresConnection, connect, words
 from actors.adapters.store.postgres.removal import remove_slice
 from actors.adapters.store.sql.change_queue import ChangeQueue, Ticket, fail_unwritten
 from actors.ports import DatabaseAwayError, FaultPoints, StoreUnavailableError
@@ -39,7 +39,7 @@ class Writer(ChangeQueue[Change]):
     def __init__(
         self,
         address: Address,
-        session: Session,
+        session: PostgresConnection,
         faults: FaultPoints,
         outages: OutageLog,
         *,
@@ -48,7 +48,7 @@ class Writer(ChangeQueue[Change]):
         """Start the thread, with its first connection; `written` is told of each batch, see ChangeQueue."""
         super().__init__(faults, written, longest_wait=LOOK_SECONDS)
         self._address = address
-        self._session: Session | None = session
+        self._session: PostgresConnection | None = session
         self._outages = outages
         self._known = KnownHeads()
         self._tidying = True
@@ -91,7 +91,7 @@ class Writer(ChangeQueue[Change]):
         self._faults.hit("store.before_begin")
         session = self._connected()
         tickets = {ticket.change: ticket for ticket in batch if self._admit(ticket)}
-        together = Batch(session, list(tickets), self._known)
+        together = WriteBatch(session, list(tickets), self._known)
         if together.taken:
             self._faults.hit("store.before_commit")
             left = together.write(session)
@@ -102,7 +102,7 @@ class Writer(ChangeQueue[Change]):
         if together.left:
             self._one_by_one(session, [tickets[change] for change in together.left])
 
-    def _one_by_one(self, session: Session, tickets: list[Ticket[Change]]) -> None:
+    def _one_by_one(self, session: PostgresConnection, tickets: list[Ticket[Change]]) -> None:
         """Write changes in one transaction, in which each has a savepoint."""
         session.execute("BEGIN")
         for ticket in tickets:
@@ -118,7 +118,7 @@ class Writer(ChangeQueue[Change]):
         for ticket in tickets:
             ticket.written = ticket.error is None
 
-    def _refused(self, session: Session, change: Change) -> Exception | None:
+    def _refused(self, session: PostgresConnection, change: Change) -> Exception | None:
         """Apply a change, and return what it raises, unless the connection is lost with that."""
         try:
             change.apply(session)
@@ -134,7 +134,7 @@ class Writer(ChangeQueue[Change]):
             return error
         return None
 
-    def _connected(self) -> Session:
+    def _connected(self) -> PostgresConnection:
         """Return the connection; open another if it was lost, also while nothing was written."""
         if self._session is not None and self._session.ended:
             self._disconnect()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Found(Protocol):
+class StatementResult(Protocol):
     """What a statement has found or done."""
 
     @property
@@ -33,7 +33,7 @@ class Found(Protocol):
 class Connection(Protocol):
     """A connection to a database."""
 
-    def execute(self, sql: str, values: Any = ..., /) -> Found:
+    def execute(self, sql: str, values: Any = ..., /) -> StatementResult:
         """Execute a statement with its parameters, a sequence or a mapping."""
         ...
 

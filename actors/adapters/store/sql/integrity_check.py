@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from actors.adapters.store import rows
 from actors.adapters.store.integrity import StoredRows, violations
 from actors.adapters.store.log_rows import LogRow
-from actors.adapters.store.pruning import BEGINNING, Place
+from actors.adapters.store.pruning import BEGINNING, LogPosition
 from actors.adapters.store.rows import is_as_written
 from actors.adapters.store.sql.queries import ALL, NOT_DELETED
 
@@ -63,7 +63,7 @@ def check_all(connection: Connection, dialect: Dialect, queries: Queries) -> Ite
         yield "the remembered calls of CreateConversation", "one of them is not what was written"
 
 
-def beginning(connection: Connection, conversation_id: str, queries: Queries) -> Place:
+def beginning(connection: Connection, conversation_id: str, queries: Queries) -> LogPosition:
     """Return the position where the log begins: after the pruned rows."""
     row = connection.execute(queries.pruned, (conversation_id,)).fetchone()
-    return Place(*row) if row else BEGINNING
+    return LogPosition(*row) if row else BEGINNING

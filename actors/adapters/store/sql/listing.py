@@ -15,8 +15,8 @@ from actors.adapters.store.sql.queries import NOT_DELETED, UNSETTLED
 from actors.ports.store.conditions import (
     Condition,
     IsArchived,
+    ListPosition,
     OrderKey,
-    Place,
     Selection,
     StateIs,
     TextEquals,
@@ -46,7 +46,7 @@ class Query(NamedTuple):
     values: tuple[object, ...]
 
 
-def window_end(selection: Selection, after: Place | None, limit: int, dialect: Dialect) -> Query | None:
+def window_end(selection: Selection, after: ListPosition | None, limit: int, dialect: Dialect) -> Query | None:
     """Return the query for the place (key, id) at which the next window ends; no row if that is the end of the list.
 
     None if the list is not read in windows.
@@ -63,8 +63,10 @@ def window_end(selection: Selection, after: Place | None, limit: int, dialect: D
     return Query(sql, (*(value for query in entries for value in query.values), size - 1))
 
 
-def page(selection: Selection, after: Place | None, until: Place | None, limit: int, dialect: Dialect) -> Query:
-    """Return the query for rows of RECORD with prompt and profile, after one place and up to another, included."""
+def page(
+    selection: Selection, after: ListPosition | None, until: ListPosition | None, limit: int, dialect: Dialect
+) -> Query:
+    """Return the query for rows of RECORD with prompt and profile, after one position and up to another, included."""
     where = [*_scope(selection), clause_of(selection.where, dialect), *_between(selection, after, until)]
     wanted = joined(" AND ", "TRUE", where)
     order = _ordered(selection)
@@ -81,9 +83,9 @@ def page(selection: Selection, after: Place | None, until: Place | None, limit: 
     return Query(sql, (*wanted.values, limit))
 
 
-def place_of(row: rows.Row, selection: Selection) -> Place:
+def place_of(row: rows.Row, selection: Selection) -> ListPosition:
     """Return the position of a row, from which the next page continues."""
-    return Place(row[rows.RECORD.index(selection.order.key)], row[rows.RECORD.index("id")])
+    return ListPosition(row[rows.RECORD.index(selection.order.key)], row[rows.RECORD.index("id")])
 
 
 def refuse_broken_texts(row: rows.Row) -> None:
@@ -127,7 +129,7 @@ def _halves(selection: Selection, indexed: Sequence[Condition]) -> list[tuple[Co
 
 
 def _entries(
-    selection: Selection, indexed: Sequence[Condition], after: Place | None, limit: int, dialect: Dialect
+    selection: Selection, indexed: Sequence[Condition], after: ListPosition | None, limit: int, dialect: Dialect
 ) -> Query:
     """Return the query for the next entries of the index."""
     known = [clause_of(each, dialect) for each in indexed]
@@ -150,7 +152,7 @@ def _scope(selection: Selection) -> list[Clause]:
     return clauses
 
 
-def _between(selection: Selection, after: Place | None, until: Place | None) -> list[Clause]:
+def _between(selection: Selection, after: ListPosition | None, until: ListPosition | None) -> list[Clause]:
     key = selection.order.key
     beyond, up_to = ("<", ">=") if selection.order.descending else (">", "<=")
     clauses: list[Clause] = []

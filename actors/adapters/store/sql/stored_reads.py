@@ -26,12 +26,12 @@ from actors.ports import (
     StoredEvent,
     StoredTransition,
 )
-from actors.ports.store.conditions import Listed, Place
+from actors.ports.store.conditions import Listed, ListPosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from actors.adapters.store.pruning import Place as LogPlace
+    from actors.adapters.store.pruning import LogPosition as LogPlace
     from actors.adapters.store.sql.dialect import Connection, Dialect
     from actors.core.content import Message
     from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace
@@ -85,7 +85,7 @@ class StoreReads:
         self,
         selection: Selection,
         *,
-        after: Place | None = None,
+        after: ListPosition | None = None,
         limit: int,
         skipped: Callable[[str], object] = lambda _conversation_id: None,
     ) -> Listed:
@@ -95,7 +95,7 @@ class StoreReads:
             until = None
             if (query := listing.window_end(selection, after, limit, self._dialect)) is not None:
                 row = connection.execute(*query).fetchone()
-                until = None if row is None else Place(*row)
+                until = None if row is None else ListPosition(*row)
             found = connection.execute(*listing.page(selection, after, until, limit, self._dialect)).fetchall()
             more = listing.place_of(found[-1], selection) if len(found) == limit else until
             return Listed(tuple(self._readable(connection, found, skipped)), more)

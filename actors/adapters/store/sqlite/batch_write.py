@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from actors.adapters.store.sql import write_statements
 from actors.adapters.store.sqlite import statements
-from actors.adapters.store.sqlite.changes import Change, Part, Transition, heads
+from actors.adapters.store.sqlite.changes import Change, CommitPart, Transition, heads
 from actors.adapters.store.sqlite.engine import sqlite3
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     plain = {change: change.only for change in changes if isinstance(change, Transition)}
     ids = [part.id for part in plain.values() if part and part.fixed is None]  # those that exist already
     found = heads(connection, ids) if ids else {}
-    taken: list[tuple[Part, str]] = []
+    taken: list[tuple[CommitPart, str]] = []
     left: list[Change] = []
     for change in changes:
         part = plain.get(change) if isinstance(change, Transition) else None
@@ -54,7 +54,7 @@ def write_batch(connection: sqlite3.Connection, changes: Sequence[Change]) -> li
     return list(changes)
 
 
-def _write(connection: sqlite3.Connection, taken: list[tuple[Part, str]]) -> bool:
+def _write(connection: sqlite3.Connection, taken: list[tuple[CommitPart, str]]) -> bool:
     """Write the rows; return whether every conversation existed and was updated."""
     updates: list[rows.Row] = []
     messages: list[rows.Row] = []

@@ -29,7 +29,7 @@ from actors.ports import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from actors.adapters.store.pruning import Place
+    from actors.adapters.store.pruning import LogPosition
     from actors.ports.store.audit import AuditEntry
 
 
@@ -47,7 +47,7 @@ def heads(connection: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Head]
     return {head[0]: Head(*head) for head in found}
 
 
-class Part(EncodedCommit):
+class CommitPart(EncodedCommit):
     """An encoded Commit, and how it is written alone."""
 
     def write(self, connection: sqlite3.Connection) -> None:
@@ -113,11 +113,11 @@ class Transition:
     """All parts of one commit."""
 
     def __init__(self, commits: Iterable[Commit]) -> None:
-        """Encode the commits. Raises ValueError as `Part` does."""
-        self._parts = [Part(commit) for commit in commits]
+        """Encode the commits. Raises ValueError as `CommitPart` does."""
+        self._parts = [CommitPart(commit) for commit in commits]
 
     @property
-    def only(self) -> Part | None:
+    def only(self) -> CommitPart | None:
         """Return the only part; None if there are several."""
         return self._parts[0] if len(self._parts) == 1 else None
 
@@ -201,7 +201,7 @@ class Deletion:
 class Pruning:
     """Move the beginning of a log and delete the rows before it."""
 
-    def __init__(self, conversation_id: str, begins: Place, *, was: Place) -> None:
+    def __init__(self, conversation_id: str, begins: LogPosition, *, was: LogPosition) -> None:
         self._values = {"id": conversation_id, "from_step": was.step, **begins._asdict()}
 
     def apply(self, connection: sqlite3.Connection) -> None:

@@ -32,7 +32,7 @@ BELONGS_TO = {
 }
 
 
-class Spawn(Struct, frozen=True):
+class SpawnJob(Struct, frozen=True):
     """The request to run a command."""
 
     command: str
@@ -41,7 +41,7 @@ class Spawn(Struct, frozen=True):
     """Advice about a deprecated argument; "" for none."""
 
 
-class Peek(Struct, frozen=True):
+class PeekJob(Struct, frozen=True):
     """The request to show a job's output: the last `lines`, or all lines `since` a number."""
 
     handle: str
@@ -49,21 +49,21 @@ class Peek(Struct, frozen=True):
     since: int | None = None
 
 
-class Wait(Struct, frozen=True):
+class WaitForJob(Struct, frozen=True):
     """The request to wait for a job."""
 
     handle: str
     wait_seconds: int
 
 
-class Kill(Struct, frozen=True):
+class KillJob(Struct, frozen=True):
     """The request to send a signal to a job."""
 
     handle: str
     signal: int
 
 
-Request: TypeAlias = Spawn | Peek | Wait | Kill
+Request: TypeAlias = SpawnJob | PeekJob | WaitForJob | KillJob
 
 
 def request(arguments: Mapping[str, Any]) -> Request:
@@ -76,9 +76,9 @@ def request(arguments: Mapping[str, Any]) -> Request:
         case "peek":
             return _peek(arguments)
         case "wait":
-            return Wait(arguments["wait"], _wait_seconds(arguments, DEFAULT_WAIT_SECONDS))
+            return WaitForJob(arguments["wait"], _wait_seconds(arguments, DEFAULT_WAIT_SECONDS))
         case _:
-            return Kill(arguments["kill"], signal.Signals[f"SIG{arguments.get('signal', 'TERM')}"])
+            return KillJob(arguments["kill"], signal.Signals[f"SIG{arguments.get('signal', 'TERM')}"])
 
 
 def _the_one_of(arguments: Mapping[str, Any]) -> str:
@@ -107,7 +107,7 @@ def _check_company(chosen: str, arguments: Mapping[str, Any]) -> None:
         )
 
 
-def _spawn(arguments: Mapping[str, Any]) -> Spawn:
+def _spawn(arguments: Mapping[str, Any]) -> SpawnJob:
     command = arguments["cmd"]
     if "\0" in command:
         raise ToolRefusedError(
@@ -121,16 +121,16 @@ def _spawn(arguments: Mapping[str, Any]) -> Spawn:
             "Nothing was run.",
         )
     if "mode" not in arguments:
-        return Spawn(command, _wait_seconds(arguments, DEFAULT_WAIT_SECONDS))
+        return SpawnJob(command, _wait_seconds(arguments, DEFAULT_WAIT_SECONDS))
     seconds = DEPRECATED_MODES[arguments["mode"]]
-    return Spawn(command, seconds, f"`mode` is deprecated: write wait_seconds={seconds} instead")
+    return SpawnJob(command, seconds, f"`mode` is deprecated: write wait_seconds={seconds} instead")
 
 
-def _peek(arguments: Mapping[str, Any]) -> Peek:
+def _peek(arguments: Mapping[str, Any]) -> PeekJob:
     since = arguments.get("since")
     if since is not None:
-        return Peek(arguments["peek"], since=int(since))
-    return Peek(arguments["peek"], lines=int(arguments.get("lines", PEEK_LINES)))
+        return PeekJob(arguments["peek"], since=int(since))
+    return PeekJob(arguments["peek"], lines=int(arguments.get("lines", PEEK_LINES)))
 
 
 def _wait_seconds(arguments: Mapping[str, Any], default: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from actors.adapters.tools.bash.scrollback import Scrollback, Window
+from actors.adapters.tools.bash.scrollback import LineWindow, Scrollback
 from actors.adapters.tools.bash.utf8_stream import Utf8Stream
 from actors.core.tool_run import KillReceipt
 from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
@@ -97,12 +97,12 @@ class Job:
             if show in self._watchers:
                 self._watchers.remove(show)
 
-    def tail(self, lines: int) -> Window:
+    def tail(self, lines: int) -> LineWindow:
         """Return the last lines of output."""
         with self._writing:
             return self._scrollback.tail(lines)
 
-    def since(self, line: int) -> Window:
+    def since(self, line: int) -> LineWindow:
         """Return the output from this line on."""
         with self._writing:
             return self._scrollback.since(line)

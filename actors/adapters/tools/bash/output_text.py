@@ -13,7 +13,7 @@ from actors.ports import ProcessEnd, ToolOutput
 
 if TYPE_CHECKING:
     from actors.adapters.tools.bash.job import Job
-    from actors.adapters.tools.bash.scrollback import Window
+    from actors.adapters.tools.bash.scrollback import LineWindow
 
 PEEK_HINT = "call bash with `wait`, `peek` or `kill` and this handle"
 
@@ -42,7 +42,7 @@ def exited(
     return _answer(_output(end), [*lines, notice, hint], display, notice, is_error=is_error or end.leaked)
 
 
-def still_running(job: Job, window: Window, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:
+def still_running(job: Job, window: LineWindow, cwd: str, *, waited_ms: int, notice: str = "") -> ToolOutput:
     """Return the result if the command is still running after the wait."""
     state = f"still running after a wait of {_seconds(waited_ms / 1000)}, as {job.handle}: {PEEK_HINT}"
     display = {"status": "still_running", **_running(job, cwd), "waited_ms": waited_ms, "window": _bounds(window)}
@@ -55,7 +55,7 @@ def stopped_waiting(job: Job, cwd: str) -> ToolOutput:
     return _answer("", [f"cancelled; {job.handle} goes on"], display, is_error=True)
 
 
-def kill_pending(job: Job, window: Window, cwd: str, *, number: int, waited_ms: int) -> ToolOutput:
+def kill_pending(job: Job, window: LineWindow, cwd: str, *, number: int, waited_ms: int) -> ToolOutput:
     """Return the result when a signal was sent and the job has not ended."""
     advice = 'to end it for certain, kill it with signal "KILL"' if number != signal.SIGKILL else "the kernel holds it"
     waited = _seconds(waited_ms / 1000)
@@ -64,7 +64,7 @@ def kill_pending(job: Job, window: Window, cwd: str, *, number: int, waited_ms: 
     return _answer(_text(window.text), [state, _extent(window)], display | {"window": _bounds(window)})
 
 
-def running(job: Job, window: Window, cwd: str) -> ToolOutput:
+def running(job: Job, window: LineWindow, cwd: str) -> ToolOutput:
     """Return the result of a peek at a running job."""
     state = f"{job.handle} has been running for {_seconds(job.age_seconds)}"
     if job.kill_pending:
@@ -73,7 +73,7 @@ def running(job: Job, window: Window, cwd: str) -> ToolOutput:
     return _answer(_text(window.text), [state, _extent(window)], display)
 
 
-def tombstoned(job: Job, end: ProcessEnd, window: Window, cwd: str, *, unsent: bool = False) -> ToolOutput:
+def tombstoned(job: Job, end: ProcessEnd, window: LineWindow, cwd: str, *, unsent: bool = False) -> ToolOutput:
     """Return the result for a job that has ended, with its kept output. `unsent`: a signal was requested."""
     state = f"{job.handle} has ended: {_verdict(end)}" + ("; it was sent nothing" if unsent else "")
     cause = "killed" if end.killed or end.signal or _shell_signal(end) else "exited"
@@ -119,7 +119,7 @@ def _running(job: Job, cwd: str) -> dict[str, Any]:
     }
 
 
-def _bounds(window: Window) -> dict[str, Any]:
+def _bounds(window: LineWindow) -> dict[str, Any]:
     return {
         "start_offset": window.start,
         "end_offset": window.end,
@@ -127,7 +127,7 @@ def _bounds(window: Window) -> dict[str, Any]:
     }
 
 
-def _extent(window: Window) -> str:
+def _extent(window: LineWindow) -> str:
     """Describe which lines a window shows."""
     if window.end > window.start:
         extent = f"lines {window.start} to {window.end - 1}"

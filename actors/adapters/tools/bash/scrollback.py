@@ -16,7 +16,7 @@ WINDOW_BYTES = 128 << 10
 _STEP = 64 << 10
 
 
-class Window(Struct, frozen=True):
+class LineWindow(Struct, frozen=True):
     """The lines `start` to `end` (exclusive); lines are numbered from 0 and keep their number."""
 
     text: bytes
@@ -88,7 +88,7 @@ class Scrollback:
         """Drop all but the last `lines`."""
         self._drop(self._position(max(self._first, self._end - lines)))
 
-    def tail(self, lines: int) -> Window:
+    def tail(self, lines: int) -> LineWindow:
         """Return the last `lines`, including an unfinished one, as far as they fit into a window."""
         self._evict()
         wanted = lines - 1 if self._open else lines
@@ -98,9 +98,9 @@ class Scrollback:
             if len(self._text) - before > self._window_bytes:
                 break
             start, position = start - 1, before
-        return Window(bytes(self._text[position:]), start, self._end, self._first > 0, bool(self._open))
+        return LineWindow(bytes(self._text[position:]), start, self._end, self._first > 0, bool(self._open))
 
-    def since(self, line: int) -> Window:
+    def since(self, line: int) -> LineWindow:
         """Return the lines from number `line` on, as far as they fit into a window."""
         self._evict()
         start = min(max(line, self._first), self._end)
@@ -108,9 +108,9 @@ class Scrollback:
         text = bytes(self._text[position : position + self._window_bytes])
         truncated = line < self._first
         if position + len(text) == len(self._text):
-            return Window(text, start, self._end, truncated, bool(self._open))
+            return LineWindow(text, start, self._end, truncated, bool(self._open))
         text = text[: text.rfind(b"\n") + 1]
-        return Window(text, start, start + text.count(b"\n"), truncated, more=True)
+        return LineWindow(text, start, start + text.count(b"\n"), truncated, more=True)
 
     def _add_lines(self, text: bytes) -> None:
         self._text += text

@@ -15,10 +15,10 @@ from actors.adapters.tools.bash.arguments import (
     DEPRECATED_MODES,
     MAX_WAIT_SECONDS,
     PEEK_LINES,
-    Kill,
-    Peek,
-    Spawn,
-    Wait,
+    KillJob,
+    PeekJob,
+    SpawnJob,
+    WaitForJob,
     request,
 )
 from actors.adapters.tools.bash.job_registry import MAX_LIVE, JobRegistry
@@ -113,20 +113,20 @@ class BashTool:
         """Perform the requested action; a non-zero exit code is a normal result."""
         try:
             match request(arguments):
-                case Spawn() as spawn:
+                case SpawnJob() as spawn:
                     return self._spawn(spawn, context)
-                case Peek() as peek:
+                case PeekJob() as peek:
                     return self._peek(peek, context)
-                case Wait() as wait:
+                case WaitForJob() as wait:
                     return self._wait(wait, context)
-                case Kill() as kill:
+                case KillJob() as kill:
                     return self._kill(kill, context)
         except ToolRefusedError as refused:
             return refused.output()
 
     # --- cmd --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, spawn: Spawn, context: ToolContext) -> ToolOutput:
+    def _spawn(self, spawn: SpawnJob, context: ToolContext) -> ToolOutput:
         check_command(spawn.command, context.working_directory)
         job = self._jobs.open(context.conversation_id, spawn.command, context.tool_use_id, context.mode, context.clock)
         job.watch(context.on_output)
@@ -139,7 +139,7 @@ class BashTool:
             if not job.background:
                 self._jobs.drop(context.conversation_id, job)
 
-    def _run(self, job: Job, spawn: Spawn, context: ToolContext) -> ToolOutput:
+    def _run(self, job: Job, spawn: SpawnJob, context: ToolContext) -> ToolOutput:
         """Start the command and wait until it ends or goes to the background."""
         launch = Launch(
             argv=("bash", "-c", spawn.command),
@@ -191,7 +191,7 @@ class BashTool:
 
     # --- peek, wait, kill -------------------------------------------------------------------------------------------
 
-    def _peek(self, peek: Peek, context: ToolContext) -> ToolOutput:
+    def _peek(self, peek: PeekJob, context: ToolContext) -> ToolOutput:
         job = self._jobs.find(context.conversation_id, peek.handle)
         end = job.end
         window = job.tail(peek.lines) if peek.since is None else job.since(peek.since)
@@ -199,7 +199,7 @@ class BashTool:
             return output_text.running(job, window, context.working_directory)
         return output_text.tombstoned(job, end, window, context.working_directory)
 
-    def _wait(self, wait: Wait, context: ToolContext) -> ToolOutput:
+    def _wait(self, wait: WaitForJob, context: ToolContext) -> ToolOutput:
         job, cwd = self._jobs.find(context.conversation_id, wait.handle), context.working_directory
         began = context.clock.monotonic()
         if job.end is not None:
@@ -215,7 +215,7 @@ class BashTool:
             return output_text.stopped_waiting(job, cwd)
         return output_text.still_running(job, job.tail(PEEK_LINES), cwd, waited_ms=_milliseconds(context, began))
 
-    def _kill(self, kill: Kill, context: ToolContext) -> ToolOutput:
+    def _kill(self, kill: KillJob, context: ToolContext) -> ToolOutput:
         job, cwd = self._jobs.find(context.conversation_id, kill.handle), context.working_directory
         began = context.clock.monotonic()
         if job.end is not None:

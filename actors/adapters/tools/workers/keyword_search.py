@@ -46,7 +46,7 @@ class OutputTooLargeError(Exception):
     """Every term exceeds the size limit."""
 
 
-class Part(NamedTuple):
+class FileMatches(NamedTuple):
     """The matches of a term in one file."""
 
     name: str
@@ -65,7 +65,7 @@ class Term:
             self.pattern = re.compile(text, re.IGNORECASE)
         except (re.error, RecursionError, OverflowError, ValueError):
             self.pattern = re.compile(re.escape(text), re.IGNORECASE)
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, FileMatches] = {}
         self.size = 0
 
     @property
@@ -84,9 +84,9 @@ class Term:
                 matches.append(number)
                 least += len(name) + len(texts.shown(line))
         if matches:
-            self._keep(Part(name, matches, around(matches, text)) if least <= MAX_TERM_BYTES else None)
+            self._keep(FileMatches(name, matches, around(matches, text)) if least <= MAX_TERM_BYTES else None)
 
-    def _keep(self, part: Part | None) -> None:
+    def _keep(self, part: FileMatches | None) -> None:
         """Add the matches in one file; None: they exceed the limit."""
         if part is not None:
             self.parts[part.name] = part
@@ -119,7 +119,7 @@ def walk_order(name: str) -> list[bytes]:
     return os.fsencode(name).split(b"/")
 
 
-def blocks(parts: list[Part]) -> Iterator[str]:
+def blocks(parts: list[FileMatches]) -> Iterator[str]:
     """Yield runs of adjacent lines of one file: `name:number:text` for matches, `name-number-text` for context."""
     lines = {number: line for part in parts for number, line in part.lines.items()}
     matches = {number for part in parts for number in part.matches}

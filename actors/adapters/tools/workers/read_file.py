@@ -28,7 +28,7 @@ class UnreadableFileError(Exception):
     """The file cannot be shown; the text says why."""
 
 
-class Window:
+class WindowReader:
     """Process a file block by block and keep the lines from `offset` on, `limit` at most."""
 
     def __init__(self, offset: int, limit: int) -> None:
@@ -125,7 +125,7 @@ def check_regular(found: os.stat_result) -> None:
 def read(path: str, offset: int, limit: int) -> bytes:
     """Return the numbered lines and a remark on what is not shown. Raises OSError or UnreadableFileError."""
     file = open_regular(path)
-    window = Window(offset, limit)
+    window = WindowReader(offset, limit)
     taken = 0
     while block := os.read(file, BLOCK):
         if taken == 0 and b"\0" in block[:SNIFFED]:
@@ -140,7 +140,7 @@ def read(path: str, offset: int, limit: int) -> bytes:
     return b"".join(window.shown) + remark(window, total, taken >= MAX_READ)
 
 
-def remark(window: Window, total: int, more: bool) -> bytes:
+def remark(window: WindowReader, total: int, more: bool) -> bytes:
     """Return the remark on lines that are not shown. Raises UnreadableFileError if `offset` is beyond the end."""
     at_least = "at least " if more else ""
     if window.first > total:

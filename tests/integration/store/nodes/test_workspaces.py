@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import ExitStack
 
-    from actors.adapters.store.postgres.engine import Session
+    from actors.adapters.store.postgres.engine import PostgresConnection
 
 A = "/mnt/a"
 
 
 @pytest.fixture
-def claim(url: str) -> Iterator[Session]:
+def claim(url: str) -> Iterator[PostgresConnection]:
     with closing(connect(address_of(url))) as session:
         yield session
 
 
-def claims(session: Session, conversation: str, node: Stepped) -> bool:
+def claims(session: PostgresConnection, conversation: str, node: Stepped) -> bool:
     """Whether a node can claim a conversation."""
     try:
         return claimed(session, conversation, node.me.incarnation) is not None
@@ -41,7 +41,7 @@ def claims(session: Session, conversation: str, node: Stepped) -> bool:
 
 
 def test_only_a_node_that_has_the_workspace_claims_a_family(
-    database: Database, ending: ExitStack, claim: Session
+    database: Database, ending: ExitStack, claim: PostgresConnection
 ) -> None:
     without, other, having = (Stepped(ending, database.url, labels=labels) for labels in ((), ("/mnt",), (A, "/b")))
     database.add(None, "top", "agent", state="idle", workspace=A)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PATH = "/responses"
 
 
-class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AnswerPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `Reasoning.raw` before a text: the phase of the answer that the model has assigned to the text.
 
     Models that report phases need them in later requests, and the history has no other field for them.
@@ -46,7 +46,7 @@ class Phase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     phase: str
 
 
-_PHASE = msgspec.json.Decoder(Phase)
+_PHASE = msgspec.json.Decoder(AnswerPhase)
 _TOOLS = EncodedTools(
     lambda tool: {
         "type": "function",

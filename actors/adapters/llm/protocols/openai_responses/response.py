@@ -24,7 +24,7 @@ from actors.adapters.llm.protocols.answer_builder import (
     malformed_answer,
     token_count,
 )
-from actors.adapters.llm.protocols.openai_responses.request import Phase
+from actors.adapters.llm.protocols.openai_responses.request import AnswerPhase
 from actors.core.content import Content, Text, ToolUse, Usage
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _Growing:
         match head.type:
             case "message":
                 self.refused = self.refused or any(part.refusal for part in _parts(head.content))
-                marker = msgspec.json.encode(Phase(head.phase)).decode() if head.phase else ""
+                marker = msgspec.json.encode(AnswerPhase(head.phase)).decode() if head.phase else ""
                 marked = [prepared.reasoning("", marker)] if marker else []
                 return [*marked, Text(text)] if text else []
             case "reasoning":

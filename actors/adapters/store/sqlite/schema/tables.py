@@ -48,7 +48,7 @@ def _text(default: str) -> Text:
     return Text(constraints=[SQL(f"DEFAULT '{default}'")])
 
 
-class Conversation(Model):
+class ConversationTable(Model):
     """A conversation without its messages and its log."""
 
     id = Text(primary_key=True)
@@ -91,29 +91,37 @@ class Conversation(Model):
 def _index_of_list(name: str, *columns: Field) -> None:
     """Index the top-level conversations of a principal by these columns."""
     top_level = SQL("parent_conversation_id IS NULL")
-    index = Conversation.index(Conversation.principal, *columns, Conversation.id, where=top_level, name=name)
-    Conversation.add_index(index)
+    index = ConversationTable.index(
+        ConversationTable.principal, *columns, ConversationTable.id, where=top_level, name=name
+    )
+    ConversationTable.add_index(index)
 
 
-_index_of_list("conversations_listed", Conversation.archived, Conversation.updated_at)
-_index_of_list("conversations_of_directory", Conversation.archived, Conversation.cwd, Conversation.updated_at)
-_index_of_list("conversations_created", Conversation.created_at)
-Conversation.add_index(
-    Conversation.index(Conversation.principal, Conversation.slug, unique=True, name="conversations_slug")
+_index_of_list("conversations_listed", ConversationTable.archived, ConversationTable.updated_at)
+_index_of_list(
+    "conversations_of_directory", ConversationTable.archived, ConversationTable.cwd, ConversationTable.updated_at
 )
-Conversation.add_index(Conversation.index(Conversation.id, where=SQL(UNSETTLED), name="conversations_unsettled"))
+_index_of_list("conversations_created", ConversationTable.created_at)
+ConversationTable.add_index(
+    ConversationTable.index(ConversationTable.principal, ConversationTable.slug, unique=True, name="conversations_slug")
+)
+ConversationTable.add_index(
+    ConversationTable.index(ConversationTable.id, where=SQL(UNSETTLED), name="conversations_unsettled")
+)
 
 
 def _owner() -> ForeignKeyField:
     """Return the column with the conversation that a row belongs to; each table has an index that starts with it."""
-    return ForeignKeyField(Conversation, column_name="conversation_id", on_delete="CASCADE", index=False, backref="+")
+    return ForeignKeyField(
+        ConversationTable, column_name="conversation_id", on_delete="CASCADE", index=False, backref="+"
+    )
 
 
-class Prompt(Model):
+class PromptTable(Model):
     """The system prompt, fixed at creation; a separate table, since transitions rewrite the conversation's row."""
 
     conversation = ForeignKeyField(
-        Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
+        ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
     )
     text = Text()
     text_digest = _text("")
@@ -124,11 +132,11 @@ class Prompt(Model):
         table_name = "prompts"
 
 
-class Profile(Model):
+class ProfileTable(Model):
     """What the creator of a conversation chose for it; no row if nothing."""
 
     conversation = ForeignKeyField(
-        Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
+        ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
     )
     profile = Text()
     profile_digest = _text("")
@@ -139,7 +147,7 @@ class Profile(Model):
         table_name = "profiles"
 
 
-class Message(Model):
+class MessageTable(Model):
     """A message; rows are only ever added, never changed."""
 
     id = Text(primary_key=True)
@@ -163,7 +171,7 @@ class Message(Model):
         indexes = ((("conversation", "sequence_id"), True),)
 
 
-class Log(Model):
+class LogTable(Model):
     """One transition: its events, its inputs for replay, and its hash, which includes that of the previous row.
 
     Revisions grow with the steps, so one index serves both orders; a transition without events shares its first
@@ -190,7 +198,7 @@ class Log(Model):
         primary_key = CompositeKey("conversation", "first_revision", "step")
 
 
-class Run(Model):
+class RunTable(Model):
     """The outcome of a run, which outlives pruning of the log."""
 
     conversation = _owner()
@@ -210,7 +218,7 @@ class Run(Model):
         primary_key = CompositeKey("conversation", "revision")
 
 
-class Fate(Model):
+class FateTable(Model):
     """The outcome of a queued steer or follow-up, which outlives pruning of the log."""
 
     conversation = _owner()
@@ -230,11 +238,11 @@ class Fate(Model):
         primary_key = CompositeKey("conversation", "revision")
 
 
-class Pruning(Model):
+class PruningTable(Model):
     """The last row that was pruned from a log; the remaining rows follow it."""
 
     conversation = ForeignKeyField(
-        Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
+        ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
     )
     step = BigIntegerField()
     revision = BigIntegerField()
@@ -246,11 +254,11 @@ class Pruning(Model):
         table_name = "prunings"
 
 
-class Command(Model):
+class CommandTable(Model):
     """An accepted command: of a conversation, or, for Create, of a principal."""
 
     conversation = ForeignKeyField(
-        Conversation, column_name="conversation_id", on_delete="CASCADE", index=False, null=True, backref="+"
+        ConversationTable, column_name="conversation_id", on_delete="CASCADE", index=False, null=True, backref="+"
     )
     principal = Text(null=True)
     request_id = Text()
@@ -267,19 +275,19 @@ class Command(Model):
         constraints = (Check("(conversation_id IS NULL) <> (principal IS NULL)"),)
 
 
-Command.add_index(
-    Command.index(
-        Command.conversation,
-        Command.request_id,
+CommandTable.add_index(
+    CommandTable.index(
+        CommandTable.conversation,
+        CommandTable.request_id,
         unique=True,
         where=SQL("conversation_id IS NOT NULL"),
         name="commands_of_conversation",
     )
 )
-Command.add_index(
-    Command.index(
-        Command.principal,
-        Command.request_id,
+CommandTable.add_index(
+    CommandTable.index(
+        CommandTable.principal,
+        CommandTable.request_id,
         unique=True,
         where=SQL("principal IS NOT NULL"),
         name="commands_of_principal",
@@ -287,7 +295,7 @@ Command.add_index(
 )
 
 
-class Attachment(Model):
+class AttachmentTable(Model):
     """Bytes under their content hash: original images, and the views that providers get."""
 
     conversation = _owner()
@@ -306,7 +314,7 @@ class Attachment(Model):
         primary_key = CompositeKey("conversation", "id")
 
 
-class Spent(Model):
+class SpendingTable(Model):
     """What model requests of a principal spent on a day, counted from the epoch; of no conversation in particular."""
 
     principal = Text()
@@ -321,14 +329,14 @@ class Spent(Model):
         primary_key = CompositeKey("day", "principal")
 
 
-class Deletion(Model):
+class DeletionTable(Model):
     """A conversation that is deleted and not yet removed; deeper sub-agents are removed first.
 
     With a depth below 0: a fork that is not finished, which becomes visible or is abandoned.
     """
 
     conversation = ForeignKeyField(
-        Conversation, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
+        ConversationTable, column_name="conversation_id", on_delete="CASCADE", primary_key=True, backref="+"
     )
     depth = BigIntegerField()
 
@@ -338,7 +346,7 @@ class Deletion(Model):
         table_name = "deletions"
 
 
-class Audit(Model):
+class AuditTable(Model):
     """A refused call, or a command whose log is deleted with it; kept apart from conversations."""
 
     id = AutoField()
@@ -356,7 +364,25 @@ class Audit(Model):
         table_name = "audit"
 
 
-Log.add_index(Log.index(Log.at, Log.conversation, Log.step, where=SQL("audit IS NOT NULL"), name="log_audited"))
-Audit.add_index(Audit.index(Audit.at, Audit.id, name="audit_at"))
+LogTable.add_index(
+    LogTable.index(
+        LogTable.at, LogTable.conversation, LogTable.step, where=SQL("audit IS NOT NULL"), name="log_audited"
+    )
+)
+AuditTable.add_index(AuditTable.index(AuditTable.at, AuditTable.id, name="audit_at"))
 
-TABLES = (Conversation, Prompt, Profile, Message, Log, Run, Fate, Pruning, Command, Attachment, Spent, Deletion, Audit)
+TABLES = (
+    ConversationTable,
+    PromptTable,
+    ProfileTable,
+    MessageTable,
+    LogTable,
+    RunTable,
+    FateTable,
+    PruningTable,
+    CommandTable,
+    AttachmentTable,
+    SpendingTable,
+    DeletionTable,
+    AuditTable,
+)

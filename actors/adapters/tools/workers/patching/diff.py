@@ -27,7 +27,7 @@ class Edit(NamedTuple):
     new: str
 
 
-class Change(NamedTuple):
+class LineChange(NamedTuple):
     """Replace lines first..end of the old file (from 0, `end` exclusive) by `lines`."""
 
     first: int
@@ -67,7 +67,7 @@ def bounded(text: str) -> str:
     return f"{kept}[{text.count(chr(10), len(kept))} more lines of the diff not shown]\n"
 
 
-def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[Change]:
+def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[LineChange]:
     """Yield the runs of whole lines that edits touch, disjoint."""
     starts = [0, *accumulate(map(len, lines))]
     stretches: list[tuple[int, int, list[Edit]]] = []
@@ -79,7 +79,7 @@ def touched(old: str, lines: list[str], edits: list[Edit]) -> Iterator[Change]:
         else:
             stretches.append((first, end, [edit]))
     for first, end, inside in stretches:
-        yield Change(first, end, lines_of(applied(old, inside, starts[first], starts[end])))
+        yield LineChange(first, end, lines_of(applied(old, inside, starts[first], starts[end])))
 
 
 def line_at(starts: list[int], position: int) -> int:
@@ -87,7 +87,7 @@ def line_at(starts: list[int], position: int) -> int:
     return max(0, min(bisect_right(starts, position) - 1, len(starts) - 2))
 
 
-def compared(lines: list[str], stretch: Change) -> Iterator[Change]:
+def compared(lines: list[str], stretch: LineChange) -> Iterator[LineChange]:
     """Yield the actual changes within a run of lines."""
     first, end, new = stretch
     while first < end and new and lines[first] == new[0]:
@@ -96,16 +96,16 @@ def compared(lines: list[str], stretch: Change) -> Iterator[Change]:
         end, new = end - 1, new[:-1]
     old = lines[first:end]
     if len(old) + len(new) > MAX_COMPARED:
-        yield Change(first, end, new)
+        yield LineChange(first, end, new)
         return
     for tag, i, j, k, m in SequenceMatcher(None, old, new).get_opcodes():
         if tag != "equal":
-            yield Change(first + i, first + j, new[k:m])
+            yield LineChange(first + i, first + j, new[k:m])
 
 
-def hunks(lines: list[str], changes: list[Change]) -> Iterator[str]:
+def hunks(lines: list[str], changes: list[LineChange]) -> Iterator[str]:
     """Yield the text of each hunk: changes whose contexts overlap share one."""
-    groups: list[list[Change]] = []
+    groups: list[list[LineChange]] = []
     for change in changes:
         if groups and change.first - groups[-1][-1].end <= 2 * CONTEXT:
             groups[-1].append(change)
@@ -117,12 +117,12 @@ def hunks(lines: list[str], changes: list[Change]) -> Iterator[str]:
         shift += sum(grown(change) for change in group)
 
 
-def grown(change: Change) -> int:
+def grown(change: LineChange) -> int:
     """Return how many lines the change adds."""
     return len(change.lines) - (change.end - change.first)
 
 
-def hunk(lines: list[str], group: list[Change], shift: int) -> str:
+def hunk(lines: list[str], group: list[LineChange], shift: int) -> str:
     """Return one hunk; `shift`: how many lines further down the new file is where it begins."""
     begin, end = max(0, group[0].first - CONTEXT), min(len(lines), group[-1].end + CONTEXT)
     shown: list[str] = []

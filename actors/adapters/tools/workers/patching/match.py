@@ -49,7 +49,7 @@ class Sought(NamedTuple):
     """Whether the indentation of the replacement must not be adapted."""
 
 
-class Match(NamedTuple):
+class TextMatch(NamedTuple):
     """The position where the text was found."""
 
     start: int
@@ -112,7 +112,7 @@ def fold(character: str) -> str:
     return plain.translate(LOOKALIKES).replace("\r", "")
 
 
-def find(haystack: Haystack, sought: Sought) -> Match:
+def find(haystack: Haystack, sought: Sought) -> TextMatch:
     """Return the one place of `sought.old`. Raises NoMatchError."""
     for way in (exactly, otherwise_indented, without_edges, as_lookalike):
         match = way(haystack, sought)
@@ -146,13 +146,13 @@ def only(found: list[int], how: str = "") -> int | None:
     return found[0] if found else None
 
 
-def exactly(haystack: Haystack, sought: Sought) -> Match | None:
+def exactly(haystack: Haystack, sought: Sought) -> TextMatch | None:
     """Find the text as it is."""
     start = only(places(haystack.text, sought.old))
-    return None if start is None else Match(start, start + len(sought.old), sought.new)
+    return None if start is None else TextMatch(start, start + len(sought.old), sought.new)
 
 
-def otherwise_indented(haystack: Haystack, sought: Sought) -> Match | None:
+def otherwise_indented(haystack: Haystack, sought: Sought) -> TextMatch | None:
     """Find the text with the indentation of the file's lines; the replacement is indented alike."""
     margin = common_margin(sought.old)
     if margin is None:
@@ -168,7 +168,7 @@ def otherwise_indented(haystack: Haystack, sought: Sought) -> Match | None:
         return None
     start, level = found[0]
     inserted = indented(new, level) if moves and new is not None else new
-    return Match(start, start + len(indented(old, level)), inserted, "indented otherwise")
+    return TextMatch(start, start + len(indented(old, level)), inserted, "indented otherwise")
 
 
 def common_margin(text: str) -> str | None:
@@ -194,7 +194,7 @@ def indented(text: str, margin: str) -> str:
     return "\n".join(margin + line if line.strip() else line for line in text.split("\n"))
 
 
-def without_edges(haystack: Haystack, sought: Sought) -> Match | None:
+def without_edges(haystack: Haystack, sought: Sought) -> TextMatch | None:
     """Find the text without its first line, last line or both, where old and new text agree in them."""
     refused: NoMatchError | None = None
     for name, old, new in trimmed(sought.old, sought.new or ""):
@@ -205,7 +205,7 @@ def without_edges(haystack: Haystack, sought: Sought) -> Match | None:
             refused = refused or several
             continue
         if start is not None:
-            return Match(start, start + len(old), new, f"without {name}")
+            return TextMatch(start, start + len(old), new, f"without {name}")
     if refused is not None:
         raise refused
     return None
@@ -223,7 +223,7 @@ def trimmed(old: str, new: str) -> list[tuple[str, str, str]]:
     return [variant for variant in left if variant[1].strip()]
 
 
-def as_lookalike(haystack: Haystack, sought: Sought) -> Match | None:
+def as_lookalike(haystack: Haystack, sought: Sought) -> TextMatch | None:
     """Find the text, treating lookalike characters as equal."""
     if all(text.isascii() and "\r" not in text for text in (haystack.text, sought.old)):
         return None
@@ -235,4 +235,4 @@ def as_lookalike(haystack: Haystack, sought: Sought) -> Match | None:
     found = [origin for origin in origins if origin is not None]
     if only([start for start, _ in found], "ignoring lookalike characters") is None:
         return None
-    return Match(*found[0], sought.new, "with lookalike characters")
+    return TextMatch(*found[0], sought.new, "with lookalike characters")

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from actors.adapters.tools.workers.patching.diff import Edit, applied, unified
-from actors.adapters.tools.workers.patching.match import Haystack, Match, NoMatchError, Sought, find
+from actors.adapters.tools.workers.patching.match import Haystack, NoMatchError, Sought, TextMatch, find
 
 MAX_FILE = 8 << 20
 """Bytes of a file, before and after the change."""
@@ -152,13 +152,13 @@ class Work:
         front = operation in ("overwrite", "prepend_bof")
         return self.unix(text.removeprefix(BOM) if front and self.ending.bom else text)
 
-    def place(self, operation: str, sought: Sought) -> Match:
+    def place(self, operation: str, sought: Sought) -> TextMatch:
         """Return where the operation applies. Raises NoMatchError."""
         length = len(self.haystack.text)
         if operation == "replace":
             return find(self.haystack, sought)
         start, end = {"append_eof": (length, length), "prepend_bof": (0, 0), "overwrite": (0, length)}[operation]
-        return Match(start, end, sought.new)
+        return TextMatch(start, end, sought.new)
 
     def store(self, name: str, text: str) -> None:
         """Store a clipboard. Raises PatchRefusedError if all become too large."""
@@ -175,7 +175,7 @@ class Work:
             raise PatchRefusedError(f'there is no clipboard "{shown(name)}" (there are: {known})')
         return self.clipboards[name]
 
-    def remark(self, operation: str, match: Match, target: str, label: str) -> None:
+    def remark(self, operation: str, match: TextMatch, target: str, label: str) -> None:
         """Add notes on facts that the model may not expect."""
         if match.how:
             self.notes.append(f"<note>{label}oldText was found {match.how}.</note>")

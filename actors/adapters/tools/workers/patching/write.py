@@ -24,7 +24,7 @@ TOO_LARGE = f"the file is larger than {MAX_FILE >> 20} MiB; change it with bash"
 KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access")
 
 
-class Found(NamedTuple):
+class FileVersion(NamedTuple):
     """A file as it was when it was read."""
 
     content: bytes
@@ -32,7 +32,7 @@ class Found(NamedTuple):
     attributes: dict[str, bytes]
 
 
-class Place(NamedTuple):
+class FileLocation(NamedTuple):
     """The location of a file, which may not exist yet, after following symbolic links."""
 
     directory: int
@@ -59,7 +59,7 @@ def change(path: str, protected: list[str], rewrite: Callable[[bytes | None], by
 
 
 @contextmanager
-def located(path: str) -> Generator[Place]:
+def located(path: str) -> Generator[FileLocation]:
     """Follow `path` to the directory of its file. Raises PatchRefusedError or OSError."""
     free = path.startswith("/")
     root = os.open("/" if free else ".", safe_open.DIRECTORY)
@@ -83,7 +83,7 @@ class Finder:
         self.root = root
         self.free = free
 
-    def follow(self, path: str) -> Place:
+    def follow(self, path: str) -> FileLocation:
         """Return the place of `path`, following symbolic links in its last component."""
         for _ in range(safe_open.MAX_LINKS):
             before, _, name = path.rpartition("/")
@@ -98,12 +98,12 @@ class Finder:
                 path = self.from_top(path)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
-    def nearest(self, path: str, name: str) -> Place:
+    def nearest(self, path: str, name: str) -> FileLocation:
         """Return the deepest existing directory on the way to `path`."""
         missing: list[str] = []
         while True:
             try:
-                return Place(self.open(path), tuple(reversed(missing)), name)
+                return FileLocation(self.open(path), tuple(reversed(missing)), name)
             except FileNotFoundError:
                 path, _, last = path.rpartition("/")
                 if last == "..":
@@ -116,7 +116,7 @@ class Finder:
             return os.open(path or ".", safe_open.DIRECTORY, dir_fd=self.root)
         return safe_open.open_directory(self.root, path)
 
-    def target(self, place: Place) -> str | None:
+    def target(self, place: FileLocation) -> str | None:
         """Return the target of the link at this place, which is then closed; None if it is no link."""
         target = None
         try:
@@ -138,7 +138,7 @@ class Finder:
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def check_protected(place: Place, protected: list[str]) -> None:
+def check_protected(place: FileLocation, protected: list[str]) -> None:
     """Raise PatchRefusedError for the server's own files, independent of the name and mount used for them."""
     real = os.path.join(os.readlink(f"/proc/self/fd/{place.directory}"), *place.missing, place.name)
     within = any(real == path or real.startswith(path.rstrip("/") + "/") for path in protected)
@@ -160,7 +160,7 @@ def identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def passed(place: Place) -> Iterator[tuple[int, int]]:
+def passed(place: FileLocation) -> Iterator[tuple[int, int]]:
     """Yield the identities of the file and of all directories above it, as far as they can be inspected."""
     with suppress(OSError):
         yield identity(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
@@ -178,7 +178,7 @@ def passed(place: Place) -> Iterator[tuple[int, int]]:
         safe_open.close_quietly(here)
 
 
-def read(place: Place) -> Found | None:
+def read(place: FileLocation) -> FileVersion | None:
     """Return the file at this place, None if there is none. Raises PatchRefusedError or OSError. Never blocks."""
     try:
         check_changeable(os.stat(place.name, dir_fd=place.directory, follow_symlinks=False))
@@ -198,7 +198,7 @@ def read(place: Place) -> Found | None:
         os.close(file)
     if len(content) > MAX_FILE:
         raise PatchRefusedError(TOO_LARGE)
-    return Found(content, status, attributes)
+    return FileVersion(content, status, attributes)
 
 
 def attributes_of(file: int) -> dict[str, bytes]:
@@ -227,7 +227,7 @@ def check_changeable(status: os.stat_result) -> None:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def store(place: Place, found: Found | None, content: bytes) -> None:
+def store(place: FileLocation, found: FileVersion | None, content: bytes) -> None:
     """Write `content` to the place. Raises PatchRefusedError or OSError; then nothing has changed."""
     with ExitStack() as opened, ExitStack() as undo:
         directory = place.directory
@@ -267,7 +267,7 @@ def quietly(remove: Callable[..., None], name: str, directory: int) -> None:
         remove(name, dir_fd=directory)
 
 
-def fill(file: int, content: bytes, found: Found | None) -> None:
+def fill(file: int, content: bytes, found: FileVersion | None) -> None:
     """Write and sync the content, with owner, mode and attributes of the replaced file."""
     rest = memoryview(content)
     while rest:
@@ -277,7 +277,7 @@ def fill(file: int, content: bytes, found: Found | None) -> None:
     os.fsync(file)
 
 
-def dress(file: int, found: Found) -> None:
+def dress(file: int, found: FileVersion) -> None:
     """Copy owner, mode and attributes of the old file to the new one; the owner only if permitted."""
     mode = stat.S_IMODE(found.status.st_mode)
     mine = os.fstat(file)
@@ -292,7 +292,7 @@ def dress(file: int, found: Found) -> None:
             os.setxattr(file, name, value)
 
 
-def check_unchanged(directory: int, name: str, found: Found | None) -> None:
+def check_unchanged(directory: int, name: str, found: FileVersion | None) -> None:
     """Raise PatchRefusedError if the file was changed since it was read."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
