@@ -30,6 +30,10 @@ USES = {
     "modes and times": ("touch -d 2020-01-01 a && chmod 741 a && stat -c '%a %y' a | cut -c1-14", "741 2020-01-01"),
     "unpacking": ("mkdir s && echo x > s/a && tar cf t.tar ./s && rm -r s && tar xf t.tar && cat s/a", "x"),
     "copies with attributes": ("echo x > a && cp -p a b && install -m 711 a c && stat -c %a c && cat b", "711\nx"),
+    "copies of directories": (
+        "mkdir d && touch d/a && cp -a d e && mkdir $TMPDIR/f && mv $TMPDIR/f f && ls d e",
+        "d:\na\n\ne:\na",
+    ),
     "a program that was made": ("printf '#!/bin/sh\\necho made\\n' > p && chmod +x p && ./p", "made"),
     "is it writable": (
         "test -w . && touch a && test -w a && ! test -w .git/config && echo yes",

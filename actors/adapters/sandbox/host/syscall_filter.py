@@ -50,8 +50,9 @@ chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futime
 """System calls that the broker of a workspace is asked about regardless of arguments. Hard links, pipes, sockets and
 devices are not made in a workspace, nor are attributes set by name."""
 
-ATTRIBUTES = "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr"
-"""System calls that fail as on a file system without attributes in a workspace of tier B: programs then do without."""
+ATTRIBUTES = "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
+"""System calls that fail as on a file system without attributes in a workspace: programs then do without.
+Else copying a directory with its mode would fail: they remove its access control list, where nothing can be written."""
 
 READ_ATTRIBUTES = "getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr getxattrat listxattrat"
 """System calls that fail as on a file system without attributes where principals are kept apart in tier B."""
@@ -108,7 +109,7 @@ def seccomp_program(
         raise OSError(errno.ENOSYS, "no system call filter for this architecture")
     numbers = table | system_calls.EVERYWHERE
     program = header(machine)
-    calls = inspected(tier, abi, keepers) | (reported(tier) if brokered else {}) | (unread() if apart else {})
+    calls = inspected(tier, abi, keepers) | (reported() if brokered else {}) | (unread() if apart else {})
     for name, body in calls.items():
         if name in numbers:
             program += test(EQUAL, numbers[name], 0, len(body)) + body
@@ -167,7 +168,7 @@ def inspected(tier: str, abi: int, keepers: "tuple[int, ...]" = ()) -> "dict[str
     return calls
 
 
-def reported(tier: str) -> "dict[str, list[bytes]]":
+def reported() -> "dict[str, list[bytes]]":
     """Return the system calls that the broker of a workspace is asked about, with the code that decides."""
     ask = result(NOTIFY)
     calls: dict[str, list[bytes]] = dict.fromkeys(REPORTED.split(), ask)
@@ -175,9 +176,7 @@ def reported(tier: str) -> "dict[str, list[bytes]]":
     calls["openat2"] = result(UNKNOWN)  # its flags are in memory; programs then use openat
     for name, number in (("access", 1), ("faccessat", 2), ("faccessat2", 2)):
         calls[name] = argument(number) + test(ANY_BIT, os.W_OK, 0, 1) + ask + result(ALLOW)
-    if tier == "B":
-        calls |= dict.fromkeys(ATTRIBUTES.split(), result(UNSUPPORTED))
-    return calls
+    return calls | dict.fromkeys(ATTRIBUTES.split(), result(UNSUPPORTED))
 
 
 def unread() -> "dict[str, list[bytes]]":
