@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests import leftovers
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from actors.adapters.llm.provider import Secret
 from tests.bench.figures import Report, spread
-from tests.unit.llm.conftest import make_certificate
-from tests.unit.llm.model_requests import RequestThread, ask, close_models, model
-from tests.unit.llm.scripted_server import Script, ScriptedServer, ServedConnection, in_turn, kept
+from tests.support.certificates import make_self_signed
+from tests.support.model_requests import RequestThread, ask, close_models, model
+from tests.support.scripted_server import Script, ScriptedServer, ServedConnection, in_turn, kept
 from tests.unit.llm.test_abort import (
     ANSWER,
     PATIENT,
@@ -47,7 +47,7 @@ class Aborts:
 
 def run(report: Report) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        certificate = make_certificate(Path(folder))
+        certificate = make_self_signed(Path(folder))
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate)
         _connecting().add(report, "connecting")

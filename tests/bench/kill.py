@@ -10,8 +10,8 @@ from pathlib import Path
 from actors.adapters.sandbox.probe import probe
 from actors.ports import SandboxUnavailableError
 from tests.bench.figures import Report, spread
-from tests.e2e.killing import kill_servers
-from tests.integration.sandbox.trees import WAYS, Killed, kill_trees, sandbox_of
+from tests.support.killing import kill_servers
+from tests.support.trees import WAYS, Killed, kill_trees, sandbox_of
 
 TREES = int(os.environ.get("BEDROCK_TREES", "1000"))
 """Killed with a PID namespace; a fifth as many in each of the other ways."""

@@ -9,7 +9,7 @@ from bedrock import v1
 from tests.bench.clients import Clients, on_loop
 from tests.bench.figures import Report, rss_mib
 from tests.bench.running_server import RunningServer, provider, running_server
-from tests.e2e.processes import threads
+from tests.support.processes import threads
 
 ROUNDS = 4
 CONVERSATIONS = 500

@@ -15,7 +15,7 @@ from tests.bench.clients import on_loop
 from tests.bench.profilers import CALLS
 from tests.bench.running_server import provider, running_server
 from tests.bench.turns import bedrock
-from tests.e2e.published_counts import read_counts
+from tests.support.published_counts import read_counts
 
 if TYPE_CHECKING:
     from tests.bench.figures import Report

@@ -13,7 +13,7 @@ tune_process()  # before gRPC is imported
 
 from server.cli import serve  # noqa: E402
 from tests.bench.profilers import Profilers  # noqa: E402
-from tests.e2e.published_counts import publish  # noqa: E402
+from tests.support.published_counts import publish  # noqa: E402
 
 SOCKET = "PROFILE_SOCKET"
 

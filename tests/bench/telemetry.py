@@ -17,7 +17,7 @@ from tests.bench.figures import Report, cpu_seconds
 from tests.bench.results import middle
 from tests.bench.running_server import provider, running_server
 from tests.bench.turns import bedrock
-from tests.e2e.collector import Collector
+from tests.support.collector import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
 from actors.runtime.thread_pool import ThreadPool
 from tests.bench.figures import Report, spread
-from tests.integration.sandbox.trees import launch, sandbox_of
+from tests.support.trees import launch, sandbox_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

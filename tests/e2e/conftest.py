@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, Play
-from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.two_nodes import WANTED, OwnerBehindAnother
-from tests.e2e.watcher import Watcher
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, Play
+from tests.support.server_process import ServerProcess, Servers, provider
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

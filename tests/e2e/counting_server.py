@@ -24,7 +24,7 @@ from actors.adapters.store.sqlite.store import PeeweeStore  # noqa: E402
 from actors.runtime.mailbox import Mailbox  # noqa: E402
 from actors.runtime.thread_pool import ThreadPool  # noqa: E402
 from server.cli import serve  # noqa: E402
-from tests.e2e.published_counts import publish  # noqa: E402
+from tests.support.published_counts import publish  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable

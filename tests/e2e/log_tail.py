@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from actors.adapters.store.log_rows import events_of
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
-from tests.e2e.patience import PATIENCE, eventually
-from tests.watch_laws import Logged
+from tests.support.patience import PATIENCE, eventually
+from tests.support.watch_laws import Logged
 
 if TYPE_CHECKING:
     from pathlib import Path

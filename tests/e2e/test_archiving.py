@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.store.sqlite.engine import FILE, sqlite3
-from tests import pictures
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, Play, calls, says
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.watcher import Watcher
+from tests.support import pictures
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, Play, calls, says
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.server_process import ServerProcess, Servers, provider
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

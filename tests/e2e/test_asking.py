@@ -10,8 +10,8 @@ import bedrock
 import pytest
 from bedrock import Approval, AsyncClient
 
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ROOT, ServerProcess, Servers
+from tests.support.patience import PATIENCE
+from tests.support.server_process import ROOT, ServerProcess, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

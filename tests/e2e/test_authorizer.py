@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
-from tests.e2e.server_process import ServerProcess, Servers
+from tests.support.server_process import ServerProcess, Servers
 from tests.unit.test_contract import all_methods
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from threading import Event
 
 import pytest
 
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, says, streams
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import Servers, clean_environment, provider
-from tests.e2e.watcher import Watcher
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, says, streams
+from tests.support.patience import PATIENCE
+from tests.support.server_process import Servers, clean_environment, provider
+from tests.support.watcher import Watcher
 
 pytestmark = pytest.mark.one_server("it copies SQLite's file")
 

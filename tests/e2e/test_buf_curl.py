@@ -18,9 +18,9 @@ import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
 from tests.documents.pages import API_GUIDE, fenced
-from tests.e2e.fake_provider import FakeProvider, says, stalls
-from tests.e2e.patience import PATIENCE, only, within
-from tests.e2e.server_process import ROOT, ServerProcess, Servers, clean_environment
+from tests.support.fake_provider import FakeProvider, says, stalls
+from tests.support.patience import PATIENCE, only, within
+from tests.support.server_process import ROOT, ServerProcess, Servers, clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

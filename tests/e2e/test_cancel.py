@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import Client, v1
 
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import (
+from tests.support import processes
+from tests.support.certificates import make_self_signed
+from tests.support.chat import Chat
+from tests.support.fake_provider import (
     Exchange,
     FakeProvider,
     Play,
@@ -26,10 +27,9 @@ from tests.e2e.fake_provider import (
     stalls,
     streams,
 )
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
-from tests.e2e.watcher import Watcher, checked_slots
-from tests.unit.llm.conftest import make_certificate
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.server_process import API_KEY, ServerProcess, Servers, provider
+from tests.support.watcher import Watcher, checked_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate for 127.0.0.1 with its key."""
-    return make_certificate(tmp_path_factory.mktemp("tls"))
+    return make_self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,14 @@ import pytest
 from bedrock import Client, Unauthenticated, Unavailable
 from bedrock.errors import WorkspaceOffline
 
-from tests.e2e import processes
-from tests.e2e.auditing import audit
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, calls, says, streams
-from tests.e2e.nodes import LEASE_SECONDS, Nodes
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.e2e.server_process import ServerProcess, clean_environment, provider
-from tests.e2e.watcher import Watcher
+from tests.support import processes
+from tests.support.auditing import audit
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, says, streams
+from tests.support.nodes import LEASE_SECONDS, Nodes
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.server_process import ServerProcess, clean_environment, provider
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

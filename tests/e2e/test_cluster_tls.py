@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import v1
 
-from tests.e2e import processes
-from tests.e2e.certificates import make_authority, make_certificate
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, calls, says
-from tests.e2e.nodes import Nodes
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.e2e.server_process import ServerProcess, provider
-from tests.e2e.watcher import Watcher
 from tests.integration.server.grpc_harness import Refusal, refused
+from tests.support import processes
+from tests.support.certificates import make_authority, make_certificate
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, says
+from tests.support.nodes import Nodes
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.server_process import ServerProcess, provider
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

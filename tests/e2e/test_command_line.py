@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import pictures
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
-from tests.e2e.patience import PATIENCE
-from tests.unit.clients.terminals import Terminal
+from tests.support import pictures, processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, Part, calls, dribbles, refuses, says, stalls
+from tests.support.patience import PATIENCE
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 PROGRAM = Path(sys.executable).with_name("bedrock")
 

@@ -22,10 +22,10 @@ from bedrock.errors import (
     UnknownOrDecided,
 )
 
-from tests.e2e.chat import Chat, question
-from tests.e2e.fake_provider import Exchange, Play, begins, calls, finishes, held, refuses, says, stalls
-from tests.e2e.patience import PATIENCE, only, together, within
-from tests.e2e.watcher import Watcher
+from tests.support.chat import Chat, question
+from tests.support.fake_provider import Exchange, Play, begins, calls, finishes, held, refuses, says, stalls
+from tests.support.patience import PATIENCE, only, together, within
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from bedrock.conversations import ConversationListEvent

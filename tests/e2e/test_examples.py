@@ -13,7 +13,7 @@ from tests.documents.pages import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.e2e.server_process import Servers
+    from tests.support.server_process import Servers
 
 pytestmark = pytest.mark.one_server("it reaches the server by its socket")
 

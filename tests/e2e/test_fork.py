@@ -15,10 +15,10 @@ from bedrock.errors import BedrockError, CycleRunning, NotForkable, NotFound, Re
 from bedrock.testing import PrivateServer
 
 from tests.e2e import test_mcp
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import calls, echoes, held, says
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.sandbox_reports import sandbox_report
+from tests.support.chat import Chat
+from tests.support.fake_provider import calls, echoes, held, says
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from bedrock import Conversation
 
-    from tests.e2e.fake_provider import FakeProvider
-    from tests.e2e.server_process import Servers
+    from tests.support.fake_provider import FakeProvider
+    from tests.support.server_process import Servers
 
 REPORT = sandbox_report()
 SHELL = ("bash", {"cmd": "echo hi"})

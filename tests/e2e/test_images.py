@@ -10,16 +10,16 @@ import pytest
 from bedrock import Client, v1
 from bedrock.errors import ImageInvalid, NotFound, RequestIdReused
 
-from tests import pictures
-from tests.e2e.fake_provider import Exchange, FakeProvider, calls, says
-from tests.e2e.patience import within
-from tests.e2e.server_process import Servers, provider
+from tests.support import pictures
+from tests.support.fake_provider import Exchange, FakeProvider, calls, says
+from tests.support.patience import within
+from tests.support.server_process import Servers, provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.e2e.chat import Chat
+    from tests.support.chat import Chat
 
 
 def images_of(exchange: Exchange) -> list[bytes]:

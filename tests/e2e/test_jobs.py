@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import NotFound, v1
 
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import calls, says
-from tests.e2e.patience import eventually, within
-from tests.e2e.watcher import Watcher
+from tests.support import processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import calls, says
+from tests.support.patience import eventually, within
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 OpenChat = Callable[..., Chat]
 Watch = Callable[..., Watcher]

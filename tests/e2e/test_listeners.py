@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.e2e.certificates import KEY, make_authority, make_certificate, openssl
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess, Servers
 from tests.e2e.test_principals import token
+from tests.support.certificates import make_authority, make_certificate, make_self_signed
+from tests.support.patience import PATIENCE
+from tests.support.server_process import ServerProcess, Servers
 from tests.unit.test_contract import all_methods
 
 if TYPE_CHECKING:
@@ -85,11 +85,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
     folder = tmp_path_factory.mktemp("listeners")
     make_authority(folder, "clients")
     make_authority(folder, "strangers")
-    openssl(
-        folder,
-        f"req -x509 {KEY} -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
-        " -keyout server.key -out server.pem",
-    )
+    make_self_signed(folder)
     for name, names in NAMES.items():
         make_certificate(folder, name, names, "clients")
     make_certificate(folder, "stranger", NAMES["ada"], "strangers")

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bedrock import Client, Conversation, RunFailed
 
-from tests.e2e.patience import PATIENCE, eventually, only, within
-from tests.e2e.server_process import API_KEY, ServerProcess, Servers
-from tests.unit.llm.strict_checker import CHECKS, check_growth
+from tests.support.patience import PATIENCE, eventually, only, within
+from tests.support.server_process import API_KEY, ServerProcess, Servers
+from tests.support.strict_checker import CHECKS, check_growth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.e2e.watcher import Watcher
+    from tests.support.watcher import Watcher
 
 IDLE_SECONDS = 0.5
 """How long the server lets a stream be silent."""

@@ -15,20 +15,20 @@ import pytest
 from bedrock import AgentBusy, InvalidArgument, McpHttp, McpServer, McpStdio
 from bedrock.errors import McpNotAllowed, NotFound, UnknownOrDecided
 
-from tests.e2e import processes
-from tests.e2e.chat import Chat, question
-from tests.e2e.fake_provider import calls, says
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.e2e.server_process import ROOT, ServerProcess, Servers, provider
-from tests.integration.mcp.authorization import LoginServer, opened
-from tests.unit.clients.terminals import Terminal
+from tests.support import processes
+from tests.support.chat import Chat, question
+from tests.support.fake_provider import calls, says
+from tests.support.login_server import LoginServer, opened
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.server_process import ROOT, ServerProcess, Servers, provider
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bedrock import Client, Question, Run
 
-    from tests.e2e.fake_provider import FakeProvider
+    from tests.support.fake_provider import FakeProvider
 
 CANCELS = int(os.environ.get("BEDROCK_MCP_CANCELS", "20"))
 """Runs that are cancelled at a random moment of their calls."""

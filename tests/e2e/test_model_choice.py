@@ -10,15 +10,15 @@ import pytest
 from bedrock import Client, Task
 from bedrock.errors import ModelUnavailable
 
-from tests.e2e.patience import within
-from tests.e2e.server_process import ServerProcess, Servers
-from tests.unit.llm.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, plain
+from tests.support.patience import within
+from tests.support.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, plain
+from tests.support.server_process import ServerProcess, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.e2e.fake_provider import FakeProvider
+    from tests.support.fake_provider import FakeProvider
 
 LISTED = json.dumps({"data": [{"id": "qwen3"}]}).encode()
 

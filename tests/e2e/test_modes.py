@@ -10,12 +10,12 @@ from bedrock import Client, v1
 from bedrock.errors import ModeUnavailable
 
 from actors.adapters.tools.request_mode_upgrade import ASK, GRANTED, GRANTED_WORKSPACE, HOW_TO_ASK
-from tests.e2e.chat import Chat, question
-from tests.e2e.fake_provider import FakeProvider, calls, says
-from tests.e2e.patience import only, within
-from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.watcher import Watcher
-from tests.sandbox_reports import sandbox_report
+from tests.support.chat import Chat, question
+from tests.support.fake_provider import FakeProvider, calls, says
+from tests.support.patience import only, within
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.server_process import ServerProcess, Servers, provider
+from tests.support.watcher import Watcher
 
 REPORT = sandbox_report()
 UPGRADE = ("request_mode_upgrade", {"reason": "to write the file"})

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import AsyncClient, Client, Event, Run
 
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, says, stalls
-from tests.e2e.patience import PATIENCE
-from tests.unit.clients.terminals import Terminal
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, says, stalls
+from tests.support.patience import PATIENCE
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.one_server("the server is restarted")
 

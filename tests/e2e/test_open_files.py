@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.attacks.http2 import CANCEL, GREETING, RST_STREAM, Raw, fields, frame
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, calls, hangs, says
-from tests.e2e.patience import eventually, within
-from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.support import processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, hangs, says
+from tests.support.patience import eventually, within
+from tests.support.server_process import ServerProcess, Servers, provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

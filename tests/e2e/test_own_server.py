@@ -17,7 +17,7 @@ import pytest
 from bedrock import Client
 from bedrock.cli.spawned_server import SpawnedServer
 
-from tests.unit.clients.terminals import Terminal
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

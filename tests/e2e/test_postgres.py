@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import v1
 
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, calls, says
-from tests.e2e.nodes import Nodes
-from tests.e2e.patience import eventually, within
-from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.e2e.test_backup import bedrock
 from tests.integration.server.grpc_harness import refused
+from tests.support import processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, says
+from tests.support.nodes import Nodes
+from tests.support.patience import eventually, within
+from tests.support.server_process import ServerProcess, Servers, provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,9 @@ from jwt.algorithms import ECAlgorithm
 
 from server.auth.authorization import NEEDED
 from server.auth.principals import Role
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess, Servers, clean_environment
 from tests.e2e.two_nodes import database_of
+from tests.support.patience import PATIENCE
+from tests.support.server_process import ServerProcess, Servers, clean_environment
 from tests.unit.test_contract import all_methods
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.fake_provider import FakeProvider, dribbles, says, stalls
-from tests.e2e.patience import within
-from tests.e2e.server_process import API_KEY, ServerProcess, Servers
+from tests.support.fake_provider import FakeProvider, dribbles, says, stalls
+from tests.support.patience import within
+from tests.support.server_process import API_KEY, ServerProcess, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bedrock import Client, RunError
 
-    from tests.e2e.chat import Chat
+    from tests.support.chat import Chat
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ import pytest
 from bedrock import AsyncClient, Run, RunInterrupted
 from bedrock.errors import RunOver, UnknownOrDecided
 
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, Play, calls, held, refuses, says, stalls
-from tests.e2e.patience import PATIENCE, only, within
-from tests.e2e.server_process import ServerProcess, Servers, clean_environment, provider
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, Play, calls, held, refuses, says, stalls
+from tests.support.patience import PATIENCE, only, within
+from tests.support.server_process import ServerProcess, Servers, clean_environment, provider
 
 if TYPE_CHECKING:
     from bedrock.types import Fate

@@ -9,14 +9,14 @@ import pytest
 from bedrock import BedrockError, Client
 from bedrock.errors import QuotaExceeded, RunInterrupted
 
-from tests.e2e.patience import PATIENCE
 from tests.e2e.test_principals import token
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.e2e.server_process import ServerProcess, Servers
+    from tests.support.server_process import ServerProcess, Servers
 
 SETTINGS = """
 [quotas]

@@ -14,7 +14,7 @@ from bedrock.cli.spawned_server import SpawnedServer
 
 from tests.documents.pages import README, ROOT, code, fenced, section, table
 from tests.generate.readme_session import TARGET, environment, session
-from tests.sandbox_reports import sandbox_report
+from tests.support.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

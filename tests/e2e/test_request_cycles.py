@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from bedrock import v1
 
-from tests.e2e.auditing import assert_cycles
-from tests.e2e.fake_provider import calls, held, refuses, says, stalls
-from tests.e2e.folding import listed_steps
-from tests.e2e.patience import within
+from tests.support.auditing import assert_cycles
+from tests.support.fake_provider import calls, held, refuses, says, stalls
+from tests.support.folding import listed_steps
+from tests.support.patience import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.e2e.chat import Chat
-    from tests.e2e.watcher import Watcher
+    from tests.support.chat import Chat
+    from tests.support.watcher import Watcher
 
 SHELL = ("bash", {"cmd": "echo hi"})
 READ = ("read_file", {"path": "notes.txt"})

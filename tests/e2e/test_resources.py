@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.store.sql.reader_pool import READERS
-from tests.e2e import processes
-from tests.e2e.fake_provider import calls, refuses, says, stalls
-from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.watcher import Watcher
+from tests.support import processes
+from tests.support.fake_provider import calls, refuses, says, stalls
+from tests.support.patience import PATIENCE, eventually
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bedrock import Client
 
-    from tests.e2e.chat import Chat
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.chat import Chat
+    from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.one_server("it looks into the server's process")
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.fake_provider import begins, finishes, says
-from tests.e2e.patience import PATIENCE, only
-from tests.e2e.server_process import ServerProcess, clean_environment
+from tests.support.fake_provider import begins, finishes, says
+from tests.support.patience import PATIENCE, only
+from tests.support.server_process import ServerProcess, clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.e2e.chat import Chat
-    from tests.e2e.watcher import Watcher
+    from tests.support.chat import Chat
+    from tests.support.watcher import Watcher
 
 pytestmark = pytest.mark.one_server("it is about one data directory")
 

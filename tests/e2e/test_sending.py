@@ -12,14 +12,14 @@ import pytest
 from bedrock import AgentBusy, AsyncClient, Client, Run
 from bedrock.errors import RequestIdReused
 
-from tests.e2e.fake_provider import FakeProvider, held, says
-from tests.e2e.patience import only, together
+from tests.support.fake_provider import FakeProvider, held, says
+from tests.support.patience import only, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.e2e.chat import Chat
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.chat import Chat
+    from tests.support.server_process import ServerProcess
 
 ROUNDS = 30
 REPEATS = 50

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.killing import kill_servers
+from tests.support.killing import kill_servers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess
+from tests.support.patience import PATIENCE
+from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

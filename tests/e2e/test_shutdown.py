@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import v1
 
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, calls, refuses, says, streams
-from tests.e2e.patience import eventually
-from tests.e2e.server_process import API_KEY, Servers, provider
-from tests.e2e.watcher import Watcher
+from tests.support import processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, refuses, says, streams
+from tests.support.patience import eventually
+from tests.support.server_process import API_KEY, Servers, provider
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from pathlib import Path

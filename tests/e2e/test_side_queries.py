@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import v1
 
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, Part, Play, calls, hangs, says
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
-from tests.e2e.watcher import Watcher
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, Part, Play, calls, hangs, says
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.server_process import API_KEY, ServerProcess, Servers, provider
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

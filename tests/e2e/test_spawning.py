@@ -8,17 +8,17 @@ import pytest
 from bedrock import Task, v1
 from bedrock.errors import SubAgent
 
-from tests.e2e.fake_provider import FakeProvider, Play, calls, hangs, held
-from tests.e2e.patience import only, within
-from tests.e2e.server_process import ServerProcess, Servers
-from tests.unit.clients.terminals import Terminal
+from tests.support.fake_provider import FakeProvider, Play, calls, hangs, held
+from tests.support.patience import only, within
+from tests.support.server_process import ServerProcess, Servers
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.e2e.chat import Chat
-    from tests.e2e.watcher import Watcher
+    from tests.support.chat import Chat
+    from tests.support.watcher import Watcher
 
 
 def submits(text: str) -> Play:

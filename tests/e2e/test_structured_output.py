@@ -10,9 +10,9 @@ import pytest
 from bedrock.errors import RunFailed
 from bedrock.testing.anthropic_stream import ending, opening, tool_calls
 
-from tests.e2e.server_process import API_KEY, ServerProcess, Servers
-from tests.unit.llm.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, named, plain
-from tests.unit.llm.strict_checker import CHECKS
+from tests.support.scripted_server import STREAM_HEAD, ScriptedServer, ServedConnection, chunked, named, plain
+from tests.support.server_process import API_KEY, ServerProcess, Servers
+from tests.support.strict_checker import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,11 +14,11 @@ from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.core import history
 from actors.core.states import QUIET, TERMINAL
 from actors.ports.store.conditions import UNARCHIVED, Selection
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, Part, Play, calls, hangs, held, says, streams
-from tests.e2e.patience import eventually
-from tests.e2e.server_process import ServerProcess, Servers, provider
+from tests.support import processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, Part, Play, calls, hangs, held, says, streams
+from tests.support.patience import eventually
+from tests.support.server_process import ServerProcess, Servers, provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,18 +11,18 @@ from bedrock import v1
 
 from actors.adapters.telemetry.log_lines import LINES
 from actors.adapters.telemetry.metrics import METRICS
-from tests.e2e.collector import Collector, values
-from tests.e2e.fake_provider import FakeProvider, calls, says
-from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.server_process import API_KEY, ServerProcess, Servers, provider
+from tests.support.collector import Collector, values
+from tests.support.fake_provider import FakeProvider, calls, says
+from tests.support.patience import PATIENCE, eventually
+from tests.support.server_process import API_KEY, ServerProcess, Servers, provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bedrock import Client
 
-    from tests.e2e.chat import Chat
-    from tests.e2e.watcher import Watcher
+    from tests.support.chat import Chat
+    from tests.support.watcher import Watcher
 
 SAID = "unspeakable"
 """A word in everything that people, models and tools say here."""

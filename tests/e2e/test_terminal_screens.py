@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.fake_provider import FakeProvider, calls, held, refuses, says
-from tests.e2e.server_process import ServerProcess, Servers
-from tests.sandbox_reports import sandbox_report
-from tests.unit.clients.terminals import Terminal
+from tests.support.fake_provider import FakeProvider, calls, held, refuses, says
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.server_process import ServerProcess, Servers
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.patience import within
-from tests.e2e.server_process import ServerProcess, Servers
-from tests.sandbox_reports import sandbox_report
+from tests.support.patience import within
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.server_process import ServerProcess, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,11 @@ from bedrock import v1
 
 from tests.bench.provider import Provider
 from tests.e2e.counting_server import SOCKET
-from tests.e2e.nodes import Nodes
-from tests.e2e.patience import PATIENCE
-from tests.e2e.published_counts import read_counts
-from tests.e2e.server_process import ServerProcess, Servers, provider
-from tests.e2e.watcher import Watcher
+from tests.support.nodes import Nodes
+from tests.support.patience import PATIENCE
+from tests.support.published_counts import read_counts
+from tests.support.server_process import ServerProcess, Servers, provider
+from tests.support.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,16 +11,16 @@ import grpc
 import pytest
 from bedrock import v1
 
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, says
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import Servers, provider
 from tests.e2e.two_nodes import OwnerBehindAnother
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, says
+from tests.support.patience import PATIENCE
+from tests.support.server_process import Servers, provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 SHORTEST_REASON = 10
 

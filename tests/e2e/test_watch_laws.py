@@ -20,13 +20,13 @@ from bedrock import BedrockError, Client, Event, v1
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from tests.e2e.chat import Chat, assert_valid
-from tests.e2e.fake_provider import Exchange, FakeProvider, calls, dribbles, says
 from tests.e2e.log_tail import LogTail
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.e2e.proxy import Proxy
-from tests.e2e.server_process import Servers, provider
-from tests.watch_laws import Recorded, violations
+from tests.support.chat import Chat, assert_valid
+from tests.support.fake_provider import Exchange, FakeProvider, calls, dribbles, says
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.proxy import Proxy
+from tests.support.server_process import Servers, provider
+from tests.support.watch_laws import Recorded, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

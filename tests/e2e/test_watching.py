@@ -11,18 +11,18 @@ import grpc
 import pytest
 from bedrock import Event, v1
 
-from tests.e2e import processes
-from tests.e2e.fake_provider import Exchange, calls, dribbles, says
-from tests.e2e.patience import PATIENCE, within
-from tests.e2e.proxy import Proxy
-from tests.e2e.watcher import Watcher, checked_slots
+from tests.support import processes
+from tests.support.fake_provider import Exchange, calls, dribbles, says
+from tests.support.patience import PATIENCE, within
+from tests.support.proxy import Proxy
+from tests.support.watcher import Watcher, checked_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.e2e.chat import Chat
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.chat import Chat
+    from tests.support.server_process import ServerProcess
 
 RECONNECTS = 100
 CUTS = 25

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.e2e.nodes import free_address
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ROOT, ServerProcess
+from tests.support.nodes import free_address
+from tests.support.patience import PATIENCE
+from tests.support.server_process import ROOT, ServerProcess
 
 if TYPE_CHECKING:
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 WANTED = os.environ.get("BEDROCK_E2E_NODES") == "2"
 """Whether the tests of this folder are run against two nodes: those that can be, and no others."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from xml.sax.saxutils import escape
 
 from tests.documents.pages import ROOT
-from tests.unit.clients.terminals import Cell, Terminal
+from tests.support.terminals import Cell, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

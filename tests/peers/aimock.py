@@ -8,8 +8,8 @@ import subprocess
 import urllib.request
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.e2e.patience import PATIENCE, eventually, only
 from tests.peers import installed
+from tests.support.patience import PATIENCE, eventually, only
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

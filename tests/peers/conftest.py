@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.conftest import client, fake_provider, restart_elsewhere, start_server, watch
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.peers import installed
+from tests.support.patience import PATIENCE
+from tests.support.server_process import ServerProcess, Servers, provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.e2e.fake_provider import FakeProvider
+    from tests.support.fake_provider import FakeProvider
 
 __all__ = ["client", "fake_provider", "restart_elsewhere", "start_server", "watch"]
 

@@ -9,8 +9,8 @@ import subprocess
 import threading
 from typing import IO, TYPE_CHECKING, Any
 
-from tests.e2e.patience import PATIENCE
 from tests.peers import installed
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path

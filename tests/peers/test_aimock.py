@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bedrock import Client, ContextExhausted, Conversation, Run, RunFailed, v1
 
-from tests.e2e.chat import assert_valid
-from tests.e2e.patience import only, together, within
-from tests.e2e.server_process import API_KEY, ServerProcess, Servers, texts
-from tests.e2e.watcher import Watcher, checked_slots
 from tests.peers.aimock import Aimock
+from tests.support.chat import assert_valid
+from tests.support.patience import only, together, within
+from tests.support.server_process import API_KEY, ServerProcess, Servers, texts
+from tests.support.watcher import Watcher, checked_slots
 
 if TYPE_CHECKING:
     from pathlib import Path

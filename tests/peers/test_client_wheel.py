@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.patience import PATIENCE
 from tests.peers import installed
 from tests.peers.install import pip
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 SOURCE = installed.ROOT / "clients"
 PROGRAM = Path(__file__).parent / "client_program.py"

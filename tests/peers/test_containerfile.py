@@ -20,8 +20,8 @@ import pytest
 
 from tests.documents.containerfile import stages
 from tests.documents.pages import ROOT
-from tests.e2e.patience import PATIENCE, eventually
 from tests.peers import installed
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

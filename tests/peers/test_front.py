@@ -17,10 +17,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.attacks import storms
 from tests.attacks.legitimate import Callers
-from tests.e2e import processes
-from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.server_process import ServerProcess, Servers
 from tests.peers.front import Front, configured, front, program, self_signed
+from tests.support import processes
+from tests.support.patience import PATIENCE, eventually
+from tests.support.server_process import ServerProcess, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

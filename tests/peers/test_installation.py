@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.patience import PATIENCE
 from tests.peers import installed
 from tests.peers.test_server_wheel import build
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import Client, ContextExhausted, Conversation, Event, Run, RunInterrupted, Stop, v1
 
-from tests.e2e.chat import assert_valid
-from tests.e2e.patience import eventually, only, within
-from tests.e2e.proxy import Proxy
-from tests.e2e.server_process import ServerProcess, Servers
-from tests.e2e.watcher import Watcher, checked_slots
 from tests.peers.llama import CONTEXT, LlamaServer
 from tests.peers.local_llm import provider
+from tests.support.chat import assert_valid
+from tests.support.patience import eventually, only, within
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess, Servers
+from tests.support.watcher import Watcher, checked_slots
 
 if TYPE_CHECKING:
     from pathlib import Path

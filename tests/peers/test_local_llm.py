@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.e2e.server_process import clean_environment
 from tests.peers import installed
+from tests.support import processes
+from tests.support.patience import eventually
+from tests.support.server_process import clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, calls, says
-from tests.e2e.patience import PATIENCE, eventually, within
-from tests.e2e.server_process import Servers, clean_environment, provider
 from tests.peers import installed
+from tests.support import processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, says
+from tests.support.patience import PATIENCE, eventually, within
+from tests.support.server_process import Servers, clean_environment, provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

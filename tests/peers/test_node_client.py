@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.fake_provider import FakeProvider, begins, dribbles, finishes, says, stalls
-from tests.e2e.patience import only, within
-from tests.e2e.proxy import Proxy
-from tests.e2e.server_process import ServerProcess, Servers, provider
 from tests.peers.node_chat import CHAT, NodeChat
+from tests.support.fake_provider import FakeProvider, begins, dribbles, finishes, says, stalls
+from tests.support.patience import only, within
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess, Servers, provider
 
 if TYPE_CHECKING:
     from pathlib import Path

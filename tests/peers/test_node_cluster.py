@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e import processes
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, calls, says
-from tests.e2e.nodes import Nodes
-from tests.e2e.patience import eventually
-from tests.e2e.server_process import provider
 from tests.peers.node_chat import run_script
+from tests.support import processes
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, says
+from tests.support.nodes import Nodes
+from tests.support.patience import eventually
+from tests.support.server_process import provider
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,18 +15,18 @@ from bedrock import v1
 from bedrock.testing.plays import calls
 
 from tests.documents.pages import fenced
-from tests.e2e.fake_provider import FakeProvider, says, stalls
-from tests.e2e.patience import PATIENCE
 from tests.peers import installed
 from tests.peers.node_chat import run_module, run_script
-from tests.pictures import png
-from tests.unit.clients.fake_server import FakeBedrock, FakeServer, asks_person, delta, discarded, stopped, stored
+from tests.support.fake_provider import FakeProvider, says, stalls
+from tests.support.fake_server import FakeBedrock, FakeServer, asks_person, delta, discarded, stopped, stored
+from tests.support.patience import PATIENCE
+from tests.support.pictures import png
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.e2e.server_process import ServerProcess
     from tests.peers.conftest import Node
+    from tests.support.server_process import ServerProcess
 
 Play = Callable[["Streams"], list[list[Any]]]
 

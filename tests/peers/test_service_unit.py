@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from tests.e2e.chat import Chat
-from tests.e2e.fake_provider import FakeProvider, calls, says
-from tests.e2e.server_process import Servers, provider
 from tests.peers import installed
 from tests.peers.under_unit import NOBODY, UNIT
+from tests.support.chat import Chat
+from tests.support.fake_provider import FakeProvider, calls, says
+from tests.support.server_process import Servers, provider
 
 if TYPE_CHECKING:
     from pathlib import Path

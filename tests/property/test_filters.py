@@ -21,16 +21,16 @@ from actors.core.states import Completed, ContextExhausted, Error, Idle, Ledger,
 from actors.ports.store.conditions import Order, OrderKey, Selection, matches, selects
 from server.contract.filters.fields import FIELDS, meaning
 from server.contract.filters.syntax import FilterError, parse
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import ME, with_nodes
 from tests.property.profiles import profile
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from actors.ports import Commit, Store
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 STATES = (
     Idle(),

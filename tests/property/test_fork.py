@@ -27,7 +27,7 @@ from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
 from tests.property.test_verify_and_replay import found, live
 from tests.property.written import WrittenWorld
-from tests.unit.llm.model_requests import body_of, provider, request
+from tests.support.model_requests import body_of, provider, request
 
 if TYPE_CHECKING:
     from actors.core.content import Message

@@ -18,13 +18,13 @@ from actors.core.events import Event, LlmAborted, LlmError, LlmResponse, LlmStre
 from actors.core.states import Idle
 from actors.messages.outcomes import EffectOutcome, TextDeltaReady
 from actors.ports import Commit, ConversationRecord, LogEntry, ModelInfo, StoreUnavailableError
-from tests.catalogs import OneModelCatalog
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
 from tests.property.world import COMMANDS, World
-from tests.services import in_memory
-from tests.toolboxes import NothingKept
+from tests.support.catalogs import OneModelCatalog
+from tests.support.services import in_memory
+from tests.support.toolboxes import NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

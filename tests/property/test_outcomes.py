@@ -22,11 +22,11 @@ from server.queries.queue import list_queue
 from server.queries.request_cycles import list_cycles
 from server.wire.context import ConversionContext
 from server.wire.enums import FATE
-from tests.integration.store.commit_builder import record_of
 from tests.property.drive import a_context, walk
 from tests.property.profiles import everything_was_seen, profile
 from tests.property.tape import Tape, tapes
 from tests.property.world import World
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     from actors.core.errors import Reason

@@ -22,7 +22,7 @@ from tests.property.drive import a_context, happen
 from tests.property.profiles import profile
 from tests.property.tape import Tape, tapes
 from tests.property.written import WrittenWorld
-from tests.replaying import differences
+from tests.support.replaying import differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,8 +12,8 @@ from actors.core.errors import InvalidTransition, Reason
 from actors.core.notifications import ConversationUpdated, ToolTreeReaped
 from actors.messages.log_entries import Created, SettingsChanged, TreeReaped
 from actors.ports import Commit, ConversationRecord, LogEntry, Store
-from tests.integration.store.commit_builder import record_of
 from tests.property.world import World
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     from actors.core.context import ConvContext

@@ -12,11 +12,11 @@ from bedrock import Client, Conversation, v1
 from bedrock.errors import BedrockError, NotFound
 from msgspec import Struct, field
 
-from tests.e2e.chat import assert_valid
-from tests.e2e.patience import within
 from tests.soak.journal import Entry, read_all
 from tests.soak.provider import TOKEN
 from tests.soak.raw_client import fingerprint
+from tests.support.chat import assert_valid
+from tests.support.patience import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

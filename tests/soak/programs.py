@@ -10,10 +10,10 @@ from pathlib import Path
 
 from bedrock import Client
 
-from tests.e2e.server_process import clean_environment
 from tests.peers import installed
 from tests.soak.clients import SoakClient
-from tests.unit.clients.terminals import Terminal
+from tests.support.server_process import clean_environment
+from tests.support.terminals import Terminal
 
 ASK_SECONDS = 60.0
 ANSWER_SECONDS = 15.0

@@ -11,10 +11,10 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.e2e import processes
-from tests.e2e.fake_provider import Exchange, Play, calls, dribbles, refuses, says
-from tests.unit.llm.scripted_server import ScriptedServer, ServedConnection
-from tests.unit.llm.strict_checker import check_anthropic
+from tests.support import processes
+from tests.support.fake_provider import Exchange, Play, calls, dribbles, refuses, says
+from tests.support.scripted_server import ScriptedServer, ServedConnection
+from tests.support.strict_checker import check_anthropic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

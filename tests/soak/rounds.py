@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.e2e.server_process import ServerProcess, provider
 from tests.soak.checks import Checked, check
 from tests.soak.clients import Site, SoakClient
 from tests.soak.programs import AskProgram, ChatProgram, NodeProgram
 from tests.soak.provider import Provider
 from tests.soak.python_clients import AsyncioClient, SyncClient
 from tests.soak.raw_client import RawClient
+from tests.support import processes
+from tests.support.patience import eventually
+from tests.support.server_process import ServerProcess, provider
 
 if TYPE_CHECKING:
     from pathlib import Path

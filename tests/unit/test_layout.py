@@ -34,6 +34,9 @@ LARGER = {
 }
 """Folders of many modules that are much alike."""
 
+HELPER_LINES = {"unit": 550, "integration": 2_550, "e2e": 500, "property": 2_900, "support": 4_800}
+"""How many lines a level of the tests may have beside its tests; `support` has what several levels use."""
+
 
 def modules(package: str) -> list[str]:
     """Return the modules of a package as paths without suffix: `actors/core/fsm`."""
@@ -110,3 +113,18 @@ def test_no_two_public_classes_have_one_name(packages: tuple[str, ...]) -> None:
 
 def test_the_modules_of_tests_that_begin_first_exist() -> None:
     assert not [path for path in LONG if not (ROOT / path).is_file()]
+
+
+def test_what_several_levels_of_the_tests_use_uses_none_of_them() -> None:
+    imported = re.compile(r"^\s*(?:from|import) tests\.(\w+)", re.MULTILINE)
+    files = (ROOT / "tests" / "support").glob("*.py")
+    used = {file.name: set(imported.findall(file.read_text())) - {"support"} for file in files}
+    assert {name: found for name, found in used.items() if found} == {}
+
+
+@pytest.mark.parametrize("level", HELPER_LINES)
+def test_the_helpers_of_a_level_of_the_tests_do_not_grow(level: str) -> None:
+    """Before there is another one, one that is there is used or extended; `support` gets what two levels need."""
+    helpers = [file for file in (ROOT / "tests" / level).rglob("*.py") if not file.name.startswith("test_")]
+    lines = sum(len(file.read_text().splitlines()) for file in helpers)
+    assert lines <= HELPER_LINES[level]

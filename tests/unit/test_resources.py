@@ -20,7 +20,7 @@ from actors.runtime.admission import Admission, FileRoom
 from actors.runtime.spare_thread import SpareThread
 from server.contract.errors import status_of
 from server.process.process_settings import raise_open_files
-from tests.unit.llm.model_requests import Sink, failure, model, request
+from tests.support.model_requests import Sink, failure, model, request
 
 if TYPE_CHECKING:
     from collections.abc import Generator

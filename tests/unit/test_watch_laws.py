@@ -16,7 +16,7 @@ from actors.core.summary import StateSummary
 from actors.ports import StoredEvent
 from server.wire.events import event
 from tests.integration.server.watch_harness import FACTS, ID
-from tests.watch_laws import Logged, Recorded, log_of, violations
+from tests.support.watch_laws import Logged, Recorded, log_of, violations
 
 Spoil = Callable[[Recorded], object]
 

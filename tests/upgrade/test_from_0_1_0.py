@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from actors.adapters.store.sqlite.engine import sqlite3
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ServerProcess, Servers, clean_environment
+from tests.support.patience import PATIENCE
+from tests.support.server_process import ServerProcess, Servers, clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

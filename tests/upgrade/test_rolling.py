@@ -19,14 +19,14 @@ import pytest
 from bedrock import Client, Conversation, Unavailable
 
 from actors.adapters.store.postgres.schema.version import MIGRATIONS
-from tests.e2e.nodes import Nodes
-from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.proxy import Proxy
+from tests.support.nodes import Nodes
+from tests.support.patience import PATIENCE, eventually
+from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 OLD = Path(__file__).with_name("nodes.tar.xz")
 OLD_MIGRATIONS = {"0001_initial", "0002_nodes", "0003_documents"}

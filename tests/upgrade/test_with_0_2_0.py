@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 import pytest
 
-from tests.e2e.patience import PATIENCE
-from tests.e2e.server_process import ROOT, ServerProcess, Servers
+from tests.support.patience import PATIENCE
+from tests.support.server_process import ROOT, ServerProcess, Servers
 from tests.unit.test_contract import all_methods
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tests.bench.peers.environments import LANGGRAPH_POSTGRES, Peer
 from tests.bench.results import ROUNDS, Turns, in_turn, middle
 from tests.bench.running_server import provider, running_server
 from tests.bench.turns import turns_of
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,14 +13,14 @@ import psycopg
 
 from tests.bench.figures import cpu_seconds
 from tests.bench.running_server import running_server
-from tests.e2e.nodes import free_address
-from tests.e2e.processes import children
+from tests.support.nodes import free_address
+from tests.support.processes import children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.bench.running_server import RunningServer
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 _COUNTED = """
 SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint

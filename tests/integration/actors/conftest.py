@@ -44,11 +44,11 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from tests.catalogs import OneModelCatalog
 from tests.integration.actors.family import FamilyBox, FamilyModel
-from tests.replaying import differences
-from tests.services import in_memory
-from tests.toolboxes import NothingKept
+from tests.support.catalogs import OneModelCatalog
+from tests.support.replaying import differences
+from tests.support.services import in_memory
+from tests.support.toolboxes import NothingKept
 
 if TYPE_CHECKING:
     from actors.core.notifications import Durable

@@ -24,8 +24,8 @@ from actors.ports import (
     ToolOutput,
     ToolSpec,
 )
-from tests.e2e.patience import eventually
-from tests.toolboxes import NothingKept
+from tests.support.patience import eventually
+from tests.support.toolboxes import NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,7 +22,7 @@ from actors.core.states import Idle
 from actors.maintenance.verify import findings
 from actors.messages.commands import ContinueConversationCommand
 from tests.integration.actors.conftest import Talk
-from tests.replaying import differences
+from tests.support.replaying import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

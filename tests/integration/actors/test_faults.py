@@ -42,7 +42,7 @@ from actors.ports import (
     ToolSpec,
     ToolTransientError,
 )
-from tests.toolboxes import FunctionTool, NothingKept
+from tests.support.toolboxes import FunctionTool, NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

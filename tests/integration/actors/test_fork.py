@@ -36,7 +36,7 @@ from actors.ports import Attachment, RevisionTooOldError, ToolOutput
 from actors.ports.store.conditions import Selection
 from tests.integration.actors.conftest import PATIENCE, Talk
 from tests.integration.actors.test_modes import Cell
-from tests.replaying import differences
+from tests.support.replaying import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -28,7 +28,7 @@ from actors.messages.commands import (
 from actors.messages.refusals import UnknownConversationError
 from actors.ports import SandboxReport, ToolOutput, ToolTransientError
 from tests.integration.actors.conftest import Box, Hold, ShakyStore
-from tests.services import NoSandbox
+from tests.support.services import NoSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,7 +28,7 @@ from actors.messages.outcomes import EffectOutcome
 from actors.messages.refusals import InvalidFieldError, UnknownConversationError
 from actors.ports import ModelAnswer, ToolOutput
 from actors.runtime.actor import tell
-from tests.e2e.patience import eventually
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ from actors.messages.commands import (
 )
 from actors.ports import Commit, LogEntry, SandboxReport, ToolOutput
 from tests.integration.actors.conftest import Box
-from tests.services import NoSandbox
+from tests.support.services import NoSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

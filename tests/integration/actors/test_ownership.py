@@ -27,10 +27,10 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.ports import FencedError, NotOwnerError, Owner, ToolOutput
-from tests.e2e.patience import eventually
 from tests.integration.actors.conftest import Hold, ShakyStore, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, child, tasks
 from tests.integration.actors.nodes import FakeNode, all_gone, all_gone_of
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

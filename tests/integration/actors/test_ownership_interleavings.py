@@ -27,16 +27,16 @@ from actors.messages.commands import (
     UpdateConversationCommand,
 )
 from actors.ports import NotOwnerError, Owner, Store
-from tests.e2e.patience import eventually
 from tests.integration.actors.conftest import Hold, Talk, World
 from tests.integration.actors.family import FamilyBox, FamilyModel, tasks
 from tests.integration.actors.nodes import FakeNode, all_gone
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from actors.ports import ConversationRecord, StoredEvent
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 PATIENCE = 60.0
 STEPS = 40

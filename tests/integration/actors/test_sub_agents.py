@@ -22,8 +22,8 @@ from actors.messages.commands import SendMessageCommand
 from actors.ports import Commit, SandboxReport, ToolOutput
 from actors.ports.store.conditions import UNARCHIVED, Selection
 from actors.runtime.services import AgentLimits
-from tests.e2e.patience import eventually
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
+from tests.support.patience import eventually
 
 World = Any
 Talk = Any

@@ -25,10 +25,10 @@ from actors.ports import (
     SandboxReport,
 )
 from actors.runtime.quotas.fair_slots import FairSlots
-from tests import pictures
-from tests.e2e.patience import eventually
-from tests.integration.store.commit_builder import CommitBuilder
-from tests.sandbox_reports import sandbox_report
+from tests.support import pictures
+from tests.support.commit_builder import CommitBuilder
+from tests.support.patience import eventually
+from tests.support.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

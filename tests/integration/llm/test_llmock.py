@@ -26,7 +26,7 @@ from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.history import ProviderView, Turn
 from actors.ports import CancelToken, Model, ModelAnswer, ModelFailedError, ModelRequest, ToolSpec
-from tests.unit.llm.strict_checker import CHECKS
+from tests.support.strict_checker import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,9 +20,9 @@ from actors.ports import CancelToken, ConversationRecord, ToolContext, ToolOutpu
 from actors.ports.mcp import McpServerStatus, McpState
 from actors.runtime.system_clock import SystemClock
 from actors.runtime.thread_pool import ThreadPool
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.sandbox_reports import sandbox_report
+from tests.support import processes
+from tests.support.patience import eventually
+from tests.support.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

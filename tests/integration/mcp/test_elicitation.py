@@ -21,9 +21,9 @@ from actors.ports import CancelToken, PersonAnswer, PersonQuestion
 from actors.ports.tools import ask_nobody
 from actors.runners.elicitation.open_questions import MAX_PER_CALL, OpenQuestions
 from actors.runtime.system_clock import SystemClock
-from tests.e2e.patience import PATIENCE
 from tests.integration.mcp.conftest import Hub, server
 from tests.integration.mcp.web import TOKEN, WebServer
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

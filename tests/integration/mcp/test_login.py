@@ -19,9 +19,9 @@ from actors.adapters.mcp.login.redirect_listener import ClientRefusedError, Logi
 from actors.adapters.mcp.server_settings import Login, McpServer
 from actors.ports.mcp import McpLogin, McpLoginsError, McpRegistration, McpState
 from server.auth.mcp_login_file import FILE, McpLoginFile
-from tests.e2e.patience import eventually
-from tests.integration.mcp.authorization import LoginServer, Ways, opened
 from tests.integration.server.test_serve import self_signed
+from tests.support.login_server import LoginServer, Ways, opened
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,9 +13,9 @@ from actors.adapters.mcp.from_clients import BoundSecret, FromClients, origin_of
 from actors.core.profile import ChosenMcpServer, Profile
 from actors.ports.mcp import McpNotAllowedError, McpState
 from actors.ports.permissions import Permissions
-from tests.e2e.patience import eventually
 from tests.integration.mcp.conftest import PROGRAM, conversation, server
 from tests.integration.mcp.web import TOKEN, WebServer
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

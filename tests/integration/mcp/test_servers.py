@@ -23,10 +23,10 @@ from actors.ports import CancelToken
 from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.mcp import McpState
 from actors.ports.permissions import EVERYTHING, Permissions
-from tests.e2e import processes
-from tests.e2e.patience import eventually, together, within
-from tests.footprint import footprint
 from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
+from tests.support import processes
+from tests.support.footprint import footprint
+from tests.support.patience import eventually, together, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable

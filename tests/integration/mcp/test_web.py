@@ -14,8 +14,8 @@ from actors.adapters.mcp.server_settings import McpServer, OAuth
 from actors.core.context import Mode
 from actors.ports import CancelToken
 from actors.ports.mcp import McpState
-from tests.e2e.patience import eventually
 from tests.integration.mcp.web import TOKEN, WebServer
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from tests.e2e.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from typing import Self

@@ -12,9 +12,9 @@ import pytest
 
 from actors.adapters.sandbox import process_tree
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from tests.e2e import processes
-from tests.integration.sandbox.trees import BOUND
-from tests.sandbox_reports import sandbox_report
+from tests.support import processes
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.trees import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from server.app.wiring import wire
 from server.config import ConfigError, load
 from server.process.process_settings import running_on
-from tests.integration.sandbox.trees import launch
-from tests.sandbox_reports import sandbox_report
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.trees import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

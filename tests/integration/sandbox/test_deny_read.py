@@ -12,7 +12,7 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
 from tests.integration.sandbox.test_restricted import REPORTS, run
-from tests.unit.tools.tool_harness import ToolHarness
+from tests.support.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,10 @@ from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import Launch, ProcessEnd, ProcessStartError
 from actors.runtime.thread_pool import ThreadPool
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.footprint import assert_nothing_left, footprint
-from tests.integration.sandbox.trees import host_of_this_process, hosts_of_this_process, launch
+from tests.support import processes
+from tests.support.footprint import assert_nothing_left, footprint
+from tests.support.patience import eventually
+from tests.support.trees import host_of_this_process, hosts_of_this_process, launch
 
 if TYPE_CHECKING:
     from actors.adapters.sandbox.process_tree import ProcessTree

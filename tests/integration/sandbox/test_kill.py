@@ -17,9 +17,9 @@ from actors.adapters.sandbox import process_tree
 from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.integration.sandbox.trees import BOUND, TREES, host_of_this_process, launch
+from tests.support import processes
+from tests.support.patience import eventually
+from tests.support.trees import BOUND, TREES, host_of_this_process, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -241,7 +241,7 @@ SERVER = """
 import sys, threading
 from actors.adapters.sandbox.probe import probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
-from tests.integration.sandbox.trees import TREES, launch
+from tests.support.trees import TREES, launch
 sandbox = ToolHostSandbox(probe(), pid_namespace=sys.argv[1] == "namespace")
 for kind in ("setsid daemon", "double fork", "deaf to TERM and INT", "background job"):
     sandbox.start(launch(TREES[kind][0], sys.argv[2]), lambda data: None)

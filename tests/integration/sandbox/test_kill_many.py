@@ -7,7 +7,7 @@ import os
 import pytest
 
 from actors.ports import SandboxReport, SandboxUnavailableError
-from tests.integration.sandbox.trees import WAYS, kill_trees, sandbox_of
+from tests.support.trees import WAYS, kill_trees, sandbox_of
 
 TIMES = int(os.environ.get("BEDROCK_TREES", "100"))
 """Trees in all."""

@@ -20,10 +20,10 @@ from actors.adapters.sandbox.host import call_host, call_limits, kernel, main_pr
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster.lease_clock import LeaseClock
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.footprint import footprint
-from tests.integration.sandbox.trees import TREES, WAYS, Service, host_of_this_process, launch, sandbox_of
+from tests.support import processes
+from tests.support.footprint import footprint
+from tests.support.patience import eventually
+from tests.support.trees import TREES, WAYS, Service, host_of_this_process, launch, sandbox_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +157,7 @@ SERVER = """
 import sys, threading, time
 from actors.adapters.sandbox.probe import probe
 from actors.ports.cluster.lease_clock import LeaseClock
-from tests.integration.sandbox.trees import TREES, Service, launch, sandbox_of
+from tests.support.trees import TREES, Service, launch, sandbox_of
 clock, over = LeaseClock(4.0), threading.Event()
 def beat():
     while not over.wait(0.2):

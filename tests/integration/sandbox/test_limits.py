@@ -16,9 +16,9 @@ from actors.adapters.sandbox.probe import landlock_abi
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, SandboxReport
-from tests.e2e import processes
 from tests.fault.escapes import namespaces_possible
-from tests.integration.sandbox.trees import launch
+from tests.support import processes
+from tests.support.trees import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,10 @@ from actors.adapters.sandbox.host import frames, process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxReport, SandboxUnavailableError
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.footprint import assert_nothing_left, footprint
-from tests.integration.sandbox.trees import BOUND, bounded, host_of_this_process, launch
+from tests.support import processes
+from tests.support.footprint import assert_nothing_left, footprint
+from tests.support.patience import eventually
+from tests.support.trees import BOUND, bounded, host_of_this_process, launch
 
 
 def run(sandbox: ToolHostSandbox, command: str, **changes: Any) -> ProcessEnd:

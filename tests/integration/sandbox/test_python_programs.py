@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors.adapters.tools import workers
-from tests.integration.sandbox.trees import launch
+from tests.support.trees import launch
 
 if TYPE_CHECKING:
     from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox

@@ -13,7 +13,7 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxReport
 from tests.fault.escapes import namespaces_possible
-from tests.integration.sandbox.trees import BOUND, launch
+from tests.support.trees import BOUND, launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

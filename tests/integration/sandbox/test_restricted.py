@@ -19,10 +19,10 @@ from actors.adapters.sandbox.probe import landlock_abi, probe
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, Sandbox, SandboxReport, SandboxUnavailableError
-from tests.e2e import processes
-from tests.e2e.patience import eventually
 from tests.fault.escapes import namespaces_possible
-from tests.integration.sandbox.trees import BOUND, TREES, bounded, launch
+from tests.support import processes
+from tests.support.patience import eventually
+from tests.support.trees import BOUND, TREES, bounded, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ import pytest
 from actors.adapters.sandbox.host import process_walk
 from actors.core.context import Mode
 from actors.ports import ProcessStartError, SandboxReport, SandboxUnavailableError
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.footprint import assert_nothing_left, footprint
-from tests.integration.sandbox.trees import BOUND, Service, host_of_this_process, sandbox_of
+from tests.support import processes
+from tests.support.footprint import assert_nothing_left, footprint
+from tests.support.patience import eventually
+from tests.support.trees import BOUND, Service, host_of_this_process, sandbox_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,7 +176,7 @@ def test_a_restricted_service_writes_nowhere_but_to_its_streams(
 SERVER = """
 import sys, threading
 from actors.adapters.sandbox.probe import probe
-from tests.integration.sandbox.trees import TREES, Service, sandbox_of
+from tests.support.trees import TREES, Service, sandbox_of
 sandbox = sandbox_of(sys.argv[1], probe("none"))
 kept = [Service(sandbox, TREES[kind][0], sys.argv[2]) for kind in ("setsid daemon", "double fork", "background job")]
 kept.append(Service(sandbox, "yes", sys.argv[2]))

@@ -16,8 +16,8 @@ from actors.adapters.tools.request_mode_upgrade import HOW_TO_ASK_FOR_MORE
 from actors.core.context import Mode
 from actors.ports import ProcessEnd, ProcessLimits, ProcessStartError, SandboxUnavailableError
 from tests.integration.sandbox.test_restricted import PYTHON, REPORTS
-from tests.integration.sandbox.trees import BOUND, launch
-from tests.unit.tools.tool_harness import ToolHarness
+from tests.support.tool_harness import ToolHarness
+from tests.support.trees import BOUND, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,8 +24,8 @@ from server.auth.authentication import Authentication
 from server.services.grpc_server import GrpcServer
 from server.settings.setting_values import Listen
 from server.streams.base import WatchSettings
-from tests.services import NoSandbox, in_memory
-from tests.toolboxes import NothingKept
+from tests.support.services import NoSandbox, in_memory
+from tests.support.toolboxes import NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

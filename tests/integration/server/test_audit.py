@@ -12,10 +12,10 @@ from actors.core.errors import Reason, Rejected
 from actors.ports.store.audit import AuditEntry, AuditFilter, AuditPlace, CommandOrigin, Outcome
 from server.contract.pagination import token_of
 from server.wire.audit_entries import audit_filter
-from tests.e2e.patience import eventually
 from tests.integration.server.grpc_harness import AUTHORIZED, GrpcHarness, refused
 from tests.integration.server.test_calls import METHODS, NAME, ask
 from tests.integration.server.watch_harness import Author
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

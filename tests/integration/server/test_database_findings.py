@@ -13,13 +13,13 @@ from actors.adapters.store.postgres.engine import address_of
 from actors.adapters.store.postgres.schema.version import migrate
 from server.app.database_findings import DatabaseFinding, findings_of_settings
 from server.config_check import config
-from tests.postgres import PASSWORD_USER
+from tests.support.postgres import PASSWORD_USER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 SECRET = "s3cret-of-nobody"
 NODE = (

@@ -13,11 +13,11 @@ from actors.core.notifications import ConversationUpdated
 from actors.ports.cluster import Node
 from server.cluster import node_lists
 from server.cluster.node_marks import ORIGIN, TOKEN
-from tests.e2e.patience import eventually
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, refused
 from tests.integration.server.test_watch_list import names_of, until_caught_up
 from tests.integration.server.two_nodes import NODES_TOKEN, RunningNode, TwoNodes
 from tests.integration.server.watch_harness import Author
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,11 +26,11 @@ from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
 from server.cluster import greetings, peers, router
 from server.cluster.greetings import Greetings
 from server.cluster.node_marks import ORIGIN, OWNER, TOKEN, NodeMarks
-from tests.e2e.patience import eventually
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, Refusal, refused
 from tests.integration.server.test_calls import COMMANDS
 from tests.integration.server.two_nodes import NODES_TOKEN, TwoNodes
 from tests.integration.server.watch_harness import Author, changed
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

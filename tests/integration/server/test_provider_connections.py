@@ -10,8 +10,8 @@ import pytest
 from actors.adapters.llm.transport import connection_pool, http_connection
 from server.app.wiring import wire
 from server.config import load
-from tests.unit.llm.model_requests import ask
-from tests.unit.llm.scripted_server import ScriptedServer, ServedConnection, in_turn, kept
+from tests.support.model_requests import ask
+from tests.support.scripted_server import ScriptedServer, ServedConnection, in_turn, kept
 from tests.unit.llm.test_abort import ANSWER
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from server.contract.errors import ConversationNotFoundError, MalformedRequestEr
 from server.streams import outbox as batches
 from server.wire.events import event, text_delta
 from tests.integration.server.watch_harness import ID, Author, changed, watch_harness
-from tests.unit.server.samples import STATES
+from tests.support.samples import STATES
 
 if TYPE_CHECKING:
     from bedrock import v1

@@ -21,7 +21,7 @@ from actors.core.notifications import Durable, StreamDiscarded
 from actors.core.states import Idle, State
 from actors.ports import RevisionTooOldError, Store, StoredEvent
 from tests.integration.server.watch_harness import ID, Author, Stream, WatchHarness, changed, watch_harness
-from tests.watch_laws import Recorded, Violation, log_of, violations
+from tests.support.watch_laws import Recorded, Violation, log_of, violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

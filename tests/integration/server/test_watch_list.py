@@ -20,9 +20,9 @@ from server.streams import encoding
 from server.streams import watch_conversations as watch_list
 from server.wire import encoded_conversations
 from server.wire.conversation_messages import conversation
-from tests.e2e.patience import eventually
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
 from tests.integration.server.watch_harness import NAME, Author, changed
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
 from server.wire.encoded_conversations import EncodedConversations
-from tests.integration.store.commit_builder import record_of
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from tests.integration.store.commit_builder import CommitBuilder
+from tests.support.commit_builder import CommitBuilder
 
 
 def work(store: PeeweeStore, conversation_id: str) -> None:

@@ -13,14 +13,14 @@ from actors.adapters.store.postgres.engine import address_of
 from actors.adapters.store.postgres.schema.version import migrate
 from actors.adapters.store.postgres.store import open_postgres
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
-from tests.e2e.patience import eventually
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from actors.ports import FaultPoints, Store
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 SECONDS = 20.0
 """Longer than anything here takes."""

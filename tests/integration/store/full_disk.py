@@ -16,10 +16,10 @@ from actors.adapters.store.sqlite.files.backup import BackupError, back_up
 from actors.adapters.store.sqlite.files.disk_reserve import RESERVE, SIZE
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError, StoreUnusableError
-from tests.e2e.patience import eventually
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.large_fork import SIZE as SIZE_OF_IMAGE
 from tests.integration.store.large_fork import assert_whole, grown_origin
+from tests.support.commit_builder import CommitBuilder
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.notifications import RunStop, StopReason
 from actors.core.states import Idle, Ledger
 from actors.ports import Attachment, Commit, ForkedHistory, LogEntry, StoppedRun, Store
-from tests.integration.store.commit_builder import CommitBuilder, message_of
+from tests.support.commit_builder import CommitBuilder, message_of
 
 SIZE = 600_000
 """Bytes of an image: two are more than what is copied at a time."""

@@ -22,7 +22,7 @@ from actors.adapters.store.sqlite.schema.version import MIGRATIONS, migrate
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnusableError
 from actors.ports.store.conditions import UNARCHIVED, Selection
-from tests.integration.store.commit_builder import CommitBuilder
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 
 from actors.adapters.store.postgres.nodes.documents import Document
 from actors.ports import StoreUnavailableError, StoreUnusableError
-from tests.e2e.patience import eventually
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from actors.adapters.store.postgres import changes
 from actors.adapters.store.postgres.store import PostgresStore, open_postgres
 from actors.ports import FencedError, NotOwnerError
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import ME, Gate
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,8 +16,8 @@ from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.files.data_directory import MARKER
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import DataDirectoryBusyError, StoreUnavailableError, StoreUnusableError
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,10 +26,10 @@ from actors.adapters.store.sqlite.files.backup import back_up, restore
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import FencedError, SlugTakenError, Store, StoreUnavailableError
 from actors.ports.store.conditions import Selection
-from tests.e2e.patience import eventually
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import ME, SECONDS, Gate, wait_until_removed
 from tests.integration.store.large_fork import IMAGES, SIZE, TRANSACTIONS, assert_whole, grown_origin
+from tests.support.commit_builder import CommitBuilder
+from tests.support.patience import eventually
 
 ROOT = Path(__file__).parents[3]
 

@@ -20,14 +20,14 @@ from actors.core.states import QueuedInput
 from actors.ports import Attachment, CommandRecord, DataDirectoryBusyError, Spending, StoreError, StoreUnusableError
 from actors.ports.store.audit import AuditEntry, AuditFilter, CommandOrigin, LogAudit, Outcome
 from actors.ports.store.conditions import Selection, TextEquals, TextField
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import ME
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 ANN = CommandOrigin("ann", "user")
 ODD = "a\x00b\x01"

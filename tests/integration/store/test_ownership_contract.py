@@ -14,7 +14,7 @@ from actors.adapters.store.memory import MemoryStore
 from actors.adapters.store.postgres.store import open_postgres
 from actors.core.states import AwaitingLlm, Completed, Ledger, LlmReason
 from actors.ports import Attachment, CommandRecord, FencedError, ForkedHistory, NotOwnerError, Owner, Store
-from tests.integration.store.commit_builder import CommitBuilder
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -56,8 +56,8 @@ from actors.ports.store.conditions import (
     TextEquals,
     TextField,
 )
-from tests.integration.store.commit_builder import CommitBuilder, message_of
 from tests.integration.store.conftest import SECONDS, Gate
+from tests.support.commit_builder import CommitBuilder, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -11,14 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests import postgres
 from tests.bench.cluster.nodes import spent_by
-from tests.e2e.patience import PATIENCE, eventually
-from tests.postgres import ROOT, PostgresServer
+from tests.support import postgres
+from tests.support.patience import PATIENCE, eventually
+from tests.support.postgres import ROOT, PostgresServer
 
 KILLED = """
 import os, signal
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 server = PostgresServer()
 print(server.url(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -33,10 +33,10 @@ from actors.ports import (
     StoreUnusableError,
 )
 from actors.ports.store.conditions import AnyOf, HasLabel, IsWithin, Order, OrderKey, Selection, TextContains, TextField
-from tests.e2e.patience import eventually, together
-from tests.integration.store.commit_builder import CommitBuilder, message_of
 from tests.integration.store.conftest import ME, SECONDS, Gate, with_nodes
-from tests.postgres import PASSWORD_USER, PostgresServer
+from tests.support.commit_builder import CommitBuilder, message_of
+from tests.support.patience import eventually, together
+from tests.support.postgres import PASSWORD_USER, PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from actors.adapters.store.sqlite import engine
 from actors.adapters.store.sqlite.engine import raw, sqlite3
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import Attachment, CommandRecord, FaultPoints, RevisionTooOldError, Store, StoreDamagedError
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

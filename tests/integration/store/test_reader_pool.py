@@ -8,7 +8,7 @@ import pytest
 
 from actors.adapters.store.sql.reader_pool import ReaderPool
 from actors.ports import StoreUnavailableError
-from tests.e2e.patience import eventually
+from tests.support.patience import eventually
 
 
 def test_a_connection_that_is_lent_while_the_pool_closes_is_closed_when_it_is_given_back() -> None:

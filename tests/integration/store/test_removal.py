@@ -20,8 +20,8 @@ from actors.adapters.store.sqlite.removal import Removal
 from actors.adapters.store.sqlite.schema.tables import TABLES
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.ports import StoreUnavailableError
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS, Gate, wait_until_removed
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from actors.adapters.store.sqlite.store import open_store
 from actors.core.content import MessageType
 from actors.core.states import TERMINAL, Idle, State
 from actors.ports import ConversationRecord, StoreUnusableError
-from tests.integration.store.commit_builder import CommitBuilder
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -77,8 +77,8 @@ from actors.ports import (
 )
 from actors.ports.store.audit import AuditEntry, AuditFilter, CallDecision, CommandOrigin, LogAudit, Outcome
 from actors.ports.store.conditions import UNARCHIVED, Every, IsArchived, IsWithin, Selection, TextEquals, TextField
-from tests.integration.store.commit_builder import CHANGED, CommitBuilder, message_of, record_of
 from tests.integration.store.conftest import SECONDS, Gate
+from tests.support.commit_builder import CHANGED, CommitBuilder, message_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ from actors.adapters.store.sqlite.writer import Writer
 from actors.core.content import Usage
 from actors.core.states import Idle, Ledger
 from actors.ports import CommandExistsError, CommandRecord, Commit, FencedError, SlugTakenError, StoreUnavailableError
-from tests.integration.store.commit_builder import CommitBuilder
 from tests.integration.store.conftest import SECONDS, Gate
+from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ import pytest
 from bedrock import Conversation, RunInterrupted, ToolAnswer
 from bedrock.testing.plays import calls, says
 
-from tests.e2e.patience import PATIENCE
-from tests.pictures import png
+from tests.support.patience import PATIENCE
+from tests.support.pictures import png
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,9 +18,9 @@ from actors.adapters.sandbox.host import process_walk
 from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError, ToolOutput
-from tests.footprint import assert_nothing_left, footprint
-from tests.sandbox_reports import sandbox_report
-from tests.unit.tools.tool_harness import BashHarness
+from tests.support.footprint import assert_nothing_left, footprint
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.tool_harness import BashHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

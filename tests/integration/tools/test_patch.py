@@ -15,8 +15,8 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.tools.patch import MAX_INPUT
 from actors.adapters.tools.workers.patching.write import TEMPORARY
 from actors.core.context import Mode
-from tests.sandbox_reports import sandbox_report
-from tests.unit.tools.tool_harness import ToolHarness
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,8 +27,8 @@ from actors.core.context import Mode
 from actors.ports import RunningProcess, ToolOutput
 from tests import leftovers
 from tests.property.profiles import profile
-from tests.sandbox_reports import sandbox_report
-from tests.unit.tools.tool_harness import ToolHarness
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.e2e.nodes import LEASE_SECONDS
 from tests.soak.cluster.late_commit import claim_first, write_first
 from tests.soak.cluster.three_nodes import DECLARED_DEAD, NAMES, Cluster, World
+from tests.support.nodes import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

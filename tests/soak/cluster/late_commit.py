@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from bedrock import Conversation
 
-    from tests.e2e.proxy import Held
     from tests.soak.cluster.three_nodes import Cluster
+    from tests.support.proxy import Held
 
 CALL_SECONDS = 10.0
 ARRIVAL_SECONDS = 30.0

@@ -24,13 +24,13 @@ from bedrock.errors import BedrockError
 
 from tests.bench.figures import Report, spread
 from tests.bench.goals import judged
-from tests.e2e import processes
-from tests.e2e.nodes import LEASE_SECONDS, Nodes
-from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.proxy import Proxy
-from tests.e2e.server_process import ServerProcess, provider
 from tests.soak.cluster.three_nodes import NAMES
 from tests.soak.provider import Provider
+from tests.support import processes
+from tests.support.nodes import LEASE_SECONDS, Nodes
+from tests.support.patience import PATIENCE, eventually
+from tests.support.proxy import Proxy
+from tests.support.server_process import ServerProcess, provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

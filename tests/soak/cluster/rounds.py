@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.e2e.server_process import provider
 from tests.soak.checks import check
 from tests.soak.clients import Site, SoakClient
 from tests.soak.cluster.clients import Pause, Probe, StayingClient
@@ -19,6 +16,9 @@ from tests.soak.cluster.disturbances import KINDS
 from tests.soak.cluster.three_nodes import NAMES, Cluster, Happened, World
 from tests.soak.provider import Provider
 from tests.soak.rounds import END_SECONDS, ORPHAN_SECONDS
+from tests.support import processes
+from tests.support.patience import eventually
+from tests.support.server_process import provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

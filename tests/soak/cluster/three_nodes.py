@@ -12,19 +12,19 @@ import psycopg
 from bedrock import Client
 from msgspec import Struct
 
-from tests.e2e import processes
-from tests.e2e.nodes import LEASE_SECONDS, Nodes
-from tests.e2e.patience import PATIENCE
-from tests.e2e.proxy import Proxy
 from tests.soak.cluster.clocks import SetClock
 from tests.soak.cluster.networks import HOST, Networks
 from tests.soak.cluster.witness import introduced, make_watched, strangers
+from tests.support import processes
+from tests.support.nodes import LEASE_SECONDS, Nodes
+from tests.support.patience import PATIENCE
+from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 NAMES = ("one", "two", "three")
 DEAD_SECONDS = 60.0

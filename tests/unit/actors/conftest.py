@@ -20,9 +20,9 @@ from actors.ports import (
     ToolSpec,
 )
 from actors.runtime.system_clock import SystemClock
-from tests.catalogs import OneModelCatalog
-from tests.services import in_memory
-from tests.toolboxes import FunctionTool, NothingKept
+from tests.support.catalogs import OneModelCatalog
+from tests.support.services import in_memory
+from tests.support.toolboxes import FunctionTool, NothingKept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.events import conversation_list as list_feed
 from actors.events.conversation_list import ListFeed, ListWatch
 from actors.events.hub import EventHub
-from tests.integration.store.commit_builder import record_of
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     from actors.ports import ConversationRecord

@@ -45,7 +45,7 @@ from actors.messages.outcomes import EffectOutcome, ToolRunnerStopped
 from actors.ports import CancelToken, ConversationRecord, ModelAnswer, ModelRequest, ModelSink, ToolContext, ToolOutput
 from actors.runners.effect_executor import EffectExecutor
 from actors.runtime.admission import Admission
-from tests.e2e.patience import eventually
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ import pytest
 
 from actors.ports.cluster import FOREVER
 from actors.ports.cluster.lease_clock import NANOSECONDS, LeaseClock
-from tests.footprint import footprint
+from tests.support.footprint import footprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from actors.runtime.quotas.fair_slots import FairSlots, SlotRequest
 from actors.runtime.quotas.quota_book import QuotaBook, first_day_of_month
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings, fair_share
 from actors.runtime.system_clock import SystemClock
-from tests.e2e.patience import PATIENCE, eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.runtime.thread_pool import IDLE_NAME, ThreadPool
-from tests.e2e.patience import eventually
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from bedrock import Client, v1
 from bedrock._shared import reconnection
 from bedrock._sync.transport import Transport
 
-from tests.unit.clients.fake_server import FakeBedrock, FakeServer
+from tests.support.fake_server import FakeBedrock, FakeServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

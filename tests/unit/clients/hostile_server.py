@@ -14,7 +14,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
-from tests.unit.clients.fake_server import Refusal, methods, serve
+from tests.support.fake_server import Refusal, methods, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from bedrock.cli.display.sub_agent_tree import AgentTree
 from bedrock.cli.text.style import Paint
 from prompt_toolkit.utils import get_cwidth
 
-from tests.unit.clients.fake_server import state
+from tests.support.fake_server import state
 
 PLAIN = Paint(False)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

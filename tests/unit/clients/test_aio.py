@@ -25,7 +25,7 @@ from bedrock import (
 )
 from bedrock.errors import AgentBusy, DeadlineExceeded, RevisionTooOld, RunFailed, Unavailable
 
-from tests.unit.clients.fake_server import (
+from tests.support.fake_server import (
     NAME,
     SLUG,
     FakeBedrock,

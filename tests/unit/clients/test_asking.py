@@ -14,7 +14,7 @@ from bedrock._sync.transport import Transport
 from bedrock.errors import AgentBusy, ApprovalNeeded, DeadlineExceeded, InvalidArgument, RunFailed, RunInterrupted
 from google.protobuf import json_format
 
-from tests.unit.clients.fake_server import (
+from tests.support.fake_server import (
     NAME,
     FakeBedrock,
     Refusal,

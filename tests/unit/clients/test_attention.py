@@ -10,7 +10,7 @@ from bedrock.cli.chat.attention import LONG_RUN_SECONDS, Attention
 from bedrock.cli.display.conversation_view import ConversationView
 from bedrock.cli.text.safe_streams import SafeStream
 
-from tests.unit.clients.fake_server import state
+from tests.support.fake_server import state
 
 APPROVAL = v1.PendingApproval(name="conversations/c1/approvals/t1", tool_call=v1.ToolCall(tool="bash"))
 ASKED = v1.Event(approval_changed=v1.Event.ApprovalChanged(approval=APPROVAL))

@@ -17,8 +17,8 @@ from bedrock.cli.app import bedrock
 from bedrock.errors import Unavailable
 from click.testing import CliRunner
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal, says
-from tests.unit.llm.conftest import make_certificate
+from tests.support.certificates import make_self_signed
+from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal, says
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -137,7 +137,7 @@ def test_a_message_that_is_sent_again_is_the_same_message(client: Client, fake: 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for 127.0.0.1 that no system trusts, with its key."""
-    return make_certificate(tmp_path_factory.mktemp("tls"))
+    return make_self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from bedrock.errors import QuotaExceeded, Unavailable
 from click.testing import CliRunner, Result
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tests.unit.clients.fake_server import (
+from tests.support.fake_server import (
     NAME,
     SLUG,
     FakeBedrock,

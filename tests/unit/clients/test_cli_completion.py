@@ -14,8 +14,8 @@ import pytest
 from bedrock.cli import arguments as names
 from bedrock.cli.app import bedrock
 
-from tests.unit.clients.fake_server import SLUG
-from tests.unit.clients.terminals import ROOT
+from tests.support.fake_server import SLUG
+from tests.support.terminals import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

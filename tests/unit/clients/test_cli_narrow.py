@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from bedrock import v1
 
-from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, fails, uses_tool
-from tests.unit.clients.terminals import Terminal
+from tests.support.fake_server import NAME, SLUG, FakeBedrock, fails, uses_tool
+from tests.support.terminals import Terminal
 from tests.unit.clients.test_cli_queue_and_cycles import folded, queued
 
 WORDS = "It is as it was before, but for some words that are longer than others. " * 4

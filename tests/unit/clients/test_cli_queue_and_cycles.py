@@ -20,7 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.wire.offline_cycles import fold
-from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stopped, stored
+from tests.support.fake_server import NAME, SLUG, FakeBedrock, stopped, stored
 
 if TYPE_CHECKING:
     from pathlib import Path

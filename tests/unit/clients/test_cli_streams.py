@@ -15,7 +15,7 @@ import pytest
 from bedrock import v1
 from bedrock.cli import exit_codes as exits
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, Step, call, output, state, stored, uses_tool
+from tests.support.fake_server import NAME, FakeBedrock, Step, call, output, state, stored, uses_tool
 
 SECONDS = 30.0
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from bedrock.errors import AgentBusy, NotForkable, RevisionTooOld, RunFailed, Ru
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
 
-from tests.unit.clients.fake_server import (
+from tests.support.fake_server import (
     NAME,
     SLUG,
     FakeBedrock,

@@ -10,7 +10,7 @@ from bedrock._shared.reconnection import LONGEST_SECONDS, Backoff
 from bedrock._shared.run_progress import RunProgress
 from bedrock.events import Snapshot
 
-from tests.unit.clients.fake_server import NAME, delta, discarded, output, result, stopped, stored, text
+from tests.support.fake_server import NAME, delta, discarded, output, result, stopped, stored, text
 
 RUN = f"{NAME}/requestCycles/1"
 

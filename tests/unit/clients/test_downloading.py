@@ -11,7 +11,7 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.app import bedrock
 from click.testing import CliRunner, Result
 
-from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, stored
+from tests.support.fake_server import NAME, SLUG, FakeBedrock, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from bedrock._shared import status
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 
-from tests.unit.clients.fake_server import FakeBedrock, Refusal
+from tests.support.fake_server import FakeBedrock, Refusal
 
 REASONS = [name.removeprefix("REFUSAL_REASON_") for name, number in v1.RefusalReason.items() if number]
 

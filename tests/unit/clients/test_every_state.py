@@ -22,7 +22,7 @@ from bedrock.cli.display.transcript import Transcript
 from bedrock.cli.text.style import Paint
 from bedrock.conversations import ConversationListEvent
 
-from tests.unit.clients.fake_server import delta, discarded, output, result, state, stopped, stored
+from tests.support.fake_server import delta, discarded, output, result, state, stopped, stored
 from tests.unit.clients.test_agents import TASKS, changed, report
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from bedrock.cli.display import follower as onlooker
 from bedrock.cli.text.output import print_line, window_title
 from bedrock.cli.text.style import Paint
 
-from tests.unit.clients import hostile_server, terminals
+from tests.support import terminals
+from tests.unit.clients import hostile_server
 from tests.unit.clients.hostile_server import HOSTILE, HostileServer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from bedrock.cli.app import bedrock
 from bedrock.errors import Misconfigured, ServerNotRunning, Unauthenticated
 from click.testing import CliRunner
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal, uses_tool
+from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal, uses_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

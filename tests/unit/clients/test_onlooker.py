@@ -11,7 +11,7 @@ from bedrock.cli.display.follower import Onlooker
 from bedrock.cli.text.style import Paint
 from bedrock.errors import BedrockError, NotFound, Unavailable
 
-from tests.unit.clients.fake_server import state, stopped, stored
+from tests.support.fake_server import state, stopped, stored
 from tests.unit.clients.test_agents import NAMES, changed, own_end, own_snapshot, report, waiting
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from bedrock import AsyncClient, Client, v1
 from bedrock.errors import BedrockError, NotFound, Unavailable
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal
+from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

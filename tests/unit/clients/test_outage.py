@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from bedrock import v1
 
-from tests.unit.clients.fake_server import SLUG, FakeBedrock, Gate, state, stored
-from tests.unit.clients.terminals import ROOT, Terminal
+from tests.support.fake_server import SLUG, FakeBedrock, Gate, state, stored
+from tests.support.terminals import ROOT, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

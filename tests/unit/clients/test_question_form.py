@@ -14,7 +14,7 @@ from bedrock.states import Question
 from click.testing import CliRunner
 from google.protobuf.struct_pb2 import Struct
 
-from tests.unit.clients.fake_server import NAME, SLUG, FakeBedrock, Step, call, result, state, stopped, stored, text
+from tests.support.fake_server import NAME, SLUG, FakeBedrock, Step, call, result, state, stopped, stored, text
 from tests.unit.clients.test_session import NOON, Chat, play
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from bedrock.errors import DeadlineExceeded, InvalidArgument, NotFound, RunFaile
 from bedrock.events import Snapshot
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, Refusal, asks_person, fails, says, uses_tool
+from tests.support.fake_server import NAME, FakeBedrock, Refusal, asks_person, fails, says, uses_tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

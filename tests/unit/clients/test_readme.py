@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.clients.fake_server import FakeBedrock, asks_person, ends_with, says, uses_tool
+from tests.support.fake_server import FakeBedrock, asks_person, ends_with, says, uses_tool
 
 README = Path(__file__).parents[3] / "clients" / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)

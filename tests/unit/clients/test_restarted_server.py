@@ -15,7 +15,7 @@ from bedrock import AsyncClient, AsyncConversation, Client, Conversation, v1
 from bedrock._shared import channel
 from bedrock.errors import BedrockError, ServerNotRunning, Unavailable
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, FakeServer, Refusal
+from tests.support.fake_server import NAME, FakeBedrock, FakeServer, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

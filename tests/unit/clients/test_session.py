@@ -17,7 +17,7 @@ from bedrock.cli.text.style import Paint
 from bedrock.errors import ServerNotRunning, Unavailable
 from google.rpc.error_details_pb2 import ErrorInfo
 
-from tests.unit.clients.fake_server import (
+from tests.support.fake_server import (
     NAME,
     FakeBedrock,
     Gate,

@@ -22,14 +22,14 @@ from click.testing import CliRunner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.unit.clients.fake_server import FakeBedrock
+    from tests.support.fake_server import FakeBedrock
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 30
 
 SERVER = """
 import os, signal, sys, threading
-from tests.unit.clients.fake_server import FakeBedrock, FakeServer, uses_tool
+from tests.support.fake_server import FakeBedrock, FakeServer, uses_tool
 
 assert "--until-eof" in sys.argv
 stop = threading.Event()

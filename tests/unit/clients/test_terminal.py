@@ -13,7 +13,7 @@ from bedrock.cli.display.approval_prompt import replies
 from bedrock.cli.display.transcript import USER_MARK
 from bedrock.cli.text.style import Paint
 
-from tests.unit.clients.fake_server import (
+from tests.support.fake_server import (
     NAME,
     FakeBedrock,
     Gate,
@@ -28,7 +28,7 @@ from tests.unit.clients.fake_server import (
     stored,
     uses_tool,
 )
-from tests.unit.clients.terminals import Terminal
+from tests.support.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from prompt_toolkit.key_binding.defaults import load_key_bindings
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import DummyOutput
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
-from tests.unit.clients.terminals import Terminal
+from tests.support.fake_server import NAME, FakeBedrock, Gate, Step, call, says, state, stored, uses_tool
+from tests.support.terminals import Terminal
 from tests.unit.clients.test_question_form import asked, asks
 from tests.unit.clients.test_session import sent
 

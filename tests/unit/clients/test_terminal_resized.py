@@ -13,8 +13,8 @@ import pytest
 from bedrock import v1
 from bedrock.cli.text.resize import reflows, rows_taken
 
-from tests.unit.clients.fake_server import FakeBedrock, Gate, Step, call, delta, output, says, state, stored
-from tests.unit.clients.terminals import Terminal
+from tests.support.fake_server import FakeBedrock, Gate, Step, call, delta, output, says, state, stored
+from tests.support.terminals import Terminal
 
 #: None is less than half as wide or half as high as the one before.
 SIZES = [(60, 24), (100, 24), (51, 24), (100, 12), (52, 12), (104, 30), (52, 30), (80, 15), (40, 15), (100, 24)]

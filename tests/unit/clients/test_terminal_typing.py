@@ -16,8 +16,8 @@ from prompt_toolkit.buffer import Buffer, CompletionState
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 
-from tests.unit.clients.fake_server import FakeBedrock, says
-from tests.unit.clients.terminals import Terminal
+from tests.support.fake_server import FakeBedrock, says
+from tests.support.terminals import Terminal
 from tests.unit.clients.test_session import sent
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from bedrock import AsyncClient, Client
 from bedrock.errors import DeadlineExceeded
 
-from tests.unit.clients.fake_server import NAME, FakeBedrock, says
+from tests.support.fake_server import NAME, FakeBedrock, says
 
 if TYPE_CHECKING:
     from collections.abc import Callable

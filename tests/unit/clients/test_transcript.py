@@ -12,7 +12,7 @@ from bedrock.cli.display.transcript import GO_ON, SUMMED_UP, Transcript
 from bedrock.cli.text.style import Paint
 from bedrock.states import Approval
 
-from tests.unit.clients.fake_server import delta, output, result, state, stored
+from tests.support.fake_server import delta, output, result, state, stored
 
 LONG = "".join(f"{number}\n" for number in range(OUTPUT_LINES + 5))
 

@@ -13,7 +13,7 @@ from bedrock.cli.text.diff import DIFF_LINES, extent
 from bedrock.cli.text.line_wrap import folding
 from bedrock.cli.text.style import Paint
 
-from tests.unit.clients.fake_server import NAME, question, result, stored
+from tests.support.fake_server import NAME, question, result, stored
 
 DIFF = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n one\n-two\n+2\x1b[2J\n"
 PATCHES: list[dict[str, Any]] = [

@@ -11,8 +11,8 @@ from PIL import Image
 
 from actors.adapters.images import worker
 from actors.adapters.images.worker import LONG_EDGE, MAX_VIEW_BYTES, UnusableImageError, examined
-from tests import pictures
-from tests.pictures import MAX_PIXELS, encoded, noise, opened
+from tests.support import pictures
+from tests.support.pictures import MAX_PIXELS, encoded, noise, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable

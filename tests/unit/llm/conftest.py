@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import ssl
-import subprocess
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.llm.model_requests import close_models
+from tests.support.certificates import make_self_signed
+from tests.support.model_requests import close_models
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,19 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate for 127.0.0.1 with its key, in one PEM file."""
-    return make_certificate(tmp_path_factory.mktemp("tls"))
-
-
-def make_certificate(folder: Path) -> Path:
-    """Likewise, in `folder`."""
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1"
-        " -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
-    )
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    both = folder / "both.pem"
-    both.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
-    return both
+    return make_self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

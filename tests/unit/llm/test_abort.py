@@ -17,8 +17,8 @@ from actors.adapters.llm.transport import connections
 from actors.adapters.llm.transport.connections import AbortHandle
 from actors.core.content import Text
 from actors.ports import CancelToken, Model, ModelAbortedError, ModelAnswer, ModelFailedError
-from tests.unit.llm.model_requests import RequestThread, ask, close_models, model
-from tests.unit.llm.scripted_server import (
+from tests.support.model_requests import RequestThread, ask, close_models, model
+from tests.support.scripted_server import (
     STREAM_HEAD,
     Script,
     ScriptedServer,

@@ -14,8 +14,8 @@ from actors.adapters.llm.transport.sse import SseParser
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
-from tests.unit.llm.model_requests import Sink, ask, assistant, failure, model, user
-from tests.unit.llm.scripted_server import Script, ScriptedServer, ServedConnection, answer, named, stream
+from tests.support.model_requests import Sink, ask, assistant, failure, model, user
+from tests.support.scripted_server import Script, ScriptedServer, ServedConnection, answer, named, stream
 
 Event = dict[str, Any]
 

@@ -16,8 +16,8 @@ from actors.adapters.llm.api_keys import ApiKeys
 from actors.adapters.llm.provider import Secret
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelFailedError
-from tests.unit.llm.model_requests import RequestThread, Sink, ask, failure, model, provider
-from tests.unit.llm.scripted_server import ScriptedServer, answer, plain, stream
+from tests.support.model_requests import RequestThread, Sink, ask, failure, model, provider
+from tests.support.scripted_server import ScriptedServer, answer, plain, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,9 +27,9 @@ from actors.core.content import (
 from actors.core.history import ProviderView, Turn
 from actors.core.profile import Generation, ReasoningEffort
 from actors.ports.output_schema import NativeOutput
-from tests.unit.llm.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
-from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
-from tests.unit.llm.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
+from tests.support.model_requests import BASH, ask, assistant, body_of, model, provider, request, tool, user
+from tests.support.scripted_server import ScriptedServer, answer, named, plain, stream
+from tests.support.strict_checker import CHECKS, check_anthropic, check_chat, check_growth, check_responses
 
 if TYPE_CHECKING:
     from collections.abc import Callable

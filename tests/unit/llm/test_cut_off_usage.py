@@ -11,8 +11,8 @@ from actors.adapters.llm.protocols.cut_off_usage import IMAGE_TOKENS, prompt_tok
 from actors.core.content import Image, Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError
-from tests.unit.llm.model_requests import request, user
-from tests.unit.llm.scripted_server import named, plain
+from tests.support.model_requests import request, user
+from tests.support.scripted_server import named, plain
 from tests.unit.llm.test_outcomes import PROTOCOLS, Said, ask_in_memory
 
 SAID = "x" * 402

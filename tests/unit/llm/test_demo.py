@@ -18,7 +18,7 @@ from actors.core.context import ToolGroup, ToolTraits
 from actors.core.errors import ErrorKind
 from actors.core.history import Turn
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError, Purpose, ToolSpec
-from tests.unit.llm.model_requests import RequestThread, Sink, ask, assistant, request, tool, user
+from tests.support.model_requests import RequestThread, Sink, ask, assistant, request, tool, user
 
 TOOLS = (
     tool("bash", cmd="string"),

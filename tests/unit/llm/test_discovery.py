@@ -13,8 +13,8 @@ from actors.adapters.llm.discovery import limits_in_list
 from actors.adapters.llm.model_limits import Price, StatedLimits
 from actors.adapters.llm.provider import Timeouts, provider_from_mapping
 from actors.core.errors import ErrorKind
-from tests.unit.llm.model_requests import RequestThread, ask, failure, model, provider
-from tests.unit.llm.scripted_server import Script, ScriptedServer, ServedConnection, answer, plain, stream
+from tests.support.model_requests import RequestThread, ask, failure, model, provider
+from tests.support.scripted_server import Script, ScriptedServer, ServedConnection, answer, plain, stream
 
 if TYPE_CHECKING:
     from actors.ports import Model

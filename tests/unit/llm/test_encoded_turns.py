@@ -18,7 +18,7 @@ from actors.core.content import Content, Message, MessageType, Text, ToolSuccess
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.history import GrowingView, ProviderView, Turn
 from actors.ports import ToolSpec
-from tests.unit.llm.model_requests import assistant, provider, request, user
+from tests.support.model_requests import assistant, provider, request, user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

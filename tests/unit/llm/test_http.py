@@ -18,8 +18,8 @@ from actors.adapters.llm.transport.http import Transport
 from actors.adapters.llm.transport.http_connection import rest_of
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
-from tests.unit.llm.model_requests import QUICK, provider
-from tests.unit.llm.scripted_server import (
+from tests.support.model_requests import QUICK, provider
+from tests.support.scripted_server import (
     STREAM_HEAD,
     Script,
     ScriptedServer,

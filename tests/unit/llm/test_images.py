@@ -14,8 +14,8 @@ from actors.adapters.llm.http_model import HttpModel
 from actors.core.content import Content, Image, Text, ToolSuccess, ToolUse
 from actors.core.history import ProviderView, Turn
 from actors.ports import ImagesUnavailableError, ImageView
-from tests.unit.llm.model_requests import assistant, body_of, provider, request, user
-from tests.unit.llm.strict_checker import CHECKS
+from tests.support.model_requests import assistant, body_of, provider, request, user
+from tests.support.strict_checker import CHECKS
 
 SHOT = Image("hash", "image/gif", 640, 480)
 LOST = Image("lost", "image/png", 7, 7)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from actors.adapters.llm.protocols.json_text import replace_lone_surrogates
 from actors.core.content import Text, ToolUse
-from tests.unit.llm.model_requests import Sink, ask, model
-from tests.unit.llm.scripted_server import ScriptedServer, answer, named, plain, stream
+from tests.support.model_requests import Sink, ask, model
+from tests.support.scripted_server import ScriptedServer, answer, named, plain, stream
 
 SAID = "a\ud800b\U0001f600c\udc00"
 READ = "a\ufffdb\U0001f600c\ufffd"

@@ -10,8 +10,8 @@ from actors.adapters.llm.protocols.answer_builder import MAX_BLOCKS, ContentSize
 from actors.core.content import Content, Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES
-from tests.unit.llm.model_requests import ask, failure, model
-from tests.unit.llm.scripted_server import ScriptedServer, named, plain, stream
+from tests.support.model_requests import ask, failure, model
+from tests.support.scripted_server import ScriptedServer, named, plain, stream
 
 BYTES = MAX_MODEL_RESPONSE_BYTES
 PIECES = ["x" * (BYTES // 8)] * 9

@@ -13,8 +13,8 @@ from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
-from tests.unit.llm.model_requests import RequestThread, Sink, ask, assistant, failure, model, user
-from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, plain, stream
+from tests.support.model_requests import RequestThread, Sink, ask, assistant, failure, model, user
+from tests.support.scripted_server import Script, ScriptedServer, answer, plain, stream
 
 Chunk = dict[str, Any]
 DONE = "[DONE]"

@@ -12,7 +12,7 @@ from actors.adapters.llm.provider import Timeouts
 from actors.core.content import Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.errors import ErrorKind
 from actors.ports import MAX_MODEL_RESPONSE_BYTES, ModelAnswer, ModelFailedError
-from tests.unit.llm.model_requests import (
+from tests.support.model_requests import (
     RequestThread,
     Sink,
     ask,
@@ -24,8 +24,8 @@ from tests.unit.llm.model_requests import (
     request,
     user,
 )
-from tests.unit.llm.scripted_server import Script, ScriptedServer, answer, named, plain, stream
-from tests.unit.llm.strict_checker import check_responses
+from tests.support.scripted_server import Script, ScriptedServer, answer, named, plain, stream
+from tests.support.strict_checker import check_responses
 
 Event = dict[str, Any]
 NAME = "gpt-5.2"

@@ -20,8 +20,8 @@ from actors.adapters.llm.transport.sse import SseEvent
 from actors.core.content import Reasoning, Text, ToolUse
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken, ModelAbortedError, ModelAnswer, ModelFailedError
-from tests.unit.llm.model_requests import model, provider, request
-from tests.unit.llm.scripted_server import named, plain
+from tests.support.model_requests import model, provider, request
+from tests.support.scripted_server import named, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

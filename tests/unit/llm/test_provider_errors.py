@@ -20,7 +20,7 @@ from actors.adapters.llm.provider_errors import (
     stream_error,
 )
 from actors.core.errors import RETRYABLE, ErrorKind
-from tests.unit.llm.model_requests import KEY, provider
+from tests.support.model_requests import KEY, provider
 
 if TYPE_CHECKING:
     from actors.ports import ModelFailedError

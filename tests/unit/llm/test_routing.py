@@ -14,7 +14,7 @@ from actors.adapters.llm.model_list import listed_in
 from actors.adapters.llm.provider import ProviderConfig, Timeouts, provider_from_mapping, providers_from_env
 from actors.core.errors import ErrorKind
 from actors.ports import CancelToken
-from tests.unit.llm.scripted_server import ScriptedServer, answer
+from tests.support.scripted_server import ScriptedServer, answer
 from tests.unit.llm.test_discovery import listing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from actors.adapters.llm.protocols.tool_calls import accepted, arguments_of, name_of
 from actors.core.content import Content, Text, ToolUse, call_id, distinct_calls, tool_uses
-from tests.unit.llm.model_requests import assistant, request, user
+from tests.support.model_requests import assistant, request, user
 
 IDS = st.one_of(st.sampled_from(["", "a", "b", "c1-r7-1", "x.y"]), st.text(max_size=50))
 

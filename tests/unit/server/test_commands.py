@@ -25,7 +25,7 @@ from actors.messages.commands import (
 from server.wire import commands
 from server.wire.approval_rules import approval_rule
 from server.wire.values import timestamp
-from tests.unit.server.samples import FACTS, MESSAGE, QUEUED
+from tests.support.samples import FACTS, MESSAGE, QUEUED
 
 UUID = "123E4567-e89b-12d3-a456-426614174000"
 

@@ -16,7 +16,7 @@ from server.contract import limits
 from server.contract.filters.fields import meaning
 from server.contract.filters.order_by import order_of
 from server.contract.filters.syntax import MAX_DEPTH, MAX_RESTRICTIONS, FilterError, parse
-from tests.integration.store.commit_builder import record_of
+from tests.support.commit_builder import record_of
 
 RECORD: dict[str, Any] = {
     "title": "Über die Straße",

@@ -20,7 +20,7 @@ from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError
 from server.queries.attachments import AttachmentDownloads
 from server.queries.read_pool import ReadPool
 from server.services.image_upload import THREADS, ImageUploads
-from tests.integration.store.commit_builder import record_of
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

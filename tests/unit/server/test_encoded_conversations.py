@@ -13,7 +13,7 @@ from server.wire import encoded_conversations
 from server.wire.context import ConversionContext
 from server.wire.conversation_messages import conversation, state_of
 from server.wire.encoded_conversations import KEPT, KEPT_BYTES, EncodedConversations
-from tests.unit.server.samples import FACTS, STATES, record
+from tests.support.samples import FACTS, STATES, record
 
 if TYPE_CHECKING:
     from bedrock import v1

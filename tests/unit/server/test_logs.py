@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from server.json_logs import JsonFormatter, SharedLines, TextFormatter
-from tests.e2e.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 def line(error: BaseException | None = None, text: str = "saved %d rows", *arguments: object) -> dict[str, object]:

@@ -14,7 +14,7 @@ from server.cluster import reachability
 from server.cluster.reachability import Obstacle, why_unreachable
 from server.cluster.router import NodeAccess
 from server.config import load
-from tests.e2e.certificates import make_authority, make_certificate
+from tests.support.certificates import make_authority, make_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path

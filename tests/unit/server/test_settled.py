@@ -9,7 +9,7 @@ from actors.core.states import AwaitingLlm, Idle, Ledger, LlmReason, QueuedInput
 from actors.core.summary import StateSummary
 from actors.ports import StoredEvent
 from server.streams.until_settled import SettledTracker
-from tests.unit.server.samples import STATES, record
+from tests.support.samples import STATES, record
 
 SETTLED = {"idle", "error", "context_exhausted", "completed", "failed", "awaiting_tool_approval"}
 FOLLOW_UP = QueuedInput("m-1", "then", (), 1)

@@ -16,7 +16,7 @@ from server.auth.principals import Caller, Principal, Role
 from server.auth.tokens import shared_tokens
 from server.auth.tokens.principal_tokens import PrincipalTokens
 from server.auth.tokens.shared_tokens import SharedTokens
-from tests.e2e.patience import eventually
+from tests.support.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

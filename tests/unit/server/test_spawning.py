@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from actors.messages.commands import SpawnSubAgentsCommand, SpawnSubAgentsResult, SpawnSubAgentsTask
 from server.wire import commands
-from tests.unit.server.samples import FACTS, MESSAGE
+from tests.support.samples import FACTS, MESSAGE
 
 UUID = "123E4567-e89b-12d3-a456-426614174000"
 Task = v1.SpawnSubAgentsRequest.Task

@@ -11,7 +11,7 @@ from actors.core import request_cycles as cycles
 from actors.core.content import Message, MessageType, Reasoning, Text, ToolSuccess, ToolUse, Usage
 from actors.core.notifications import Durable, MessageAdded, RunStop, StopReason
 from server.wire.cycles import CycleView, fit
-from tests.unit.server.samples import FACTS
+from tests.support.samples import FACTS
 
 FULL = v1.ListRequestCyclesRequest.VIEW_FULL
 

@@ -47,7 +47,7 @@ from server.streams.encoding import EventEncoder
 from server.wire.conversation_messages import conversation, state_of, summary_of
 from server.wire.encoded_conversations import EncodedConversations
 from server.wire.events import event, needs_record, output_delta, text_delta
-from tests.unit.server.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
+from tests.support.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
 
 CYCLE = "conversations/c/requestCycles/c:3"
 

@@ -8,7 +8,7 @@ from bedrock import v1
 from actors.core.content import ToolUse
 from server.wire.messages import message, queued_message, tool_call
 from server.wire.values import MAX_DEPTH, struct
-from tests.unit.server.samples import FACTS, FAILURE, MESSAGE, NOTICE, QUEUED, RESULTS
+from tests.support.samples import FACTS, FAILURE, MESSAGE, NOTICE, QUEUED, RESULTS
 
 
 def test_an_agent_message_names_its_request_its_cycle_and_what_it_used() -> None:

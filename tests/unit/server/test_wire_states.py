@@ -24,7 +24,7 @@ from server.wire.conversation_messages import (
     summary_of,
 )
 from server.wire.values import plain
-from tests.unit.server.samples import BASH, FACTS, STATES, record
+from tests.support.samples import BASH, FACTS, STATES, record
 
 RUN = "conversations/c/requestCycles/c:3"
 

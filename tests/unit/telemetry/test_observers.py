@@ -34,7 +34,7 @@ from actors.ports.mcp import NoMcpServers
 from actors.ports.telemetry import AttemptEnd, AttemptStart, RunStart, Telemetry, ToolEnd, ToolStart
 from actors.runtime.system_clock import SystemClock
 from tests.documents.pages import ROOT
-from tests.integration.store.commit_builder import record_of
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.adapters.telemetry import prometheus
-from tests.e2e.patience import PATIENCE, eventually
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ import pytest
 
 from actors.ports import Launch, ProcessEnd, SandboxReport
 from actors.runtime.system_clock import SystemClock
-from tests.unit.tools.tool_harness import ToolHarness
+from tests.support.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from actors.ports import (
     ToolOutput,
     ToolTransientError,
 )
-from tests.unit.tools.tool_harness import BashHarness
+from tests.support.tool_harness import BashHarness
 
 if TYPE_CHECKING:
     from pathlib import Path

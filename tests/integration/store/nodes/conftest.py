@@ -15,7 +15,7 @@ from tests.integration.store.nodes.stepped import Database
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.postgres import PostgresServer
+    from tests.support.postgres import PostgresServer
 
 TYPES = {"text": "''", "bigint": "0"}
 

@@ -20,9 +20,9 @@ from actors.adapters.store.postgres.nodes.membership import PostgresCluster
 from actors.adapters.store.postgres.nodes.take_over import release
 from actors.adapters.store.postgres.nodes.timing import Timing
 from actors.ports import StoreUnavailableError, StoreUnusableError
-from tests.e2e.patience import PATIENCE, eventually
 from tests.integration.store.nodes import node_process
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from actors.adapters.store.postgres.nodes.node_session import NodeSession
 from actors.ports import StoreUnavailableError, StoreUnusableError
 from tests.integration.store.nodes.conftest import make_tables
 from tests.integration.store.nodes.stepped import TIMING, Database, Stepped
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from actors.adapters.store.postgres.nodes.port_probe import refuses
-from tests.e2e.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 
 def test_a_port_refuses_once_its_process_has_closed_it() -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from bedrock.types import Mode
 
 from actors.ports import SandboxUnavailableError
-from tests.e2e import processes
-from tests.e2e.patience import PATIENCE, eventually
-from tests.e2e.server_process import ServerProcess
-from tests.integration.sandbox.trees import TREES
-from tests.sandbox_reports import sandbox_report
+from tests.support import processes
+from tests.support.patience import PATIENCE, eventually
+from tests.support.sandbox_reports import sandbox_report
+from tests.support.server_process import ServerProcess
+from tests.support.trees import TREES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Protocol
 
-from tests.e2e.server_process import ServerProcess, Servers
-from tests.postgres import PostgresServer
+from tests.support.postgres import PostgresServer
+from tests.support.server_process import ServerProcess, Servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from tests.e2e.patience import PATIENCE
-from tests.unit.llm.scripted_server import ScriptedServer, ServedConnection
+from tests.support.patience import PATIENCE
+from tests.support.scripted_server import ScriptedServer, ServedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

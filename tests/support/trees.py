@@ -18,9 +18,9 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessEnd, ProcessLimits, SandboxReport, ServiceStreams
 from actors.ports.cluster import FOREVER
-from tests.e2e import processes
-from tests.e2e.patience import eventually
-from tests.sandbox_reports import sandbox_report
+from tests.support import processes
+from tests.support.patience import eventually
+from tests.support.sandbox_reports import sandbox_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -128,7 +128,7 @@ def host_of_this_process() -> int:
 def hosts_of_this_process() -> list[int]:
     """All tool hosts of this process; the fork server has no children, and a database may run for other tests."""
     parents = (pid for pid in process_walk.children(os.getpid()) if process_walk.children(pid))
-    return [pid for pid in parents if b"tests.postgres" not in processes.read(pid, "cmdline")]
+    return [pid for pid in parents if b"tests.support.postgres" not in processes.read(pid, "cmdline")]
 
 
 WAYS = ("namespace", "walk", "A", "B")

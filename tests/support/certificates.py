@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-from tests.e2e.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,15 @@ def openssl(folder: Path, command: str) -> None:
 def make_authority(folder: Path, name: str) -> None:
     """Make the certificate NAME.pem of an authority, and its key NAME.key."""
     openssl(folder, f"req -x509 {KEY} -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem")
+
+
+def make_self_signed(folder: Path, name: str = "server") -> Path:
+    """Make a certificate NAME.pem for 127.0.0.1 that nobody signs, and its key NAME.key; return a file of both."""
+    names = "-subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    openssl(folder, f"req -x509 {KEY} -days 2 {names} -keyout {name}.key -out {name}.pem")
+    both = folder / f"{name}-both.pem"
+    both.write_bytes((folder / f"{name}.key").read_bytes() + (folder / f"{name}.pem").read_bytes())
+    return both
 
 
 def make_certificate(folder: Path, name: str, names: str, authority: str) -> None:

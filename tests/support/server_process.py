@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import grpc
 from bedrock import Client, v1
 
-from tests.e2e import processes
-from tests.e2e.auditing import audit
-from tests.e2e.patience import PATIENCE
+from tests.support import processes
+from tests.support.auditing import audit
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -52,7 +52,7 @@ from actors.core.states import (
     ToolPhase,
 )
 from server.wire.context import ConversionContext
-from tests.integration.store.commit_builder import record_of
+from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:
     from actors.ports import ConversationRecord

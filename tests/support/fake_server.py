@@ -28,7 +28,7 @@ from google.protobuf.struct_pb2 import Struct
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from tests.e2e.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import MethodDescriptor

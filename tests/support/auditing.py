@@ -13,13 +13,13 @@ from bedrock import Client, v1
 from bedrock.cli.commands.cycles import event_list
 
 from server.wire.offline_cycles import fold as fold_file
-from tests.e2e.folding import fold, listed_rounds, listed_steps
-from tests.e2e.patience import PATIENCE
+from tests.support.folding import fold, listed_rounds, listed_steps
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 TRIES = 20
 """How often a conversation that goes on is looked at until it holds still for a moment."""

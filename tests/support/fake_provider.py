@@ -17,8 +17,8 @@ from bedrock.testing.model_server import ModelServer
 from bedrock.testing.plays import calls, echoes, refuses, says
 from bedrock.testing.script import Script, ScriptedModel
 
-from tests.e2e.patience import PATIENCE
-from tests.unit.llm.strict_checker import check_anthropic
+from tests.support.patience import PATIENCE
+from tests.support.strict_checker import check_anthropic
 
 if TYPE_CHECKING:
     import ssl

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from bedrock import v1
 
-from tests.e2e.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from tests.e2e.server_process import ServerProcess
+    from tests.support.server_process import ServerProcess
 
 Found = Callable[[v1.Event], bool]
 

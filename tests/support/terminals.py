@@ -19,7 +19,7 @@ import pyte
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
 DRAWING, DRAWN = b"\x1b[?25l", b"\x1b[?25h"
 """What is written around each drawing of a prompt: the cursor is hidden, and shown again."""

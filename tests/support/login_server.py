@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from tests.e2e.patience import PATIENCE
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
