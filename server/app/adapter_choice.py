@@ -1,4 +1,6 @@
-"""The adapters that the settings ask for. Each function makes one, or says why it cannot be used."""
+"""Creates the adapters that the settings ask for: sandbox, models, tokens, MCP servers, metrics.
+
+Each function returns one of them, or raises an error that explains why it cannot be used."""
 
 from __future__ import annotations
 
@@ -60,13 +62,13 @@ log = logging.getLogger(__name__)
 
 
 class CannotStartError(Exception):
-    """The server cannot be started; the text is one line for the operator."""
+    """The server cannot be started; the message is one line for the operator."""
 
 
 def exporters(
     config: Config, clock: SystemClock, gauges: Mapping[metrics.Metric, Callable[[], float]]
 ) -> Iterator[Telemetry]:
-    """Yield what exports metrics and traces. Raises CannotStartError, or ConfigError if an extra is not installed."""
+    """Yield the exporters of metrics and traces. Raises CannotStartError, or ConfigError if an extra is missing."""
     if config.metrics_listen is not None:
         if importlib.util.find_spec("prometheus_client") is None:
             raise config.refusal(
@@ -93,7 +95,7 @@ def exporters(
 def mcp_servers(
     config: Config, sandbox: ToolHostSandbox, threads: ThreadPool, permissions: PermissionsOf
 ) -> McpServers:
-    """Return the MCP servers of the settings. Raises ConfigError."""
+    """Return the MCP servers that the settings configure. Raises ConfigError."""
     servers, rules = mcp_settings(config)
     if not servers and not rules.programs and not rules.origins:
         return NoMcpServers()
@@ -109,7 +111,7 @@ def mcp_servers(
 
 
 def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
-    """Return the settings of the MCP servers, and which ones clients may name.
+    """Return the settings of the MCP servers, and of those that clients may add to a conversation.
 
     Raises ConfigError, also if the extra `mcp` is not installed.
     """
@@ -126,7 +128,7 @@ def mcp_settings(config: Config) -> tuple[tuple[McpServer, ...], FromClients]:
 
 
 def quota_book(config: Config, store: Store, clock: SystemClock, telemetry: Telemetry) -> QuotaBook:
-    """Return the quotas of the settings, with what was spent of them in this month."""
+    """Return the quotas that the settings define, with the usage of the current month."""
 
     def spent_this_month() -> tuple[Spending, ...]:
         return store.spendings(first_day_of_month(clock.now_ms()))
@@ -153,7 +155,7 @@ def retention(config: Config) -> Retention:
 
 
 def pinned(config: Config, opened: ExitStack) -> frozenset[int] | None:
-    """Run on the configured CPUs until `opened` ends; return those of the tools (`running_on`). Raises ConfigError."""
+    """Run this process on the configured CPUs until `opened` closes. Return the CPUs for tools. Raises ConfigError."""
     try:
         return opened.enter_context(running_on(config.cpus))
     except ValueError as error:
@@ -187,18 +189,18 @@ def tool_sandbox(
 
 
 def sandbox_line(report: SandboxReport) -> str:
-    """Return one line about the sandbox: its tier, and why it is no better one."""
+    """Return one line for the log: the sandbox's tier, and why no stronger tier is available."""
     return f"sandbox: tier {report.tier}" + (f" ({report.reason})" if report.reason else "")
 
 
 def probed(config: Config) -> SandboxReport:
-    """Return what the sandbox can do here. Raises SandboxUnavailableError."""
+    """Return a report of what the sandbox can enforce on this machine. Raises SandboxUnavailableError."""
     report = probe(config.sandbox)
     return with_separation(report) if config.several else report
 
 
 def authentication_of(config: Config, opened: ExitStack) -> Authentication:
-    """Return how callers are known: by the token of the data directory, and those of principals.
+    """Return the authentication of callers: by the local token in the data directory, and by tokens of principals.
 
     Raises TokenUnusableError, StoreUnavailableError or ConfigError.
     """
@@ -220,7 +222,7 @@ def authentication_of(config: Config, opened: ExitStack) -> Authentication:
 
 
 def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
-    """Return the tokens: in the database that this server shares, or in the data directory.
+    """Return the tokens of principals: from the shared database if there is one, else from the data directory.
 
     Raises TokenUnusableError or StoreUnavailableError.
     """
@@ -239,7 +241,7 @@ def _tokens_of_principals(config: Config, opened: ExitStack) -> TokenSource:
 
 
 def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
-    """Make the authorizer of the settings. Raises ConfigError."""
+    """Create the authorizer that the settings name. Raises ConfigError."""
     if config.authorizer is None:
         return None
     try:
@@ -253,7 +255,7 @@ def _authorizer(config: Config, opened: ExitStack) -> AuthorizerCalls | None:
 
 
 def issued_tokens(config: Config) -> Issued:
-    """Return how tokens of issuers are known. Raises ConfigError if the extra `jwt` is not installed, or for a file."""
+    """Return the check of issuers' tokens. Raises ConfigError if the extra `jwt` or an issuer's file is missing."""
     if importlib.util.find_spec("jwt") is None or importlib.util.find_spec("cryptography") is None:
         raise config.refusal("issuers: the server was installed without it; install phoenix-bedrock[jwt]")
     from server.auth.issuers.issued_tokens import IssuedTokens  # noqa: PLC0415 -- only where it is wanted
@@ -284,7 +286,7 @@ def model_catalog(config: Config, timers: Timers) -> Catalog:
 
 
 def providers(config: Config) -> tuple[ProviderConfig, ...]:
-    """Return the providers of the file, then those of the environment that the file does not configure."""
+    """Return the providers of the settings file, then those with an API key in the environment that it leaves out."""
     named = tuple(provider_from_mapping(name, table, config.environ) for name, table in config.providers.items())
     taken = {provider.name for provider in named}
     return named + tuple(each for each in providers_from_env(config.environ) if each.name not in taken)

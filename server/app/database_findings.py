@@ -1,4 +1,4 @@
-"""What an operator should know of the database that the settings name, before a server starts and while it runs."""
+"""Checks of the configured database for `bedrock doctor` and `bedrock config check`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 CLOCK_SECONDS = 5.0
-"""By how much the clocks of the database and of this machine may differ without a warning."""
+"""Maximum difference between the clocks of the database and of this machine without a warning."""
 
 _ADVICE = (
     ("password", "Put the password into ~/.pgpass of the server's user, or into BEDROCK_DATABASE."),
@@ -30,7 +30,7 @@ _ADVICE = (
     ("too many", "Give it more connections (max_connections): each node takes 19."),
     ("", "Does PostgreSQL run there, and does it listen at that address (listen_addresses)?"),
 )
-"""What to do if the database cannot be reached, by a word of what is said then."""
+"""Advice if the database cannot be reached, by a word that its error message contains."""
 
 
 class DatabaseFinding(NamedTuple):
@@ -40,11 +40,11 @@ class DatabaseFinding(NamedTuple):
     subject: str
     text: str
     advice: str = ""
-    """What to do about it."""
+    """Advice for the operator."""
 
 
 def findings_of_settings(file: str | None) -> Iterator[DatabaseFinding]:
-    """Yield what is found with the settings of the server on this machine; nothing of one that needs no database."""
+    """Yield the findings for this machine's settings; none if they name no database."""
     try:
         config = load({}, file=Path(file) if file else None)
         if config.database:
@@ -63,7 +63,7 @@ def _moved(config: Config) -> Iterator[DatabaseFinding]:
 
 
 def database_findings(config: Config) -> Iterator[DatabaseFinding]:
-    """Look at the database, for some seconds at most. Raises ConfigError if the server cannot use any."""
+    """Yield the findings for a database, within a few seconds. Raises ConfigError without the extra `postgres`."""
     check_postgres(config)
     from actors.adapters.store.postgres.schema.database_report import database_report  # noqa: PLC0415 -- if wanted
 
@@ -124,7 +124,7 @@ def _nodes(report: DatabaseReport, config: Config) -> DatabaseFinding:
 
 
 def _refusal(node: LivingNode, here: ClusterSettings | None) -> str:
-    """Return what to do before a server can start here beside another one; "" if it can."""
+    """Return why a server here would refuse to start beside another one, and what to do; "" if it would start."""
     if here is None:
         return "A server here would refuse to start: to share a database, each needs a table [cluster]."
     if node.address.startswith("unix:"):

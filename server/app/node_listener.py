@@ -1,4 +1,4 @@
-"""Whether other nodes can call this one as its settings say: a wrong one is found by nobody else so early."""
+"""Checks at startup that other nodes can call this one at the address in its settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check_listener(config: Config, access: NodeAccess) -> None:
     """Raise CannotStartError if nodes with this one's cluster.ca could not call it at its cluster.address.
 
-    An address at which it does not listen itself is that of something in front of it.
+    Does nothing if the server does not listen at that address itself: then a proxy does.
     """
     assert config.cluster is not None  # noqa: S101 -- whoever has access to other nodes is one
     address = config.cluster.address

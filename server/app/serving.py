@@ -1,4 +1,4 @@
-"""A running server: from its start to its graceful shutdown."""
+"""Runs the server, from its start to its graceful shutdown."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LOOP_SECONDS = 0.5
 
 
 def run(config: Config, announce: Callable[[str], None], *, until_eof: bool = False) -> None:
-    """Serve until a signal requests the shutdown. `announce` gets the line that says that the server is ready.
+    """Serve until a signal requests the shutdown. `announce` is called with the line that reports readiness.
 
     `until_eof`: stop as well when standard input, a pipe, is closed at its other end, so that a server that was started
     by another program ends with that program. Raises CannotStartError or ConfigError.
@@ -122,7 +122,7 @@ async def _serve(
 
 
 def _kept(config: Config) -> str:
-    """Return where the server keeps what it has, and which node it is, for people."""
+    """Return a text for people: the data directory, and the database and the node's name if there are any."""
     parts = [f"data {config.data_dir}"]
     if config.database:
         parts.append(f"database {shown_database(config.database)}")
@@ -132,7 +132,7 @@ def _kept(config: Config) -> str:
 
 
 async def _measure_loop(telemetry: Telemetry) -> None:
-    """Tell how late the event loop is, until it is cancelled; nothing if nobody wants to know."""
+    """Report the event loop's delay until the task is cancelled; return at once if no metrics are collected."""
     loop = asyncio.get_running_loop()
     while telemetry.measures:
         due = loop.time() + LOOP_SECONDS
@@ -141,7 +141,7 @@ async def _measure_loop(telemetry: Telemetry) -> None:
 
 
 def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
-    """Log the sandbox report once the server runs; if it cannot start, only the reason is logged."""
+    """Log the sandbox's report. Called once the server runs, so that a failed start logs only its reason."""
     log.info("%s", sandbox_line(report))
     if report.restriction_available and not report.workspace_available:
         log.warning("the workspace mode is not available: %s", report.workspace_reason)
@@ -159,7 +159,7 @@ def _tell_of(report: SandboxReport, exposed: Sequence[str]) -> None:
 
 
 def _load_later(wired: Wiring) -> None:
-    """Import the modules that the start did not need. If that fails, it is tried again at their first use."""
+    """Import the modules that the start did not need. After a failure, their first use imports them again."""
     try:
         wired.load_later()
     except (ImportError, OSError) as error:
@@ -169,7 +169,7 @@ def _load_later(wired: Wiring) -> None:
 def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listener]:
     """Listen on the configured addresses and on the socket for this machine, and return all, with that socket first.
 
-    Addresses come before it, so that no socket file remains if one is in use. Raises CannotListenError or
+    The socket is bound last, so that no socket file remains if an address is in use. Raises CannotListenError or
     CannotStartError.
     """
     configured = [
@@ -183,7 +183,7 @@ def _listen(endpoint: GrpcServer, config: Config, local: Listen) -> list[Listene
 async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyncio.Event) -> None:
     """Shut down gracefully: refuse new work, drain runs, interrupt the remaining ones, end streams and calls.
 
-    Other nodes can have the conversations as soon as no run is left.
+    The conversations are released to other nodes as soon as no run is active.
     """
     supervisor = wired.supervisor
     await endpoint.withdraw()
@@ -201,7 +201,7 @@ async def _stop(config: Config, wired: Wiring, endpoint: GrpcServer, hurry: asyn
 
 
 def _leave(step: Callable[[], None]) -> None:
-    """Do a step of leaving the cluster; without it the others wait for the end of this node's lease."""
+    """Do one step of leaving the cluster. If it fails, the other nodes wait until this node's lease expires."""
     try:
         step()
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""The watchdog of a shutdown."""
+"""A watchdog that ends the process if the shutdown takes too long."""
 
 from __future__ import annotations
 

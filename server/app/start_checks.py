@@ -1,4 +1,4 @@
-"""What a start with some settings would find."""
+"""The checks of `bedrock config check`: what a server would report if it started with given settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def checked(config: Config) -> Iterator[str]:
-    """Yield what a start with these settings would find, a line each, without starting or changing anything.
+    """Yield one line for each thing that a start with these settings would use. Starts and changes nothing.
 
     Raises CannotStartError or ConfigError.
     """
@@ -91,14 +91,14 @@ def checked(config: Config) -> Iterator[str]:
 
 
 def _set_of_model(row: Mapping[str, Any]) -> str:
-    """Return what the settings say of models, with prices in dollars per million tokens."""
+    """Return the settings of a model, with prices in dollars per million tokens."""
     told = [key.replace("_", " ") for key in row if key != "price"]
     price = ", ".join(f"{key} ${value:g}" for key, value in row.get("price", {}).items() if key != "long")
     return "; ".join(filter(None, (f"sets {', '.join(told)}" if told else "", f"price of {price}" if price else "")))
 
 
 def _note_of_server(server: McpServer, config: Config) -> str:
-    """Return what is odd about an MCP server, or known of the operator's login there."""
+    """Return a warning about an MCP server, or the state of the operator's login there; "" if there is neither."""
     if server.command:
         path = server.environment.get("PATH", config.environ.get("PATH"))
         there = "/" in server.command[0] or shutil.which(server.command[0], path=path)
@@ -115,7 +115,7 @@ def _note_of_server(server: McpServer, config: Config) -> str:
 
 
 def _note_of(rule: ApprovalRule) -> str:
-    """Return what is odd about an operator's rule: its tool is none that is known before clients name theirs."""
+    """Return a warning if an operator's rule names a tool that is not built in; "" if it does not."""
     toolbox = StandardToolbox()
     ours = {spec.name for sub_agent in (False, True) for spec in toolbox.specs(sub_agent=sub_agent)}
     known = not rule.tool or rule.tool in ours or rule.tool.startswith(MCP_PREFIX)
@@ -150,7 +150,7 @@ def _checked_database(config: Config) -> Iterator[str]:
 
 
 def _checked_principals(config: Config) -> Iterator[str]:
-    """Yield a line for each principal, and for each way to know them beside the server's tokens. Raises ConfigError."""
+    """Yield a line for each principal, client certificate, authorizer and issuer. Raises ConfigError."""
     for principal in config.principals.values():
         roots = ", ".join(principal.permissions.roots or ()) or "no directories"
         yield f"principal {principal.name}: {principal.role}, reads {roots}{_note_of_principal(principal, config)}"
@@ -171,7 +171,7 @@ def _checked_principals(config: Config) -> Iterator[str]:
 
 
 def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
-    """Yield a line for each table of quotas, a principal's together with the defaults that it does not replace."""
+    """Yield a line for each table of quotas; a principal's line includes the defaults that it does not override."""
     of_templates = {f"each principal of the issuer {name}": limits for name, limits in quotas.issuers.items()}
     tables = {"all together": quotas.together, "each principal": quotas.each, **of_templates, **quotas.named}
     for whose, limits in tables.items():
@@ -183,7 +183,7 @@ def _told_quotas(quotas: QuotaSettings) -> Iterator[str]:
 
 
 def _note_of_principal(principal: Principal, config: Config) -> str:
-    """Return what is odd about a principal: it names what there is not."""
+    """Return a warning if a principal names a directory or MCP server that does not exist; "" if it does not."""
     servers = {table.get("name") for table in config.mcp_servers}
     unknown = [f"MCP server {name}" for name in principal.permissions.mcp_servers or () if name not in servers]
     missing = [f"directory {root}" for root in principal.permissions.roots or () if not os.path.isdir(root)]

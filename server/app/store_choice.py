@@ -1,4 +1,4 @@
-"""The store that the settings ask for; if it is PostgreSQL, with this server's place among the nodes that share it."""
+"""Opens the store that the settings ask for. With PostgreSQL, this server also joins the nodes that share it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def opened_store(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> tuple[OpenedStore, OpenedCluster]:
-    """Open the store until `opened` ends. `active` returns how many conversations have an actor here.
+    """Open the store until `opened` closes. `active` returns the number of conversations with an actor in this process.
 
     Raises ConfigError, CannotStartError, DataDirectoryBusyError or StoreError.
     """
@@ -65,7 +65,7 @@ def _shared(
     active: Callable[[], int],
     written: Callable[[int, float], None] | None,
 ) -> tuple[PostgresStore, PostgresCluster]:
-    """Join the nodes that share the database, and open the store in it."""
+    """Join the nodes that share the PostgreSQL database, and open the store in it."""
     check_postgres(config)
     # Only where they are wanted.
     from actors.adapters.store.postgres.engine import address_of, database_outages  # noqa: PLC0415
@@ -96,22 +96,22 @@ def _shared(
 
 
 def check_postgres(config: Config) -> None:
-    """Raise ConfigError if what a database needs is not installed."""
+    """Raise ConfigError if the packages for PostgreSQL are not installed."""
     if importlib.util.find_spec("psycopg") is None:
         raise config.refusal("database: the server was installed without it; install phoenix-bedrock[postgres]")
 
 
 def own_address(config: Config) -> str:
-    """Return the address that this server has in the database.
+    """Return the address under which this server registers in the database.
 
-    Nobody reaches one there that has it to itself, but the next server with this data directory knows by that that it
-    is gone.
+    A server without `[cluster]` registers a placeholder that nobody can call. By it, the next server with the same
+    data directory recognises that this one is gone.
     """
     return f"unix:{socket.gethostname()}:{config.data_dir}" if config.cluster is None else config.cluster.address
 
 
 def node_access(settings: ClusterSettings) -> NodeAccess:
-    """Return how this node calls others, and is called. Raises CannotStartError."""
+    """Return what this node needs to call other nodes and to be called by them. Raises CannotStartError."""
     try:
         token = read_token(settings.token_file)
         NodeMarks(token)
@@ -127,9 +127,9 @@ def node_access(settings: ClusterSettings) -> NodeAccess:
 
 
 def check_workspaces(settings: ClusterSettings) -> None:
-    """Raise CannotStartError unless this server has its workspaces: a volume that is not mounted has no directory.
+    """Raise CannotStartError if a directory in `cluster.workspaces` does not exist, such as a volume not mounted.
 
-    By the paths that conversations have, which lead through no link.
+    Raises it also for a path with a symbolic link: the paths of conversations have none, so it would match nothing.
     """
     for workspace in settings.workspaces:
         if not os.path.isdir(workspace):
@@ -139,14 +139,14 @@ def check_workspaces(settings: ClusterSettings) -> None:
 
 
 def _left_if_refused(cluster: PostgresCluster, _: object, error: BaseException | None, __: object) -> None:
-    """Leave the others if this server does not start after all: else they, and its next start, wait for its lease."""
+    """Leave the cluster if the start fails later: else other nodes and the next start wait for the lease to end."""
     if isinstance(error, CannotStartError | ConfigError):
         with suppress(StoreError):
             cluster.drain()
 
 
 def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
-    """Raise CannotStartError if others use the database who cannot reach this server, or it them."""
+    """Raise CannotStartError if other servers use the database and they and this one cannot call each other."""
     others = [each for each in cluster.others() if each.address != cluster.me.address]
     if config.cluster is None and others:
         names = ", ".join(sorted({each.name or each.address for each in others}))
@@ -168,6 +168,6 @@ def _check_neighbours(config: Config, cluster: PostgresCluster) -> None:
 
 
 def _end_at_once() -> None:
-    """End this process, which another node has declared dead: its conversations are no longer its own."""
+    """End this process, because another node has declared it dead and owns its conversations now."""
     logging.shutdown()
     os._exit(1)

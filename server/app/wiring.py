@@ -1,4 +1,4 @@
-"""The parts of a server, put together."""
+"""Connects the parts of a server: store, actors, adapters and telemetry."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ log = logging.getLogger(__name__)
 IMAGE_DECODERS = 2
 """Processes that decode images at the same time; each may take 700 MB."""
 EXPORT_SECONDS = 3.0
-"""How long a stop waits for collectors of traces and metrics."""
+"""Seconds that the shutdown waits for collectors of traces and metrics."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Wiring:
     """The version of SQLite; "" if the store is another database."""
     cluster: Cluster
     access: NodeAccess | None
-    """How this server is one of several that share the store; None: it has the store to itself."""
+    """This server's membership in the cluster; None if no other server shares the store."""
     load_later: Callable[[], None]
-    """Imports the modules that only the first run needs, so that the start does not wait for them. Blocks."""
+    """Imports the modules that only the first run needs; called after the start, because it takes time. Blocks."""
     exposed: tuple[str, ...] = ()
     """The server's files in shared directories. They are hidden when a tool call starts; a file replaced during the
     call is visible to it."""
@@ -199,13 +199,13 @@ def _refusing_start() -> Generator[None]:
 
 
 def _take_over(supervisor: Supervisor, telemetry: Telemetry, conversations: tuple[str, ...]) -> None:
-    """Count conversations of a dead node, and recover them here; returns at once."""
+    """Count the conversations taken over from a dead node, and start their recovery; does not block."""
     telemetry.taken_over(len(conversations))
     supervisor.wake(conversations)
 
 
 def _name_of(node: Node) -> str:
-    """Return what a node writes into the rows of its conversations: no two write the same."""
+    """Return the name that a node writes into the rows of its conversations; it is unique to the node's process."""
     return f"{node.name}/{node.incarnation}" if node.incarnation else "local"
 
 
@@ -226,7 +226,7 @@ def _gauges(
 
 
 def _observed(services: Services, telemetry: FanOut) -> Services:
-    """Return services whose models, tools and events are observed."""
+    """Return services whose models, tools and events report to the telemetry."""
     bus = ObservedBus(services.bus, telemetry, services.clock, own_tools(services.toolbox))
     telemetry.add(bus)  # it is told of commands, too
     return dataclasses.replace(
@@ -246,7 +246,7 @@ def _trim_memory(opened: ExitStack) -> None:
 
 
 def _close(telemetry: Telemetry) -> None:
-    """Export what is left, and stop waiting for collectors that do not answer."""
+    """Export the remaining telemetry; wait for a limited time for collectors that do not answer."""
     closing = threading.Thread(target=telemetry.close, name="bedrock-telemetry", daemon=True)
     closing.start()
     closing.join(EXPORT_SECONDS)

@@ -1,1 +1,1 @@
-"""Who calls, and what they may do: tokens, principals, roles."""
+"""Authentication and authorization of callers: tokens, principals, roles and quotas."""

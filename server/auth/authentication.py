@@ -1,4 +1,4 @@
-"""Who calls: the principal and the role that the token of a call stands for."""
+"""Authentication: finds the principal and the role of the caller by the call's token or certificate."""
 
 from __future__ import annotations
 
@@ -30,42 +30,42 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""How often it is asked whether the tokens have changed, at most: a revoked token is refused after this time."""
+"""Minimum seconds between two checks for changed tokens: a revoked token is refused after this time at the latest."""
 
 
 caller: ContextVar[Caller] = ContextVar("caller")
-"""Who makes the call being served."""
+"""The caller of the call that is being served."""
 subject: ContextVar[str] = ContextVar("subject", default="")
-"""The id of the conversation that the call being served is about, once it is known."""
+"""The id of the conversation in the call that is being served, once it is known."""
 
 SECRET_CHARS = 16
-"""How much of the digest of a token's secret tells it from the one before."""
+"""Characters of the hash of a token's secret that are kept, to notice when the token is rotated."""
 BY_AUTHORIZER = "authorizer"
-"""In place of a token's id: the authorizer knows the caller, for some time."""
+"""Stands for a token's id where the authorizer has identified the caller for a limited time."""
 OWN_USER = Caller(LOCAL, Role.OPERATOR)
 
 
 class Issued(Protocol):
-    """The tokens of issuers. Event loop only."""
+    """Checks the tokens of issuers (JSON Web Tokens). Event loop only."""
 
     def caller_of(self, text: bytes) -> Caller | None:
-        """Return who calls; None unless the token is valid, and its key known."""
+        """Return the caller with this token; None if the token is invalid, or its key unknown."""
         ...
 
     async def caller_after_refresh(self, text: bytes) -> Caller | None:
-        """Return who calls, after the issuer's keys were read again if the token names one that is not known."""
+        """Return the caller with this token; None if it is invalid. Fetches the issuer's keys for an unknown key."""
         ...
 
     def accepts(self, caller: Caller) -> bool:
-        """Whether a token that was valid before still is."""
+        """Whether the token with which the caller was authenticated is still valid."""
         ...
 
 
 class TokenSource(Protocol):
-    """The tokens of principals. Event loop only; nothing blocks for long."""
+    """Provides the tokens of principals. Event loop only; no method blocks for long."""
 
     def version(self) -> object:
-        """Return what is another value once the tokens have changed."""
+        """Return a value that changes whenever the tokens change."""
         ...
 
     def read(self) -> tuple[Token, ...]:
@@ -73,15 +73,15 @@ class TokenSource(Protocol):
         ...
 
     async def read_again(self) -> None:
-        """Wait until `version` and `read` tell what is true now."""
+        """Wait until `version` and `read` reflect all changes made before this call."""
         ...
 
 
 class Authentication:
-    """Knows callers by their tokens. Event loop only, but for `permissions`, which any thread may call.
+    """Authenticates callers by their tokens. Event loop only; `permissions` may be called from any thread.
 
-    `tokens`: those of `principals`, read again when they have changed; None if there are no principals. `issued`: the
-    tokens of `issuers`.
+    `tokens`: the tokens of `principals`, read again when they change; None if there are no principals. `issued`: the
+    check of the tokens of `issuers`.
     """
 
     def __init__(
@@ -103,18 +103,18 @@ class Authentication:
         self._issuers, self._issued = issuers or {}, issued
         self._certificates = certificates
         self.authorizer = authorizer
-        """The operator's own rules; None if there are none."""
+        """The operator's own rules of access; None if there are none."""
         self.looks_further = certificates is not None or authorizer is not None
-        """Whether more than tokens says who calls: what `caller_on` returns counts."""
+        """Whether certificates or an authorizer identify callers, too: then `caller_on` decides."""
         self._now_ms, self._monotonic = now_ms, monotonic
         self._tokens: dict[str, Token] = {}
         self._version: object = None
         self._failure = ""
-        """Why the tokens could not be used when it was tried last."""
+        """Why the last read of the tokens failed; "" if it succeeded."""
         self._due = 0.0
 
     def caller_of(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """Return who calls; None without a valid token.
+        """Return the caller with the token in the metadata; None if there is no valid token.
 
         Secrets are compared in constant time, so that they cannot be guessed by timing. The scheme may be written in
         any case, and be followed by more than one space (RFC 6750, RFC 9110).
@@ -134,13 +134,13 @@ class Authentication:
         return None if token is None else self._caller(token)
 
     def _new_holder(self, text: bytes) -> Caller | None:
-        """Return who has a token that may have been created a moment ago."""
+        """Return the caller with this token, after reading the tokens again: it may have just been created."""
         self._due = 0.0
         self._refresh()
         return self._holder(text)
 
     async def caller_after_refresh(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """Return who makes a call whose token `caller_of` does not know: it, or the key of its issuer, may be new."""
+        """Return the caller for a token unknown to `caller_of`, after fetching new tokens and issuers' keys."""
         text = bearer(metadata)
         if text is None:
             return None
@@ -157,9 +157,9 @@ class Authentication:
         connection: Mapping[str, Iterable[bytes]],
         address: str,
     ) -> Caller | None:
-        """Return who makes a call on a connection, by certificates and the authorizer, too; None if nobody may.
+        """Return the caller on this connection, identified also by certificate and authorizer; None if nobody is.
 
-        `by_token`: whom its token stands for, as far as the server itself knows. Raises AuthorizerUnavailableError.
+        `by_token`: the caller that `caller_of` found by the token. Raises AuthorizerUnavailableError.
         """
         metadata = tuple(metadata)
         who = by_token
@@ -182,7 +182,7 @@ class Authentication:
         )
 
     def _identified(self, identity: Identity | None) -> Caller | None:
-        """Return the caller whom the authorizer names; None unless it is a principal of the settings."""
+        """Return the caller that the authorizer has identified; None if the settings have no such principal."""
         if identity is None or identity.principal == LOCAL:
             return None
         principal = self._principals.get(identity.principal) or self._of_issuer(identity.principal)
@@ -196,7 +196,7 @@ class Authentication:
         return Caller(principal.name, role, BY_AUTHORIZER if ends else "", expires_at=ends)
 
     def accepts(self, caller: Caller) -> bool:
-        """Whether token and certificate of a caller that was known before are still valid, and give the same rights."""
+        """Whether an authenticated caller's token and certificate are still valid and give the same rights."""
         if caller.certificate_ends and not self._now_ms() < caller.certificate_ends * 1000:
             return False
         if not caller.token:
@@ -210,18 +210,18 @@ class Authentication:
         return token is not None and self._caller(token) == replace(caller, certificate_ends=0.0)
 
     def permissions(self, principal: str) -> Permissions:
-        """Return what a principal may do; NOTHING for one that the settings do not name (ports.PermissionsOf)."""
+        """Return the permissions of a principal; NOTHING if the settings do not name it (port PermissionsOf)."""
         found = self._principals.get(principal) or self._of_issuer(principal)
         return NOTHING if found is None else found.permissions
 
     def _of_issuer(self, principal: str) -> Principal | None:
-        """Return the principal that an issuer's template makes of a name."""
+        """Return the principal ISSUER:VALUE that the issuer's template creates; None if there is no such template."""
         issuer, _, value = principal.partition(":")
         template = self._issuers[issuer].template if issuer in self._issuers else None
         return None if template is None else template.principal(value)
 
     def _caller(self, token: Token) -> Caller | None:
-        """Return the caller with this token; None if it has expired, or its principal is no longer in the settings."""
+        """Return the caller for a token; None if it has expired, or if the settings no longer name its principal."""
         principal = self._principals.get(token.principal)
         if principal is None or not token.valid(self._now_ms()):
             return None
@@ -229,7 +229,7 @@ class Authentication:
         return Caller(principal.name, role, token.id, secret=token.digest[:SECRET_CHARS])
 
     def _refresh(self) -> None:
-        """Read the tokens if they have changed. While they cannot be used, none is valid."""
+        """Read the tokens if they have changed. If they cannot be read, no token is valid."""
         if self._source is None or self._monotonic() < self._due:
             return
         self._due = self._monotonic() + REFRESH_SECONDS

@@ -1,4 +1,4 @@
-"""Which role a caller needs for which method. A method without an entry is refused to everybody."""
+"""Authorization: the role that each method requires. A method without an entry is refused to everybody."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ NEEDED: dict[str, Role] = {
     f"{CATALOG}ListNodes": Role.OPERATOR,
     f"{CONVERSATIONS}ListAuditEntries": Role.OPERATOR,
 }
-"""The role that each method needs, by the method's full name."""
+"""The role that each method requires, by the method's full name."""
 
 
 def check_role(method: str, role: Role) -> None:
-    """Raise Rejected unless a caller with this role may use a method."""
+    """Raise Rejected if the role does not suffice for the method."""
     needed = NEEDED.get(method)
     if needed is None or not role.includes(needed):
         may = f"it needs the role {needed}" if needed else "nobody may"

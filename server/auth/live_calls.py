@@ -1,4 +1,4 @@
-"""Ends calls whose token is revoked, rotated or loses rights, and those that outlive it or a certificate.
+"""Ends running calls whose token is revoked, rotated or reduced in rights, or whose token or certificate expires.
 
 Event loop only.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from server.auth.principals import Caller
 
 CHECK_SECONDS = 1.0
-"""How often the tokens and certificates of live calls are checked."""
+"""Seconds between two checks of the tokens and certificates of running calls."""
 
 
 class CallRevokedError(Exception):
@@ -24,7 +24,7 @@ class CallRevokedError(Exception):
 
 
 class LiveCalls:
-    """The calls being served for tokens and certificates that can end, each with the task that serves it."""
+    """The running calls whose token or certificate can become invalid, each with the task that serves it."""
 
     def __init__(self, authentication: Authentication) -> None:
         self._authentication = authentication
@@ -34,7 +34,7 @@ class LiveCalls:
 
     @contextmanager
     def serving(self, caller: Caller) -> Generator[None]:
-        """Serve a call in the current task. Raises CallRevokedError when what it was made with ends meanwhile."""
+        """Serve a call in the current task. Raises CallRevokedError if its token or certificate becomes invalid."""
         task = asyncio.current_task()
         if task is None or not caller.ends:
             yield
@@ -57,7 +57,7 @@ class LiveCalls:
         self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Cancel the calls whose caller is no longer accepted; goes on as long as there are calls."""
+        """Cancel the calls whose caller is no longer accepted; runs until no calls are left."""
         self._timer = None
         for task, caller in self._tasks.items():
             if task not in self._revoked and not self._authentication.accepts(caller):

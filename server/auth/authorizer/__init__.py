@@ -1,1 +1,1 @@
-"""A company's own rules: who calls, and what they may do, decided by a class that the settings name."""
+"""Pluggable authentication and authorization: a company's own rules, in a class that the settings name."""

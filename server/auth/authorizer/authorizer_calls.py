@@ -1,4 +1,4 @@
-"""Asks the authorizer of the settings: off the event loop, within a limit of time, and refusing when it fails."""
+"""Calls the company's authorizer on threads, with a time limit. If it fails, the client's call is refused."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ MAX_CALLS = 16
 none of the other's: else strangers, of whom `authenticate` is asked, would keep callers out who are known."""
 MAX_REASON_CHARS = 500
 LOG_SECONDS = 10.0
-"""How often a failure of one kind is logged, at most: strangers can make one with each call."""
+"""Minimum seconds between two log lines for one kind of failure: strangers can cause a failure with each call."""
 
 
 class AuthorizerCalls:
-    """Asks the authorizer. Created in any thread, used in one event loop. Methods raise AuthorizerUnavailableError."""
+    """Calls the authorizer. Created on any thread, used in one event loop. Methods raise AuthorizerUnavailableError."""
 
     def __init__(self, authorizer: Authorizer, threads: ThreadPool, seconds: float) -> None:
         self._authorizer = authorizer
         self._threads = threads
         self._seconds = seconds
         self._logged: dict[type[Exception], float] = {}
-        """When a failure of each kind was logged last."""
+        """The time of the last log line for each kind of failure."""
         self._for_strangers, self._for_callers = asyncio.Semaphore(MAX_CALLS), asyncio.Semaphore(MAX_CALLS)
 
     async def identity(self, metadata: Iterable[tuple[str, str | bytes]], peer: Peer) -> Identity | None:
-        """Return who calls; None if nobody may."""
+        """Return the caller's identity; None if the authorizer does not know the caller."""
         said: dict[str, str] = {}
         for name, value in metadata:
             if isinstance(value, str):
@@ -54,7 +54,7 @@ class AuthorizerCalls:
         raise self._failed(TypeError("authenticate must return an Identity, or None"))
 
     async def refusal(self, principal: str, role: Role, method: str, resource: str) -> str | None:
-        """Return why a call may not be made, as text for people; None if it may."""
+        """Return why a call is forbidden, as text for people; None if it is allowed."""
         question = functools.partial(self._authorizer.authorize, principal, role, method, resource)
         found: Any = await self._ask(question, self._for_callers)
         if not isinstance(found, Decision) or not isinstance(found.reason, str):
@@ -65,7 +65,7 @@ class AuthorizerCalls:
         return shown or "the authorizer of this server does not allow that"
 
     async def _ask(self, question: Callable[[], T], free: asyncio.Semaphore) -> T:
-        """Return what `question` returns, asked on a thread of its own. A wait for a free place counts as time."""
+        """Run `question` on a thread, and return its result. The time limit includes the wait for a free thread."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -114,7 +114,7 @@ class AuthorizerCalls:
 
 
 def _is_sound(identity: Identity) -> bool:
-    """Whether the values have their types, which nothing has checked: they come from code that is not ours."""
+    """Whether the values have the declared types: they come from the company's code, which nothing has checked."""
     principal: Any = identity.principal
     role: Any = identity.role
     ends: Any = identity.expires_at

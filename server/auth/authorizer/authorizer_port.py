@@ -1,4 +1,4 @@
-"""What a company implements to decide itself who calls and what they may do; stable, for code outside of Bedrock."""
+"""The interface that a company implements to authenticate and authorize callers itself. A stable, public API."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ if TYPE_CHECKING:
 
 
 class Peer(Struct, frozen=True):
-    """Where a call comes from."""
+    """The peer that makes a call."""
 
     address: str
-    """As gRPC has it, such as `ipv4:10.0.0.5:41234` or `unix:`."""
+    """The peer's address as gRPC reports it, such as `ipv4:10.0.0.5:41234` or `unix:`."""
     certificate: str = ""
     """The certificate of the client as PEM, which the listener's `client_ca` has signed; "" if it has none."""
 
 
 class Identity(Struct, frozen=True):
-    """Who calls."""
+    """The identity of a caller."""
 
     principal: str
     """A name of [principals.NAME], or `ISSUER:VALUE` where that issuer has a template. Never the server's own user."""
     role: Role | None = None
-    """What this caller may do at most; None: what the principal may. Never more than that."""
+    """The highest role of this caller; None: the principal's own role, which it never exceeds."""
     expires_at: float = 0.0
-    """When its streams end, in seconds since 1970; 0: with its connection."""
+    """When the identity expires and its streams end, in seconds since 1970; 0: when the connection closes."""
 
 
 class Decision(Struct, frozen=True):
-    """Whether a call may be made."""
+    """The decision whether a call is allowed."""
 
     allowed: bool
     reason: str = ""
-    """Why not, for the person who calls."""
+    """The reason of a refusal, which the caller is shown."""
 
 
 class Authorizer(Protocol):
-    """A company's own rules. Methods are called on several threads at once, each with a limit of time.
+    """A company's own rules. Methods are called on several threads at once, each with a time limit.
 
-    A method that raises, or takes too long, refuses the call with UNAVAILABLE; the log has the exception, the client
-    nothing of it. Made once, with the settings [authorizer.options] as keyword arguments.
+    If a method raises or takes too long, the call is refused with UNAVAILABLE; the exception is logged, and not shown
+    to the client. The class is instantiated once, with the settings [authorizer.options] as keyword arguments.
     """
 
     def authenticate(self, metadata: Mapping[str, str], peer: Peer) -> Identity | None:
-        """Return who makes a call that the server cannot tell by tokens; None if nobody may.
+        """Return the identity of a caller whose token the server does not know; None if the caller is unknown.
 
-        `metadata`: what was sent with the call as text, `authorization` included, by names in small letters.
+        `metadata`: the call's text metadata, including `authorization`, by lower-case name.
         """
         ...
 
     def authorize(self, principal: str, role: Role, method: str, resource: str) -> Decision:
-        """Return whether a call may be made, which its role and the permissions of its principal allow.
+        """Decide about a call that the caller's role and the principal's permissions already allow.
 
-        `method`: in full, such as `/bedrock.v1.ConversationService/SendMessage`. `resource`: the name of what it is
-        about as the caller wrote it, such as `conversations/abc`; "" if about nothing with a name. Not asked for the
+        `method`: the full name, such as `/bedrock.v1.ConversationService/SendMessage`. `resource`: the resource name in
+        the request as the caller wrote it, such as `conversations/abc`; "" if there is none. Not called for the
         server's own user.
         """
         ...

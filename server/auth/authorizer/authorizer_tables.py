@@ -23,13 +23,13 @@ class AuthorizerSettings(Struct, frozen=True):
     name: str
     """The class: `package.module:Class`."""
     seconds: float
-    """How long it may take to answer."""
+    """Seconds that each call of a method may take."""
     options: Mapping[str, Any]
-    """The keyword arguments that the class is made with."""
+    """The keyword arguments for the constructor of the class."""
 
 
 def authorizer_settings(table: Mapping[str, Any]) -> AuthorizerSettings:
-    """Return the settings of the table [authorizer]. Raises ValueError, "authorizer.key: why"."""
+    """Read the table [authorizer]. Raises ValueError with a text such as "authorizer.class: why"."""
     check_keys("authorizer", table, KEYS)
     name, seconds, options = table.get("class"), table.get("timeout_seconds", USUAL_SECONDS), table.get("options", {})
     module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
@@ -45,7 +45,7 @@ def authorizer_settings(table: Mapping[str, Any]) -> AuthorizerSettings:
 
 
 def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
-    """Import the class. Raises ValueError, "authorizer.class: why"."""
+    """Import the authorizer's class. Raises ValueError with the text "authorizer.class: why"."""
     module, _, attribute = settings.name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
@@ -62,7 +62,7 @@ def authorizer_class(settings: AuthorizerSettings) -> Callable[..., Authorizer]:
 
 
 def made_authorizer(settings: AuthorizerSettings) -> Authorizer:
-    """Make the authorizer. Raises ValueError, "authorizer.key: why"; what it says is left out, it may hold secrets."""
+    """Create the authorizer. Raises ValueError without the text of its own exception, which may contain secrets."""
     kind = authorizer_class(settings)
     try:
         made = kind(**settings.options)

@@ -1,1 +1,1 @@
-"""Issuers of tokens and certificates: their settings, their keys, and the callers whom they vouch for."""
+"""Authentication by JSON Web Tokens and client certificates: issuers, their settings and their keys."""

@@ -1,4 +1,7 @@
-"""What gRPC does not tell of a certificate: names with a zero byte, at which it ends each, and when it expires."""
+"""Reads from a certificate what gRPC does not provide: its expiry, and whether a name contains a zero byte.
+
+gRPC cuts a name off at a zero byte, so that another name could pass for it.
+"""
 
 from __future__ import annotations
 
@@ -13,30 +16,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KNOWN_CERTIFICATES = 1_024
-"""How many certificates are kept, so that one is read once for all calls of its connection."""
+"""Size of the cache of certificates: each is parsed once for all calls of its connection."""
 
 CONSTRUCTED = 0x20
-"""The bit of a tag whose content is further elements."""
+"""The bit of a DER tag that marks an element composed of other elements."""
 OCTETS = 0x04
 ALTERNATIVE_NAMES = (0x06, b"\x55\x1d\x11")
 """The identifier of the extension with a certificate's alternative names: 2.5.29.17."""
 TEXTS = {0x0C: "utf-8", 0x13: "latin-1", 0x14: "latin-1", 0x16: "latin-1", 0x1C: "utf-32-be", 0x1E: "utf-16-be"}
-"""The tags of texts, each with its encoding."""
+"""The DER tags of text types, each with its encoding."""
 NAMES = {0x81: "latin-1", 0x82: "latin-1", 0x86: "latin-1"}
-"""Those of alternative names: e-mail addresses, hosts and URIs."""
+"""The DER tags of alternative names: e-mail addresses, hosts and URIs."""
 SEQUENCE = 0x30
 UTC_TIME, GENERALIZED_TIME = 0x17, 0x18
-"""The tags of times: with two digits of the year, from 1950 on, and with four."""
+"""The DER tags of times: UTCTime with a two-digit year from 1950 on, and GeneralizedTime with four digits."""
 TIMES = {UTC_TIME, GENERALIZED_TIME}
 
 
 class CertificateDetails(Struct, frozen=True):
-    """What counts of a certificate, beside its names."""
+    """The properties of a certificate that authentication needs beside its names."""
 
     cut_name: bool
-    """Whether a name has a zero byte, which makes it look shorter."""
+    """Whether a name contains a zero byte, at which gRPC would cut it off."""
     expires_at: float
-    """In seconds since 1970."""
+    """When the certificate expires, in seconds since 1970."""
 
 
 @functools.lru_cache(KNOWN_CERTIFICATES)
@@ -50,9 +53,9 @@ def certificate_details(pem: bytes) -> CertificateDetails | None:
 
 
 def _end_of(der: bytes) -> float:
-    """Return when a certificate expires. Raises StopIteration, IndexError or ValueError if this is none.
+    """Return when a certificate expires. Raises StopIteration, IndexError or ValueError for malformed data.
 
-    Its validity is the first of its elements that consists of two times (RFC 5280).
+    The validity period is the first element of the certificate that consists of two times (RFC 5280).
     """
     ((_, certificate),) = _elements(der)
     _, to_be_signed = next(_elements(certificate))
@@ -65,7 +68,7 @@ def _end_of(der: bytes) -> float:
 
 
 def _has_zero(der: bytes, texts: dict[int, str]) -> bool:
-    """Whether one of the texts has a zero. Raises IndexError or ValueError if this is not DER."""
+    """Whether one of the texts contains a zero byte. Raises IndexError or ValueError if the data is not valid DER."""
     elements = tuple(_elements(der))
     holds_names = ALTERNATIVE_NAMES in elements
     for tag, content in elements:
@@ -79,7 +82,7 @@ def _has_zero(der: bytes, texts: dict[int, str]) -> bool:
 
 
 def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the tag and the content of each element."""
+    """Yield the tag and the content of each DER element."""
     place = 0
     while place < len(der):
         tag, length = der[place], der[place + 1]

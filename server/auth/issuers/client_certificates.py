@@ -1,4 +1,4 @@
-"""Callers by the certificates of their connections, which a listener with `client_ca` asks for."""
+"""Authentication by client certificates (mutual TLS), which a listener with `client_ca` requests."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from server.auth.principals import Principal
 
 KINDS = {"uri": "peer_uri", "dns": "peer_dns", "email": "peer_email", "cn": "x509_common_name"}
-"""The kinds of names that a certificate can have, each with what gRPC calls it."""
+"""The kinds of names in a certificate, each with gRPC's name for that property."""
 NAME = re.compile(r"(uri|dns|email|cn):.+")
 CERTIFICATE = "x509_pem_cert"
 
 
 class ClientCertificates:
-    """The principals of the settings by the names in certificates, such as `uri:spiffe://example.org/ada`."""
+    """Maps names in certificates, such as `uri:spiffe://example.org/ada`, to the principals in the settings."""
 
     def __init__(self, principals: Mapping[str, Principal], *, now: Callable[[], float] = time.time) -> None:
         self._principals, self._now = principals, now
 
     def caller_of(self, by_token: Caller | None, connection: Mapping[str, Iterable[bytes]]) -> Caller | None:
-        """Return who makes a call on a connection; None if nobody may. `by_token` is whom its token stands for.
+        """Return the caller on a connection; None if the call is refused. `by_token` is the caller found by the token.
 
-        A certificate that stands for a principal goes with that one's tokens only, and until it expires, however long
-        its connection stays open. One that stands for nobody, such as a gateway's, needs a token.
+        A certificate of a principal is accepted alone or with tokens of the same principal, until it expires, even if
+        the connection stays open longer. A certificate of no principal, such as a gateway's, needs a token.
         """
         if not any(connection.get(CERTIFICATE, ())):
             return by_token
@@ -57,7 +57,7 @@ class ClientCertificates:
 
 
 def client_certificates(table: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """Return the principals of the table [client_certificates]. Raises ValueError, "client_certificates: why"."""
+    """Read the table [client_certificates]. Raises ValueError with the text "client_certificates: why"."""
     for name in table:
         if not NAME.fullmatch(name):
             kinds = ", ".join(f"{kind}:" for kind in KINDS)

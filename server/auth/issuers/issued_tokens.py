@@ -1,4 +1,4 @@
-"""JSON Web Tokens of issuers: whether one is valid, and whom it stands for. Event loop only."""
+"""Validates JSON Web Tokens of issuers, and finds the principals that they identify. Event loop only."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from server.auth.principals import Role
 
 MAX_TOKEN_BYTES = 16 << 10
-"""The longest token that is looked at."""
+"""Maximum length of a token; a longer one is refused unread."""
 LAST_SECOND = LATEST_MS // 1000
-"""A token that is valid for longer is none."""
+"""Maximum lifetime of a token; one with a longer lifetime is refused."""
 OPTIONS: Any = {
     "require": ["exp", "iss", "aud"],
     "verify_iat": False,  # what counts is nbf; RFC 7519 has iat for information
@@ -33,7 +33,7 @@ OPTIONS: Any = {
 
 
 class IssuedTokens:
-    """Knows callers by the tokens of all issuers of the settings."""
+    """Authenticates callers by tokens of the issuers in the settings."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class IssuedTokens:
         self._now = now
 
     def caller_of(self, text: bytes) -> Caller | None:
-        """Return who calls; None unless the token is valid, and its key known."""
+        """Return the caller with this token; None if the token is invalid, or its key unknown."""
         found = self._read(text)
         if found is None:
             return None
@@ -70,7 +70,7 @@ class IssuedTokens:
         return _caller(issuer, claims, f"{algorithm}:{key_id}")
 
     async def caller_after_refresh(self, text: bytes) -> Caller | None:
-        """Return who calls, after the issuer's keys were read again if the token names one that is not known."""
+        """Return the caller with this token; None if it is invalid. Fetches the issuer's keys for an unknown key."""
         found = self._read(text)
         if found is None or found[1].find(*found[2:]) is not None:
             return None
@@ -78,12 +78,12 @@ class IssuedTokens:
         return self.caller_of(text)
 
     def accepts(self, caller: Caller) -> bool:
-        """Whether a token that was valid before has not expired, and its key is not withdrawn."""
+        """Whether the caller's token has not expired and its key has not been withdrawn by the issuer."""
         algorithm, _, key_id = caller.token.partition(":")
         return self._now() < caller.expires_at and self._keys[caller.issuer].find(key_id, algorithm) is not None
 
     def _read(self, text: bytes) -> tuple[Issuer, IssuerKeys, str, str] | None:
-        """Return what a token says of itself, unproven: its issuer, that one's keys, the key's id, the algorithm."""
+        """Return a token's issuer with its keys, the key id and the algorithm, before the signature is verified."""
         if len(text) > MAX_TOKEN_BYTES or text.count(b".") != 2:
             return None
         try:
@@ -98,7 +98,7 @@ class IssuedTokens:
 
 
 def _unproven(part: bytes) -> dict[str, Any]:
-    """Return what a part of a token says. Raises ValueError or RecursionError.
+    """Decode a part of a token before its signature is verified. Raises ValueError or RecursionError.
 
     PyJWT, which looks at each byte of a token in Python, is asked only once a token names a key that is known: else
     strangers could keep the event loop busy with long ones.
@@ -110,7 +110,7 @@ def _unproven(part: bytes) -> dict[str, Any]:
 
 
 def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | None:
-    """Return whom these proven claims stand for; None if for nobody."""
+    """Return the caller that verified claims identify; None if they identify no principal."""
     said, ends = claim(claims, issuer.principal_claim), claims["exp"]
     if not isinstance(said, str) or not isinstance(ends, int | float) or not 0 < ends <= LAST_SECOND:
         return None
@@ -127,7 +127,7 @@ def _caller(issuer: Issuer, claims: Mapping[str, Any], token: str) -> Caller | N
 
 
 def _role(issuer: Issuer, value: Any) -> Role | None:
-    """Return the highest role that a claim gives; None if it gives none."""
+    """Return the highest role that a claim grants; None if it grants none."""
     values = value if isinstance(value, list) else [value]
     given = [issuer.roles[each] for each in values if isinstance(each, str) and each in issuer.roles]
     return next((each for each in given if all(each.includes(other) for other in given)), None)

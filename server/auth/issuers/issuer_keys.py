@@ -1,4 +1,4 @@
-"""The public keys of an issuer (JWKS): read when needed, again in the background, and kept while it is down."""
+"""The public keys of an issuer (JWKS): read when first needed, renewed in the background, kept while it is down."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 256 << 10
-"""The largest key set that is read."""
+"""Maximum size of a key set."""
 MAX_KEYS = 64
 FETCH_SECONDS = 5.0
-"""How long reading may take, from the first packet to the last."""
+"""Maximum seconds for reading a key set, from the first packet to the last."""
 URL_SECONDS = 300.0
 """The age at which keys from a URL are read again."""
 FILE_SECONDS = 2.0
 """The age at which keys from a file are read again."""
 RETRY_SECONDS = 10.0
-"""Seconds between two tries, however many tokens name a key that is not known, or while the issuer is down."""
+"""Minimum seconds between two reads, even if tokens with unknown keys keep coming or the issuer is down."""
 STALE_SECONDS = 86_400.0
-"""The age at which keys are used no more, if the issuer has been down since: a withdrawn key must end some time."""
+"""The age at which keys expire if they cannot be renewed: otherwise a withdrawn key would stay valid for ever."""
 OK = 200
 
 
@@ -58,10 +58,10 @@ class IssuerKeys:
         self._age = FILE_SECONDS if in_file else URL_SECONDS
         self._retry = FILE_SECONDS if in_file else RETRY_SECONDS
         self._failure = ""
-        """Why reading failed when it was tried last."""
+        """Why the last read failed; "" if it succeeded."""
 
     def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
-        """Return the key with this id for an algorithm; "" for the only key there is. None: there is no such key."""
+        """Return the key with this id for an algorithm; the id "" means the only key. None if there is no such key."""
         now = self._monotonic()
         if now - self._read_at > self._age:
             self._begin()
@@ -73,7 +73,7 @@ class IssuerKeys:
         return usable[0] if len(usable) == 1 else None
 
     async def refresh(self) -> None:
-        """Read the keys again, unless that was tried a moment ago; returns when it is done, or takes too long."""
+        """Read the keys again, unless the last attempt was too recent. Returns at the latest after the time limit."""
         self._begin()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=FETCH_SECONDS + 1)
@@ -102,9 +102,9 @@ class IssuerKeys:
 
 
 def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str], jwt.PyJWK]:
-    """Return the keys of a key set by their ids and the allowed algorithms that they are for.
+    """Return the keys in a key set by id and algorithm, for the allowed algorithms only.
 
-    Keys of other kinds, symmetric ones among them, are left out. Raises KeysUnusableError if none is left.
+    Keys of other kinds, such as symmetric ones, are ignored. Raises KeysUnusableError if no key remains.
     """
     try:
         keys = json.loads(content)["keys"]
@@ -122,7 +122,7 @@ def keys_in(content: bytes, algorithms: tuple[str, ...]) -> dict[tuple[str, str]
 
 
 def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return a key for an algorithm; None if it is not meant for that."""
+    """Return the key object for an algorithm; None if the key is not meant for it."""
     fits = data.get("kty") == "RSA" if ALGORITHMS[algorithm] == "RSA" else data.get("crv") == ALGORITHMS[algorithm]
     if not fits or data.get("kty") == "oct" or "d" in data:
         return None
@@ -135,7 +135,7 @@ def _key(data: Mapping[str, Any], algorithm: str) -> jwt.PyJWK | None:
 
 
 async def content_of(issuer: Issuer) -> bytes:
-    """Return the key set of an issuer as it is written. Raises KeysUnusableError."""
+    """Fetch the key set of an issuer, unparsed. Raises KeysUnusableError."""
     try:
         async with asyncio.timeout(FETCH_SECONDS):
             if issuer.jwks_file is not None:
@@ -181,7 +181,7 @@ class _Answer:
 
 
 async def _get(url: str, ca_bundle: Path | None) -> bytes:
-    """Return what is at a URL. Follows no redirect, and uses no proxy. Raises KeysUnusableError, or OSError."""
+    """Download a URL, without following redirects or using a proxy. Raises KeysUnusableError or OSError."""
     parts = urlsplit(url)
     tls = ssl.create_default_context(cafile=ca_bundle or certifi.where()) if parts.scheme == "https" else None
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or (443 if tls else 80), ssl=tls)

@@ -1,4 +1,4 @@
-"""Issuers of JSON Web Tokens: whose tokens the operator's settings accept, and which principals they stand for."""
+"""Settings of issuers of JSON Web Tokens: their keys, and which principals their tokens identify."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ ALGORITHMS = {
     "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
     "ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519",
 }  # fmt: skip
-"""The signatures that can be allowed, all with a public key, each with the type or the curve of its keys."""
+"""The supported signature algorithms, all with public keys, each with the type or the curve of its keys."""
 USUAL_ALGORITHMS = ("RS256", "ES256")
 KEYS = (
     "issuer", "audience", "jwks_url", "jwks_file", "ca_bundle", "algorithms", "leeway_seconds", "principal_claim",
     "principals", "role_claim", "roles", "template",
 )  # fmt: skip
 MAX_VALUE_CHARS = 255
-"""The longest value of a claim that can name a principal."""
+"""Maximum length of a claim's value that names a principal."""
 PLACEHOLDER = "{principal}"
-"""In the roots of a template: what the claim says."""
+"""Placeholder in the roots of a template for the claim's value."""
 KNOWN_PRINCIPALS = 4_096
-"""How many principals of a template are kept, so that their directories are looked up once."""
+"""Size of the cache of a template's principals, so that their directories are resolved only once."""
 
 
 class Template:
-    """What the principals of an issuer may do whom the settings do not name one by one. Any thread."""
+    """The permissions of an issuer's principals that the settings do not name individually. Any thread."""
 
     def __init__(self, issuer: str, table: Mapping[str, Any]) -> None:
-        """Check the table. Raises ValueError, "issuers.NAME.template.key: why"."""
+        """Read the table. Raises ValueError with a text such as "issuers.NAME.template.roots: why"."""
         self._prefix, self._table = f"{issuer}:", table
         self._where = f"issuers.{issuer}.template"
         self.quotas: Any = table.get("quotas", {})
-        """The quotas of each of these principals, as the settings have them."""
+        """The quotas of each of these principals, as written in the settings."""
         for root in table.get("roots", ()):
             if "{" in str(root).replace(PLACEHOLDER, ""):
                 raise ValueError(f"{self._where}.roots: {root!r} has a brace that does not belong to {PLACEHOLDER}")
@@ -66,32 +66,32 @@ class Template:
 
 
 class Issuer(Struct, frozen=True):
-    """An issuer of the settings."""
+    """An issuer of tokens, as configured in the settings."""
 
     name: str
     url: str
-    """What the claim `iss` of its tokens is, exactly."""
+    """The exact value of the claim `iss` in its tokens."""
     audiences: tuple[str, ...]
-    """One of which is in the claim `aud`."""
+    """The accepted audiences: the claim `aud` must contain one of them."""
     jwks_url: str = ""
-    """Where its keys are; "" if they are in a file."""
+    """The URL of its keys; "" if they are in a file."""
     jwks_file: Path | None = None
     ca_bundle: Path | None = None
-    """A PEM file with the authorities to trust for `jwks_url` in place of the usual ones."""
+    """A PEM file with the certificate authorities to trust for `jwks_url`; None for the usual ones."""
     algorithms: tuple[str, ...] = USUAL_ALGORITHMS
     leeway_seconds: float = 30.0
-    """By how much its clock may differ from this machine's."""
+    """Maximum difference in seconds between the issuer's clock and this machine's."""
     principal_claim: str = "sub"
     principals: Mapping[str, Principal] = {}
-    """The principals of the settings, by the value of the claim."""
+    """The principals in the settings, by the value of the claim."""
     role_claim: str = ""
-    """Which claim limits the role; "": none does."""
+    """The claim that limits the role; "" if no claim does."""
     roles: Mapping[str, Role] = {}
-    """The roles by the values of that claim."""
+    """The roles, by the value of that claim."""
     template: Template | None = None
 
     def principal(self, value: str) -> Principal | None:
-        """Return the principal that a value of the claim stands for; None if for nobody."""
+        """Return the principal that a value of the claim identifies; None if there is none."""
         named = self.principals.get(value)
         return named if named is not None or self.template is None else self.template.principal(value)
 
@@ -99,7 +99,7 @@ class Issuer(Struct, frozen=True):
 def issuers_from_tables(
     tables: Mapping[str, Mapping[str, Any]], principals: Mapping[str, Principal]
 ) -> dict[str, Issuer]:
-    """Return the issuers of the tables [issuers.NAME]. Raises ValueError, "issuers.NAME.key: why"."""
+    """Read the tables [issuers.NAME]. Raises ValueError with a text such as "issuers.NAME.audiences: why"."""
     found = {name: _issuer(name, table, principals) for name, table in tables.items()}
     urls = [each.url for each in found.values()]
     for name, each in found.items():
@@ -142,7 +142,7 @@ def _issuer(name: str, table: Mapping[str, Any], principals: Mapping[str, Princi
 
 
 def _names_somebody(value: str) -> bool:
-    """Whether a text can name a principal: it is not empty, not too long, and can be shown as it is."""
+    """Whether a text can name a principal: it is not empty, not too long, and has only printable characters."""
     return 0 < len(value) <= MAX_VALUE_CHARS and value.isprintable()
 
 
