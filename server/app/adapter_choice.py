@@ -1,6 +1,7 @@
 """Creates the adapters that the settings ask for: sandbox, models, tokens, MCP servers, metrics.
 
-Each function returns one of them, or raises an error that explains why it cannot be used."""
+Each function returns one of them, or raises an error that explains why it cannot be used.
+"""
 
 from __future__ import annotations
 

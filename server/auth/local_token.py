@@ -16,11 +16,11 @@ TOKEN_BYTES = 32
 
 
 class TokenUnusableError(Exception):
-    """The token's file cannot be used; the text says why and holds no part of the token."""
+    """The token's file cannot be used. The message explains why, and contains no part of the token."""
 
 
 def read_or_create_token(path: Path) -> str:
-    """Return the token in `path`; the first start creates it, readable only by its owner.
+    """Return the token in the file `path`. The first start creates the file, readable only by its owner.
 
     Raises TokenUnusableError.
     """
@@ -33,7 +33,7 @@ def read_or_create_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file that somebody else has made. Raises TokenUnusableError."""
+    """Return the token in a file that an operator or another program provides. Raises TokenUnusableError."""
     try:
         return _read(path)
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def _create(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all. Raises TokenUnusableError."""
+    """Write a file atomically, readable only by its owner. Raises TokenUnusableError."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

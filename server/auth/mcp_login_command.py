@@ -107,7 +107,7 @@ def logout(name: str, file: Path | None, data_dir: str | None) -> None:
 
 
 def _config(file: Path | None, data_dir: str | None) -> Config:
-    """Return the settings, or exit."""
+    """Return the server's settings; print an error and exit if they are invalid."""
     try:
         return load({"data_dir": data_dir} if data_dir else {}, file=file)
     except ConfigError as error:
@@ -115,7 +115,7 @@ def _config(file: Path | None, data_dir: str | None) -> Config:
 
 
 def _server(config: Config, name: str) -> McpServer:
-    """Return the MCP server of this name, or exit if there is none that can be logged in to."""
+    """Return the MCP server of this name; print an error and exit if it does not exist or takes no logins."""
     try:
         servers = servers_from_tables(config.mcp_servers, config.environ)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""The operator's logins at MCP servers: a file that `bedrock mcp login` and the server write (ports.McpLogins).
+"""The file with the operator's logins at MCP servers, written by `bedrock mcp login` and by the server.
 
-What was registered for them is in another file, which only the command uses.
+OAuth client registrations are in a second file, which only the command uses.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Kept = TypeVar("Kept")
 
 
 class _Table(Generic[Kept]):
-    """A file of JSON with a value for each MCP server, by its name."""
+    """A JSON file with one value for each MCP server, by the server's name."""
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[dict[str, Kept]], what: str) -> None:
         self._file = PrivateFile(path)
         self._decoder = decoder
         self._what = what
-        """What people call the values."""
+        """The word for the values in error messages."""
 
     def read(self) -> dict[str, Kept]:
-        """Return the values by the names of their servers; {} if there is no file. Raises McpLoginsError."""
+        """Return the values by server name; {} if there is no file. Raises McpLoginsError."""
         try:
             content = self._file.read()
             return {} if content is None else self._decoder.decode(content)
@@ -45,7 +45,7 @@ class _Table(Generic[Kept]):
 
     @contextmanager
     def _changing(self) -> Generator[dict[str, Kept]]:
-        """Yield the values for a change that is written at the end, while no other program makes one."""
+        """Yield the values to be changed, and write them at the end. Other programs' changes wait meanwhile."""
         try:
             with self._file.changing():
                 values = self.read()
@@ -57,35 +57,35 @@ class _Table(Generic[Kept]):
             raise McpLoginsError(str(error)) from None
 
     def put(self, name: str, value: Kept) -> None:
-        """Store a value, instead of one that is there. Raises McpLoginsError."""
+        """Store a value, replacing an existing one. Raises McpLoginsError."""
         with self._changing() as values:
             values[name] = value
 
 
 class McpRegistrationFile(_Table[McpRegistration]):
-    """What was registered for logins. One is taken for a login, and put back if that succeeds."""
+    """The OAuth client registrations. A login removes its registration first, and stores it again if it succeeds."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, msgspec.json.Decoder(dict[str, McpRegistration]), "registrations")
 
     def take(self, name: str) -> McpRegistration | None:
-        """Return the registration for a server, and remove it. Raises McpLoginsError."""
+        """Remove and return the registration for a server. Raises McpLoginsError."""
         with self._changing() as found:
             return found.pop(name, None)
 
 
 class McpLoginFile(_Table[McpLogin]):
-    """Implements McpLogins."""
+    """Implements the port McpLogins with the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, msgspec.json.Decoder(dict[str, McpLogin]), "logins")
 
     def version(self) -> tuple[int, ...]:
-        """Return what changes with each change of the file."""
+        """Return a value that changes whenever the file changes."""
         return self._file.version()
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
-        """Store `after`, or nothing, if `before` is what is stored; return whether it was."""
+        """Replace the stored login by `after` (None removes it), if it still equals `before`; return whether it did."""
         with self._changing() as logins:
             if logins.get(name) != before:
                 return False

@@ -1,4 +1,4 @@
-"""Principals: the people and services whose conversations are kept apart, as the operator's settings name them."""
+"""Principals: people and services, configured in the operator's settings, whose conversations are kept apart."""
 
 from __future__ import annotations
 
@@ -15,70 +15,69 @@ from actors.ports.permissions import EVERYTHING, Permissions
 from actors.ports.settings.settings_checks import check_keys
 
 LOCAL = "local"
-"""The principal of the server's own user, who has the token of the data directory and may do everything."""
+"""The principal of the server's own user, who holds the local token and may do everything."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,62}[a-z0-9])?")
 KEYS = ("roots", "modes", "models", "mcp_servers", "role", "quotas")
 SYSTEM = ("/proc/", "/sys/", "/dev/")
-"""Where no principal can have a root."""
+"""Directories that cannot be a principal's root."""
 
 
 class Role(StrEnum):
-    """What a caller may do with the conversations of its principal; each role may do what those before it may."""
+    """The rights of a caller with its principal's conversations. Each role includes those before it."""
 
     READER = "reader"
-    """Look at conversations, and follow them."""
+    """Read and watch conversations."""
     USER = "user"
-    """Use conversations: everything that a person at a terminal does."""
+    """Use conversations: create, send, cancel, approve and delete."""
     OPERATOR = "operator"
-    """Use conversations, and see the audit trail of all principals."""
+    """Use conversations, and read the audit trail of all principals."""
 
     def includes(self, other: Role) -> bool:
-        """Whether this role may do everything that another one may."""
+        """Whether this role has all rights of another role."""
         order = tuple(Role)
         return order.index(self) >= order.index(other)
 
 
 class Principal(Struct, frozen=True):
-    """A principal of the settings."""
+    """A principal, as configured in the settings."""
 
     name: str
     permissions: Permissions
     role: Role = Role.USER
-    """The most that a token of this principal may be given."""
+    """The highest role that a token of this principal can have."""
     quotas: Mapping[str, Any] = {}
-    """Its own quotas, as the settings have them."""
+    """The principal's own quotas, as written in the settings."""
 
 
 class Caller(Struct, frozen=True):
-    """Who makes a call."""
+    """The authenticated caller of a call."""
 
     principal: str
     role: Role
     token: str = ""
     """The id of the token in the token file, or of its issuer's key, or BY_AUTHORIZER; "" for the server's own user."""
     issuer: str = ""
-    """Who issued the token; "" for the server itself."""
+    """The issuer of the token; "" for a token of the server itself."""
     expires_at: float = 0.0
-    """When a token of an issuer, or what the authorizer said, ends; in seconds since 1970."""
+    """When an issuer's token or the authorizer's identity expires, in seconds since 1970."""
     secret: str = ""
-    """What tells a token of the token file from those of the same id before it was rotated; no secret itself."""
+    """The beginning of the hash of the token's secret: it differs after the token was rotated. Not secret itself."""
     certificate_ends: float = 0.0
-    """When the certificate that the call was made with expires, in seconds since 1970; 0: it was made with none."""
+    """When the caller's client certificate expires, in seconds since 1970; 0 without a certificate."""
 
     @property
     def ends(self) -> bool:
-        """Whether what the call was made with can end before the call does."""
+        """Whether the token, identity or certificate of the call can become invalid while the call runs."""
         return bool(self.token or self.certificate_ends)
 
 
 OWNER = Principal(LOCAL, EVERYTHING, Role.OPERATOR)
-"""The server's own user. A tool of the same user could read everything that the server can, so nothing is gained by
-keeping it from anything."""
+"""The server's own user, without restrictions: tools of that user can read all that the server can anyway."""
 
 
 def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Principal]:
-    """Return the principals of the tables [principals.NAME]. Raises ValueError, "principals.NAME.key: why"."""
+    """Read the tables [principals.NAME]. Raises ValueError with a text such as "principals.NAME.roots: why"."""
     for name in tables:
         if not NAME.fullmatch(name) or name == LOCAL:
             raise ValueError(
@@ -89,7 +88,7 @@ def principals_from_tables(tables: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Principal:
-    """Return the principal of a table, which errors call `where`. Raises ValueError, "where.key: why"."""
+    """Read the table of a principal. Raises ValueError, whose text begins with `where` and the key."""
     check_keys(where, table, KEYS)
     modes = _choices(f"{where}.modes", table.get("modes", [Mode.RESTRICTED]), Mode)
     role = _choices(f"{where}.role", [table.get("role", Role.USER)], Role)[0]
@@ -105,7 +104,7 @@ def principal_from_table(where: str, name: str, table: Mapping[str, Any]) -> Pri
 
 
 def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str, Principal]) -> dict[str, Principal]:
-    """Return the principals that something stands for, by its name. Raises ValueError, "where: why"."""
+    """Replace names of principals, the values of a table, by the principals. Raises ValueError, "where: why"."""
     for said, name in names.items():
         if name not in principals:
             known = ", ".join(sorted(principals)) or "none"
@@ -114,7 +113,7 @@ def principals_of(where: str, names: Mapping[str, Any], principals: Mapping[str,
 
 
 def _roots(where: str, value: Any) -> tuple[str, ...]:
-    """Return the directories' real paths: links are followed now, so that nobody can choose others by a link later."""
+    """Return the directories with symbolic links resolved, so that nobody can redirect a root later."""
     found: list[str] = []
     for root in _names(where, value):
         real = os.path.realpath(root.replace("\0", ""))

@@ -1,4 +1,4 @@
-"""Files with secrets in the data directory, which several programs of one user read and change."""
+"""Files with secrets in the data directory, which several programs of one user may read and change."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MAX_FILE_BYTES = 16 << 20
 
 
 class PrivateFile:
-    """A file of JSON that only its owner can read. Its methods block for the disk, and raise TokenUnusableError."""
+    """A JSON file that only its owner can read. The methods do blocking I/O, and raise TokenUnusableError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def shown(self) -> str:
-        """Where it is, for people."""
+        """The file's path, for messages."""
         return str(self.path)
 
     def read(self) -> bytes | None:
-        """Return the content; None if there is no file. One that others can read is refused."""
+        """Return the content; None if there is no file. Raises TokenUnusableError if other users can read the file."""
         try:
             with os.fdopen(open_regular(self.path), "rb") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
@@ -44,7 +44,7 @@ class PrivateFile:
             raise TokenUnusableError(f"{self.path} cannot be read: {error.strerror}") from None
 
     def version(self) -> tuple[int, ...]:
-        """Return what changes with each change of the file, or of who may read it. Costs one system call."""
+        """Return a value that changes whenever the file or its permissions change. Costs one system call."""
         try:
             found = os.lstat(self.path)
         except OSError:
@@ -53,7 +53,7 @@ class PrivateFile:
 
     @contextmanager
     def changing(self) -> Generator[None]:
-        """Keep other programs from changing the file meanwhile; reading it never waits."""
+        """Lock the file against changes by other programs within the block; readers never wait."""
         lock = self.path.with_name(f"{self.path.name}.lock")
         try:
             held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -66,12 +66,12 @@ class PrivateFile:
             os.close(held)
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the content by what `change` makes of it, unless that is None. No other program changes it then."""
+        """Replace the content by the result of `change(content)`, unless that is None, while holding the lock."""
         with self.changing():
             content = change(self.read())
             if content is not None:
                 self.write(content)
 
     def write(self, json: bytes) -> None:
-        """Replace the content, whole or not at all; call within `changing`."""
+        """Replace the content atomically; call within `changing`."""
         write_private(self.path, msgspec.json.format(json).decode() + "\n")

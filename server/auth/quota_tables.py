@@ -1,4 +1,4 @@
-"""The tables of quotas in the operator's file."""
+"""Reads the tables of quotas in the settings file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOST = 2**53
 def quota_settings(
     together: Any, defaults: Any, principals: Mapping[str, Principal], issuers: Mapping[str, Issuer]
 ) -> QuotaSettings:
-    """Return the quotas of [quotas], [principal_defaults.quotas] and the tables of principals and templates.
+    """Read the quotas in [quotas], [principal_defaults.quotas] and the tables of principals and templates.
 
-    A principal's own, or those of the template that it has its rights from, go before the defaults, key by key; the
-    server's own user has none but those of all together. Where there are several principals, none has all model
-    requests unless a table says so. Raises ValueError, "table.key: why".
+    A principal's own quotas, or those of its issuer's template, override the defaults, key by key. For the server's
+    own user only the quotas of [quotas] apply. If there are several principals, each gets a share of the model
+    requests by default. Raises ValueError with a text such as "quotas.runs: why".
     """
     if not isinstance(defaults, dict) or defaults.keys() - {"quotas"}:
         raise ValueError("principal_defaults: must be a table with the key quotas")
@@ -49,7 +49,7 @@ def quota_settings(
 
 
 def limits(where: str, table: Any) -> Limits:
-    """Return the quotas of one table; 0 sets none. Raises ValueError."""
+    """Read one table of quotas; the value 0 means unlimited. Raises ValueError."""
     if not isinstance(table, dict):
         raise ValueError(f"{where}: must be a table, [{where}]")
     known = {quota.value: quota for quota in Quota}

@@ -1,7 +1,7 @@
-"""Keeps refused calls in the audit trail, off their way: they are written together, and counted when there are many.
+"""Records refused calls in the audit trail, in the background and in batches; repetitions are only counted.
 
-The first refusal of a caller for a reason is written within a second, its repetitions of the same minute in one entry
-at the end of that. A flood is cut off: the refusals of a principal that are too many for a minute are only counted.
+The first refusal of a caller for a reason is written within a second; its repetitions in the same minute make one
+further entry at the end of the minute. If a principal has too many refusals in a minute, the rest are only counted.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 1.0
-"""How long a refusal waits for others, to be written with them."""
+"""Seconds that a refusal waits for others, to be written in one batch with them."""
 WINDOW_SECONDS = 60.0
-"""The time within which equal refusals are counted."""
+"""Seconds of the window in which equal refusals are counted as one entry."""
 MOST, MOST_OF_ONE = 600, 100
-"""Maximum different refusals in that time: of all callers, and of one principal (or of all without a token)."""
+"""Maximum different refusals in a window: of all callers, and of one principal (or of all without a token)."""
 RETRY_SECONDS = 5.0
 
 Key = tuple[CommandOrigin, str, str]
 
 
 class Refusals:
-    """Refused calls that are not written yet. Event loop only.
+    """Collects refused calls until they are written. Event loop only.
 
     Args:
         put: Writes entries, on another thread. May raise StoreError.
@@ -47,11 +47,11 @@ class Refusals:
     ) -> None:
         self._put, self._now_ms = put, now_ms
         self._seen: Counter[Key] = Counter()
-        """How often each refusal of this window was repeated."""
+        """The number of repetitions of each refusal in this window."""
         self._different: Counter[str] = Counter()
-        """How many different ones each principal has."""
+        """The number of different refusals of each principal."""
         self._left_out: Counter[str] = Counter()
-        """How many were too many, by principal."""
+        """The number of refusals over the maximum, by principal."""
         self._waiting: list[AuditEntry] = []
         self._window: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
@@ -59,7 +59,7 @@ class Refusals:
         self._closed = False
 
     def note(self, origin: CommandOrigin, conversation: str, reason: str) -> None:
-        """Note a refused call. `conversation` is the id of one that exists, or ""."""
+        """Record a refused call. `conversation` is the id of an existing conversation, or ""."""
         if self._closed:
             return
         if self._window is None:
@@ -76,7 +76,7 @@ class Refusals:
             self._flush_later(FLUSH_SECONDS)
 
     async def close(self) -> None:
-        """Write what waits; later refusals are not kept."""
+        """Write the collected refusals; later ones are dropped."""
         self._closed = True
         for timer in (self._window, self._flush):
             if timer is not None:
@@ -93,7 +93,7 @@ class Refusals:
             self._flush_later(0)
 
     def _collect(self) -> None:
-        """Turn what was counted into entries."""
+        """Add the counted repetitions to the waiting entries, and begin a new window."""
         at = self._now_ms()
         repeated = [(key, count) for key, count in self._seen.items() if count]
         for (origin, conversation, reason), count in repeated:
@@ -119,7 +119,7 @@ class Refusals:
             self._flush_later(RETRY_SECONDS)
 
     async def _write(self) -> None:
-        """Write what waits; it is kept if the store cannot take it, the latest of it if that is too much."""
+        """Write the waiting entries. If the store fails, the newest of them wait for the next attempt."""
         entries, self._waiting = self._waiting, []
         if not entries:
             return

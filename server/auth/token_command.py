@@ -124,7 +124,7 @@ def revoke(token_id: str, file: Path | None, data_dir: str | None) -> None:
 
 
 def _config(file: Path | None, data_dir: str | None) -> Config:
-    """Return the settings, or exit."""
+    """Return the server's settings; print an error and exit if they are invalid."""
     try:
         return load({"data_dir": data_dir} if data_dir else {}, file=file)
     except ConfigError as error:
@@ -132,7 +132,7 @@ def _config(file: Path | None, data_dir: str | None) -> Config:
 
 
 def _done(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
-    """Return what `work` returns, or exit with the reason."""
+    """Return the result of `work`; print the error and exit if it fails."""
     try:
         if config.database:
             return _in_database(config, work)
@@ -156,7 +156,7 @@ def _in_database(config: Config, work: Callable[[PrincipalTokens], T]) -> T:
 
 
 def _expiry(text: str | None, now: int) -> int:
-    """Return a time in milliseconds since 1970, 0 for never, or exit."""
+    """Return an expiry time in milliseconds since 1970, 0 for never; exit if the text cannot be read."""
     if text is None:
         return 0
     found = LIFETIME.fullmatch(text)

@@ -1,1 +1,1 @@
-"""The tokens of principals, and where they are kept."""
+"""Storage of the tokens of principals, as hashes: in a file, or in the database that several servers share."""

@@ -1,4 +1,4 @@
-"""The tokens of principals: a list of their hashes, which `bedrock token` writes and the server reads."""
+"""The list of tokens of principals, as hashes: `bedrock token` writes it, the server reads it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FILE = "tokens.json"
-"""Its name, in the data directory or in the database."""
+"""The list's name: of the file in the data directory, or of the document in the database."""
 PREFIX = "bedrock"
-"""Tokens begin with it, so that programs which search for leaked secrets can know them."""
+"""The prefix of all tokens, by which secret scanners can recognise leaked ones."""
 SECRET_BYTES = 32
 
 
@@ -36,22 +36,22 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     digest: str
     """SHA-256 of the secret, in hexadecimal digits: enough for a secret of 256 random bits."""
     created_at: int
-    """In milliseconds since 1970, like `expires_at`."""
+    """When the token was created, in milliseconds since 1970."""
     expires_at: int = 0
-    """0: never."""
+    """When the token expires, in milliseconds since 1970; 0: never."""
     note: str = ""
 
     def valid(self, now: int) -> bool:
-        """Whether it has not expired at `now`, in milliseconds since 1970."""
+        """Whether the token has not expired at `now`, in milliseconds since 1970."""
         return not self.expires_at or now < self.expires_at
 
 
 class TokenContent(Protocol):
-    """Where the list of tokens is kept. Methods block; they raise TokenUnusableError or StoreError."""
+    """The storage of the list of tokens. Methods block, and raise TokenUnusableError or StoreError."""
 
     @property
     def shown(self) -> str:
-        """Where that is, for people."""
+        """The place of the storage, for messages."""
         ...
 
     def read(self) -> bytes | None:
@@ -59,7 +59,7 @@ class TokenContent(Protocol):
         ...
 
     def update(self, change: Callable[[bytes | None], bytes | None]) -> None:
-        """Replace the list by what `change` makes of it, unless that is None. `change` may be called more than once."""
+        """Replace the list by the result of `change(list)`, unless that is None. May call `change` more than once."""
         ...
 
 
@@ -79,7 +79,7 @@ class PrincipalTokens:
             raise TokenUnusableError(str(error)) from None
 
     def create(self, principal: str, role: Role, now: int, *, expires_at: int = 0, note: str = "") -> tuple[Token, str]:
-        """Add a token; return it and its text, which is kept nowhere."""
+        """Add a token; return it and its secret text, which is not stored anywhere."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
 
         def added(tokens: list[Token]) -> Token:
@@ -93,7 +93,7 @@ class PrincipalTokens:
         return token, f"{PREFIX}_{token.id}_{secret}"
 
     def rotate(self, token_id: str) -> str | None:
-        """Give a token another secret and return its new text; None if there is none."""
+        """Give a token a new secret, and return its new text; None if there is no such token."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
 
         def rotated(tokens: list[Token]) -> bool:
@@ -105,7 +105,7 @@ class PrincipalTokens:
         return f"{PREFIX}_{token_id}_{secret}" if self._change(rotated) else None
 
     def revoke(self, token_id: str) -> bool:
-        """Remove a token; return whether there was one."""
+        """Remove a token; return whether it existed."""
 
         def removed(tokens: list[Token]) -> bool:
             kept = [token for token in tokens if token.id != token_id]
@@ -116,7 +116,7 @@ class PrincipalTokens:
         return self._change(removed)
 
     def _change(self, change: Callable[[list[Token]], T]) -> T:
-        """Return what `change` returns, which changes the list; no change of anybody else is lost."""
+        """Apply `change` to the list in one atomic update, and return its result."""
         made: list[T] = []
 
         def changed(content: bytes | None) -> bytes | None:
@@ -141,22 +141,22 @@ class PrincipalTokens:
 
 
 class TokenFile(PrincipalTokens):
-    """The list in the data directory of a server that shares its conversations with no other one."""
+    """The list of tokens in the data directory, for a server that shares its store with no other."""
 
     def __init__(self, path: Path) -> None:
         self._file = PrivateFile(path)
         super().__init__(self._file)
 
     def version(self) -> object:
-        """Return what changes with each change of the file, or of who may read it. Costs one system call."""
+        """Return a value that changes whenever the file or its permissions change. Costs one system call."""
         return self._file.version()
 
     async def read_again(self) -> None:
-        """Return at once: each `version` is that of this moment."""
+        """Return at once, because `version` and `read` always look at the file."""
 
 
 def matching(tokens: dict[str, Token], text: bytes) -> Token | None:
-    """Return the token whose text this is. Takes the same time for every wrong secret of a token."""
+    """Return the token with this text; None if there is none. Secrets are compared in constant time."""
     prefix, _, rest = text.partition(b"_")
     name, _, secret = rest.partition(b"_")
     token = tokens.get(name.decode("ascii", "replace")) if prefix == PREFIX.encode() else None

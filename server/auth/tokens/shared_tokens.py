@@ -1,4 +1,4 @@
-"""The tokens of principals that several servers share, in their database, as an event loop may ask for them."""
+"""The tokens of principals in a database that several servers share, followed in the background."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.5
-"""How often the tokens are read: a revoked one is refused after this time and that of `Authentication`."""
+"""Seconds between two reads: a revoked token is refused after this time plus REFRESH_SECONDS of Authentication."""
 PAUSE_SECONDS = 0.05
-"""Between two reads at least, however many calls with unknown tokens come."""
+"""Minimum seconds between two reads, even if many calls with unknown tokens arrive."""
 PATIENCE_SECONDS = 2.0
-"""How long a call with an unknown token waits for a read."""
+"""Maximum seconds that a call with an unknown token waits for a read."""
 
 
 class SharedTokens:
-    """Follows the tokens in the database, on a thread of its own. The other methods: in the event loop.
+    """Follows the tokens in the database on a thread of its own. All public methods: event loop only.
 
-    While the database does not answer, the tokens stay as they were; what needs the database is refused then anyway.
+    While the database does not answer, the last known tokens stay valid; calls that need the database fail anyway.
     """
 
     def __init__(self, tokens: PrincipalTokens) -> None:
-        """Read the tokens, and begin to follow them. Raises TokenUnusableError or StoreUnavailableError."""
+        """Read the tokens, and start the thread. Raises TokenUnusableError or StoreUnavailableError."""
         self._stored = tokens
         self._guard = threading.Lock()  # guards the fields below
         self._tokens, self._failure = tokens.read(), ""
@@ -44,19 +44,19 @@ class SharedTokens:
         self._thread.start()
 
     def version(self) -> object:
-        """Return how often the tokens were found changed."""
+        """Return the number of changes of the tokens that were seen."""
         with self._guard:
             return self._version
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens as they were found last. Raises TokenUnusableError if what was found is no list of them."""
+        """Return the tokens of the last read. Raises TokenUnusableError if the database contains no valid list."""
         with self._guard:
             if self._failure:
                 raise TokenUnusableError(self._failure)
             return self._tokens
 
     async def read_again(self) -> None:
-        """Wait until the tokens were read once more, for PATIENCE_SECONDS at most."""
+        """Wait until the tokens have been read once more, at most PATIENCE_SECONDS."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -75,7 +75,7 @@ class SharedTokens:
             await asyncio.wait_for(done, PATIENCE_SECONDS)
 
     def close(self) -> None:
-        """End the thread; idempotent. Waits for a read that is under way."""
+        """End the thread after a read that is in progress; idempotent."""
         self._closed.set()
         self._wanted.set()
         self._thread.join()
@@ -91,7 +91,7 @@ class SharedTokens:
                 tell()
 
     def _look(self) -> None:
-        """Read the tokens, and keep what was found."""
+        """Read the tokens, and keep the result for `read`."""
         try:
             found, failure = self._stored.read(), ""
         except StoreUnavailableError:
