@@ -47,8 +47,23 @@ RUNNERS = frozenset(WRAPPERS) | frozenset(
 )
 """Programs that run another program which their arguments name."""
 
-OPTIONS_THAT_RUN = {"sort": "--co", "split": "--f"}
-"""Programs that run another one only with the option that begins so."""
+OPTIONS_THAT_RUN = {
+    "sort": ("--co",),
+    "split": ("--f",),
+    "rg": ("--pre", "--hostname-bin"),
+    "wget": ("--use-a", "--ex", "-e"),
+    "go": ("-exec", "--exec", "-toolexec", "--toolexec", "-vettool", "--vettool"),
+    **dict.fromkeys(("ack", "ag", "bat", "batcat"), ("--pag",)),
+    "git grep": ("-O", "--op"),
+    "git clone": ("-u", "-c", "--upl", "--conf", "--te"),
+    "git init": ("--te",),
+    "git push": ("--rec", "--exec"),
+    "git archive": ("--exec",),
+    "git ls-remote": ("--upl", "--exec"),
+    **dict.fromkeys(("git fetch", "git pull"), ("--upl",)),
+}
+"""Programs, and subcommands, that run another one only with options that begin so; those of one letter have others
+before them, too."""
 
 SUBCOMMANDS_THAT_RUN = {
     "git": frozenset("bisect config difftool filter-branch hook mergetool rebase submodule".split()),
@@ -136,11 +151,17 @@ def runs_others(words: Sequence[str], *, whole: bool) -> bool:
     name = words[0].rpartition("/")[2]
     if name in KEYWORDS or (name in BUILTINS and name not in HARMLESS_BUILTINS):
         return True
-    if name in OPTIONS_THAT_RUN:
-        return not whole or any(word.startswith(OPTIONS_THAT_RUN[name]) for word in words[1:])
+    options = OPTIONS_THAT_RUN.get(name) or OPTIONS_THAT_RUN.get(" ".join((name, *words[1:2])), ())
+    if options and (not whole or any(_begins(word, options) for word in words[1:])):
+        return True
     if name in OPTIONS_BEFORE:
         return _subcommand_runs(name, words[1]) if len(words) > 1 else not whole
     return bool({name, _VERSION.sub("", name)} & (INTERPRETERS | RUNNERS))
+
+
+def _begins(word: str, options: tuple[str, ...]) -> bool:
+    letters = word[1:] if word.startswith("-") and not word.startswith("--") else ""
+    return word.startswith(options) or any(len(option) == 2 and option[1] in letters for option in options)
 
 
 def _subcommand_runs(name: str, first: str) -> bool:
