@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from bedrock.local_server import data_directory, xdg_directory
 
-from actors.ports.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
+from actors.ports.sandbox.processes import DENY_READ, SYSTEM_PATHS, WORKSPACE_PROTECTED
 from actors.ports.settings.settings_checks import absolute_path_of, check_keys, expanded, host_and_port, is_loopback
 from actors.runtime.quotas.quota_limits import QuotaSettings
 from server.auth.authorizer.authorizer_tables import AuthorizerSettings, authorizer_settings

@@ -9,10 +9,10 @@ bounded in time. Nothing here depends on gRPC, SQL or HTTP.
 from __future__ import annotations
 
 from actors.ports.cancellation import CancelToken
-from actors.ports.clock import Clock, FaultPoints, Ids, NoFaultPoints
 from actors.ports.directory import ConversationDirectory, LiveConversation
 from actors.ports.event_bus import EventBus
 from actors.ports.images import Images, ImagesUnavailableError, ImageView, InvalidImageError, NoImages
+from actors.ports.machine.clock import Clock, FaultPoints, Ids, NoFaultPoints
 from actors.ports.models import (
     MAX_MODEL_RESPONSE_BYTES,
     Model,
@@ -28,7 +28,7 @@ from actors.ports.models import (
     SideQueryError,
     ToolSpec,
 )
-from actors.ports.processes import (
+from actors.ports.sandbox.processes import (
     Launch,
     ProcessEnd,
     ProcessLimits,
@@ -38,22 +38,6 @@ from actors.ports.processes import (
     SandboxReport,
     SandboxUnavailableError,
     ServiceStreams,
-)
-from actors.ports.records import (
-    Attachment,
-    CommandRecord,
-    Commit,
-    ConversationRecord,
-    ForkedHistory,
-    LogEntry,
-    SettledInput,
-    Snapshot,
-    Spending,
-    StoppedRun,
-    StoredEvent,
-    StoredTransition,
-    day_of,
-    live_run,
 )
 from actors.ports.store import (
     AttachmentStore,
@@ -76,6 +60,22 @@ from actors.ports.store import (
     StoreReader,
     StoreUnavailableError,
     StoreUnusableError,
+)
+from actors.ports.store.records import (
+    Attachment,
+    CommandRecord,
+    Commit,
+    ConversationRecord,
+    ForkedHistory,
+    LogEntry,
+    SettledInput,
+    Snapshot,
+    Spending,
+    StoppedRun,
+    StoredEvent,
+    StoredTransition,
+    day_of,
+    live_run,
 )
 from actors.ports.tools import (
     InvalidApprovalRuleError,

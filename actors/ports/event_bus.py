@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from actors.core.notifications import TextDelta
-    from actors.ports.records import ConversationRecord, StoredEvent
+    from actors.ports.store.records import ConversationRecord, StoredEvent
 
 
 class EventBus(Protocol):

@@ -13,7 +13,7 @@ from actors.ports.models import ToolSpec
 if TYPE_CHECKING:
     from actors.core.context import Mode
     from actors.core.profile import ChosenMcpServer
-    from actors.ports.records import ConversationRecord
+    from actors.ports.store.records import ConversationRecord
     from actors.ports.tools import Tool
 
 

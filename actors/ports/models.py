@@ -13,7 +13,7 @@ from actors.core.context import ToolTraits
 from actors.core.history import ProviderView, Turn
 from actors.core.profile import Generation, ReasoningEffort
 from actors.ports.images import ImageView
-from actors.ports.output_schema import NativeOutput
+from actors.ports.schemas.output_schema import NativeOutput
 
 if TYPE_CHECKING:
     from actors.core.errors import LlmFailure

@@ -12,11 +12,11 @@ from actors.core.content import Image, ToolUse
 from actors.core.context import Mode
 from actors.core.states import AgentTask, QuestionStatus
 from actors.ports.cancellation import CancelToken
-from actors.ports.clock import Clock
 from actors.ports.images import ImagesUnavailableError
-from actors.ports.json_schema import parse_json, shortened
+from actors.ports.machine.clock import Clock
 from actors.ports.models import SideQuery, SideQueryError, ToolSpec
-from actors.ports.processes import RunningProcess, Sandbox
+from actors.ports.sandbox.processes import RunningProcess, Sandbox
+from actors.ports.schemas.json_schema import parse_json, shortened
 
 if TYPE_CHECKING:
     from actors.core.approval.approval_rules import ApprovalRule, CallSubject

@@ -40,7 +40,7 @@ from actors.core.events import (
 from actors.core.states import Cancelling, Error
 from actors.messages.outcomes import EffectOutcome
 from actors.ports import CancelToken, ConversationRecord, live_run
-from actors.ports.resources import exhausted_resource
+from actors.ports.machine.resources import exhausted_resource
 from actors.runners.background_jobs import BackgroundJobs
 from actors.runners.llm_runner import ModelRequests
 from actors.runners.side_queries import SideQueries

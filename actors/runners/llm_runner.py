@@ -28,7 +28,7 @@ from actors.ports import (
     ModelRequest,
     StoreError,
 )
-from actors.ports.resources import exhausted_resource, resource_failure
+from actors.ports.machine.resources import exhausted_resource, resource_failure
 from actors.runners import model_choice
 from actors.runners.request_builder import RequestBuilder
 from actors.runtime import offered_tools

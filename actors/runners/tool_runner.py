@@ -45,7 +45,7 @@ from actors.ports import (
     parse_arguments,
 )
 from actors.ports.cluster import OUT_OF_TOUCH
-from actors.ports.resources import exhausted_resource
+from actors.ports.machine.resources import exhausted_resource
 from actors.runners.elicitation.open_questions import OpenQuestions
 from actors.runners.side_queries import SideQueries, ask_for_tool
 from actors.runners.sub_agent_tasks import planned

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from actors.ports import resources
+from actors.ports.machine import resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,15 +15,15 @@ from actors.core.content import ToolUse, text_of, tool_uses
 from actors.core.context import Mode, ToolGroup, ToolTraits
 from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.ports import InvalidToolInputError, ToolSpec
-from actors.ports.json_schema import JsonSchema
-from actors.ports.output_schema import judged_output, native_output, object_schema
+from actors.ports.schemas.json_schema import JsonSchema
+from actors.ports.schemas.output_schema import judged_output, native_output, object_schema
 from actors.ports.tools import input_misfit, parse_arguments
 
 if TYPE_CHECKING:
     from actors.core.content import Content
     from actors.core.profile import ClientTool
     from actors.ports import ModelAnswer, ModelInfo
-    from actors.ports.output_schema import NativeOutput
+    from actors.ports.schemas.output_schema import NativeOutput
 
 SCHEMAS = 256
 """The number of compiled schemas that are kept."""

@@ -23,9 +23,9 @@ from actors.ports import (
     Workspace,
 )
 from actors.ports.cluster import ONE_NODE, Cluster
-from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.mcp import McpServers, NoMcpServers
 from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
+from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
 from actors.ports.telemetry import Telemetry
 from actors.runtime.admission import FileRoom
 from actors.runtime.offered_tools import spec_of

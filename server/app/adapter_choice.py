@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from actors.ports import Store
     from actors.ports.cluster import Lease
     from actors.ports.permissions import PermissionsOf
-    from actors.ports.records import Spending
+    from actors.ports.store.records import Spending
     from actors.ports.telemetry import Telemetry
     from actors.runtime.system_clock import SystemClock
     from actors.runtime.timers import Timers

@@ -30,9 +30,9 @@ from actors.ports import (
     DataDirectoryBusyError,
     NoFaultPoints,
     StoreError,
-    resources,
 )
 from actors.ports.cluster import Cluster, Node
+from actors.ports.machine import resources
 from actors.runtime.quotas.fair_slots import FairSlots
 from actors.runtime.services import Services
 from actors.runtime.system_clock import RandomIds, SystemClock

@@ -32,7 +32,7 @@ from actors.ports import (
     StoreError,
     StoreUnusableError,
 )
-from actors.ports.resources import exhausted_resource
+from actors.ports.machine.resources import exhausted_resource
 from server.contract import resource_names as names
 
 if TYPE_CHECKING:

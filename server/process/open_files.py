@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from actors.ports import resources
+from actors.ports.machine import resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ import grpc.aio
 from bedrock import v1
 from grpc_health.v1 import health
 
-from actors.ports import resources
+from actors.ports.machine import resources
 from server.auth.refusals import Refusals
 from server.cluster.greetings import GREET, Greetings, greeting_handler
 from server.cluster.node_lists import WATCH_LIST, NodeLists, list_handler

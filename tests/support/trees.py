@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.sandbox.process_tree import ProcessTree
     from actors.ports.cluster import Lease
-    from actors.ports.threads import Threads
+    from actors.ports.machine.threads import Threads
 
 BOUND = 20.0
 """Longest wait, in seconds, for something that should happen."""

@@ -25,7 +25,6 @@ MORE_MODULES = 18
 LARGER = {
     "actors/core",
     "actors/core/steps",
-    "actors/ports",
     "actors/adapters/tools",
     "actors/adapters/tools/workers",
     "server/wire",

@@ -13,8 +13,9 @@ import pytest
 
 from actors.adapters.store.sqlite.engine import open_writer, reader_of
 from actors.core.errors import ErrorKind
-from actors.ports import CancelToken, StoreUnavailableError, resources
-from actors.ports.resources import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
+from actors.ports import CancelToken, StoreUnavailableError
+from actors.ports.machine import resources
+from actors.ports.machine.resources import exhausted_resource, max_open_files, open_files, out_of_file_descriptors
 from actors.runtime import admission
 from actors.runtime.admission import Admission, FileRoom
 from actors.runtime.spare_thread import SpareThread

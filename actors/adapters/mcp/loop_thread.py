@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
-    from actors.ports.threads import Threads
+    from actors.ports.machine.threads import Threads
 
 Found = TypeVar("Found")
 

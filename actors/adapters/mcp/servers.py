@@ -17,10 +17,10 @@ from actors.adapters.mcp.session import ENDED, McpSession, ServerError, needs_lo
 from actors.adapters.mcp.tool_listing import full_name, parted
 from actors.core.context import Mode, ToolGroup, ToolTraits, wider
 from actors.ports import ToolOutput
-from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError, McpServerStatus, McpState
 from actors.ports.models import ToolSpec
 from actors.ports.permissions import EVERYTHING, PermissionsOf, everything
+from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from actors.adapters.mcp.server_settings import McpServer
     from actors.core.profile import ChosenMcpServer
     from actors.ports import ConversationRecord, Sandbox, Tool, ToolContext
+    from actors.ports.machine.threads import Threads
     from actors.ports.mcp import McpLogins
-    from actors.ports.threads import Threads
 
 IDLE_SECONDS = 30 * 60.0
 """Seconds without a call after which a connection is ended."""

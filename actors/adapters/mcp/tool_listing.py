@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from actors.core.context import ToolGroup, ToolTraits
 from actors.core.tags import escape
-from actors.ports.json_schema import is_schema, parse_json
 from actors.ports.models import ToolSpec
+from actors.ports.schemas.json_schema import is_schema, parse_json
 
 if TYPE_CHECKING:
     from mcp import Client

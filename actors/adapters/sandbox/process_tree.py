@@ -19,12 +19,12 @@ from actors.adapters.sandbox.capture import Capture
 from actors.adapters.sandbox.host import frames, process_walk
 from actors.adapters.sandbox.host_process import HostProcess
 from actors.ports import Launch, ProcessEnd, ProcessStartError, SandboxUnavailableError
-from actors.ports.resources import exhausted_resource
+from actors.ports.machine.resources import exhausted_resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.ports.threads import Threads
+    from actors.ports.machine.threads import Threads
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from actors.adapters.sandbox.server_files import ServerFiles, listed_by_programs
 from actors.core.context import Mode
 from actors.ports import Launch, ProcessStartError, SandboxReport, SandboxUnavailableError
 from actors.ports.cluster import FOREVER
-from actors.ports.processes import SYSTEM_PATHS, WORKSPACE_PROTECTED
-from actors.ports.resources import exhausted_resource
-from actors.ports.threads import NewThreads
+from actors.ports.machine.resources import exhausted_resource
+from actors.ports.machine.threads import NewThreads
+from actors.ports.sandbox.processes import SYSTEM_PATHS, WORKSPACE_PROTECTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Set
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from actors.adapters.sandbox.control_groups import ControlGroups, Described
     from actors.adapters.sandbox.host_process import HostProcess
     from actors.ports.cluster import Lease
-    from actors.ports.threads import Threads
+    from actors.ports.machine.threads import Threads
 
 CLOSE_SECONDS = 0.5
 """Seconds at shutdown for killing the orphans of each leaked call."""

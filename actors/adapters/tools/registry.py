@@ -21,7 +21,7 @@ from actors.adapters.tools.submit_result import ERROR_SPEC, RESULT_SPEC
 from actors.adapters.tools.think import ThinkTool
 from actors.core.approval.approval_rules import CallSubject
 from actors.ports import InvalidToolInputError, Tool, ToolSpec
-from actors.ports.json_schema import JsonSchema, shortened
+from actors.ports.schemas.json_schema import JsonSchema, shortened
 from actors.ports.tools import input_misfit, parse_arguments
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from actors.core.content import ToolUse
     from actors.core.context import Mode
     from actors.core.tool_run import KillReceipt
-    from actors.ports.threads import Threads
+    from actors.ports.machine.threads import Threads
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     module.SPEC.name: module.ALIASES for module in (bash, read_file, read_image, search, keyword_search)

@@ -64,8 +64,9 @@ from actors.messages.commands import (
 )
 from actors.messages.outcomes import CreateSubAgent, Wake
 from actors.messages.refusals import EtagMismatchError, InvalidFieldError
-from actors.ports import ConversationRecord, StoreUnavailableError, live_run, output_schema
-from actors.ports.json_schema import InvalidSchemaError
+from actors.ports import ConversationRecord, StoreUnavailableError, live_run
+from actors.ports.schemas import output_schema
+from actors.ports.schemas.json_schema import InvalidSchemaError
 from actors.ports.store.audit import AuditEntry, Outcome
 from actors.runners.titles import Titles, title_of, untitled
 from actors.runtime import validation

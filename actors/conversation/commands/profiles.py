@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from actors.core.errors import Reason, Rejected
 from actors.core.steps.submissions import SUBMIT_OUTPUT
 from actors.messages.refusals import InvalidFieldError
-from actors.ports.json_schema import InvalidSchemaError
 from actors.ports.mcp import McpNotAllowedError, McpServerInvalidError
+from actors.ports.schemas.json_schema import InvalidSchemaError
 from actors.runtime.offered_tools import compiled
 
 if TYPE_CHECKING:

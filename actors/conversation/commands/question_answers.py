@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.messages.refusals import InvalidFieldError
-from actors.ports.json_schema import JsonSchema, parse_json
+from actors.ports.schemas.json_schema import JsonSchema, parse_json
 
 if TYPE_CHECKING:
     from actors.core.states import Question

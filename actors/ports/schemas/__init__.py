@@ -1,1 +1,1 @@
-"""How JSON Schemas of clients are kept from taking any time."""
+"""JSON Schemas of clients, the values that fit them, and how much work it is to compare the two."""

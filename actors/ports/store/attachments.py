@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from actors.ports.records import Attachment
+    from actors.ports.store.records import Attachment
 
 
 class AttachmentStore(Protocol):

@@ -11,7 +11,7 @@ from actors.ports.store.store_errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.ports.records import ConversationRecord
+    from actors.ports.store.records import ConversationRecord
 
 
 class Owner(Struct, frozen=True):

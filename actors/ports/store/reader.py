@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.core.content import Message
-    from actors.ports.records import CommandRecord, ConversationRecord, Snapshot, Spending
     from actors.ports.store.conditions import Listed, ListPosition, Selection
+    from actors.ports.store.records import CommandRecord, ConversationRecord, Snapshot, Spending
 
 
 class ConversationReader(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from actors.ports.records import Commit, Spending
     from actors.ports.store.audit import AuditEntry
+    from actors.ports.store.records import Commit, Spending
 
 
 class ConversationWriter(Protocol):

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from actors.core.errors import QuotaExceededError
 from actors.ports import StoreError
-from actors.ports.records import Spending, day_of
+from actors.ports.store.records import Spending, day_of
 from actors.ports.telemetry import Telemetry
 from actors.runtime.quotas.fair_slots import FairSlots
 from actors.runtime.quotas.quota_limits import COSTS, SPENDING, Quota, QuotaSettings

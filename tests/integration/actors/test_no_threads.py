@@ -11,7 +11,7 @@ from actors.core.context import Limits
 from actors.core.errors import ErrorKind
 from actors.core.states import Error, Idle
 from actors.messages.commands import CancelConversationCommand, CreateConversationCommand, SendMessageCommand
-from actors.ports.resources import exhausted_resource
+from actors.ports.machine.resources import exhausted_resource
 from actors.runtime import thread_pool
 
 World = Any

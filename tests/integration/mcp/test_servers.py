@@ -20,9 +20,9 @@ from actors.adapters.mcp.servers import RESTARTED
 from actors.adapters.mcp.session import last_words
 from actors.core.context import Mode
 from actors.ports import CancelToken
-from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.mcp import McpState
 from actors.ports.permissions import EVERYTHING, Permissions
+from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
 from tests.integration.mcp.conftest import PROGRAM, Hub, conversation, server
 from tests.support import processes
 from tests.support.footprint import footprint

@@ -17,8 +17,8 @@ from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
 from actors.adapters.workspace.local import LocalWorkspace
 from actors.core.context import Mode
 from actors.ports import SandboxUnavailableError
-from actors.ports.confined_sandbox import ConfinedSandbox
 from actors.ports.permissions import Permissions
+from actors.ports.sandbox.confined_sandbox import ConfinedSandbox
 from tests.documents.pages import ROOT
 from tests.integration.sandbox.test_restricted import REPORTS, run
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from actors.adapters.llm.protocols.answer_builder import PreparedRequest
     from actors.ports import ImageView, ToolSpec
-    from actors.ports.output_schema import NativeOutput
+    from actors.ports.schemas.output_schema import NativeOutput
 
 ENCODER = msgspec.json.Encoder()
 KEPT_TOOLS = 64

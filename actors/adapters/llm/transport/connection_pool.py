@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from actors.adapters.llm.transport.http_connection import IDLE_SECONDS
-from actors.ports.resources import max_open_files
+from actors.ports.machine.resources import max_open_files
 
 if TYPE_CHECKING:
     from actors.adapters.llm.transport.http_connection import HttpConnection

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from actors.core.errors import ErrorKind
-from actors.ports.resources import file_descriptor_limit_text, out_of_file_descriptors
+from actors.ports.machine.resources import file_descriptor_limit_text, out_of_file_descriptors
 
 #: SO_LINGER value that makes close() send a TCP RST. After a normal close, a server that is blocked on a full receive
 #: window would notice only after about a minute.

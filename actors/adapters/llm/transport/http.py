@@ -24,7 +24,7 @@ from actors.adapters.llm.transport.endpoint import Endpoint, Proxy, encode_head,
 from actors.adapters.llm.transport.http_connection import ConnectionLostError, HttpConnection, NotDeliveredError
 from actors.adapters.llm.transport.response_parser import MalformedResponseError, ResponseParser
 from actors.core.errors import ErrorKind
-from actors.ports.resources import exhausted_resource
+from actors.ports.machine.resources import exhausted_resource
 
 if TYPE_CHECKING:
     import socket

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.sandbox.broker import protected_names
-from actors.ports.processes import WORKSPACE_PROTECTED
+from actors.ports.sandbox.processes import WORKSPACE_PROTECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

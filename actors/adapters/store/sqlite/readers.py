@@ -14,7 +14,7 @@ from msgspec import DecodeError
 from actors.adapters.store.sql.reader_pool import ReaderPool
 from actors.adapters.store.sqlite.engine import open_reader, reader_of, sqlite3
 from actors.ports import StoreDamagedError, StoreError, StoreUnavailableError
-from actors.ports.resources import out_of_file_descriptors
+from actors.ports.machine.resources import out_of_file_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

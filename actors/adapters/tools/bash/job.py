@@ -17,7 +17,7 @@ from actors.ports import CancelToken, Clock, ProcessEnd, RunningProcess
 
 if TYPE_CHECKING:
     from actors.core.context import Mode
-    from actors.ports.threads import Threads
+    from actors.ports.machine.threads import Threads
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from actors.adapters.tools.bash.job import Job
 from actors.adapters.tools.refusal import ToolRefusedError
 from actors.core.context import Mode, wider
-from actors.ports.threads import NewThreads
+from actors.ports.machine.threads import NewThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.core.tool_run import KillReceipt
     from actors.ports import Clock
-    from actors.ports.threads import Threads
+    from actors.ports.machine.threads import Threads
 
 MAX_LIVE = 8
 """Maximum number of running jobs of one conversation."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from actors.ports.json_schema import InvalidSchemaError, JsonSchema, is_too_deep, parse_json
+from actors.ports.schemas.json_schema import InvalidSchemaError, JsonSchema, is_too_deep, parse_json
 
 MAX_SCHEMA_BYTES = 64 * 1024
 """Maximum size of an output schema as JSON."""

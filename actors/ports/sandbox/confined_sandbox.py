@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from actors.ports.processes import SandboxUnavailableError
+from actors.ports.sandbox.processes import SandboxUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.core.context import Mode
     from actors.ports.permissions import Permissions
-    from actors.ports.processes import Launch, RunningProcess, Sandbox, SandboxReport
+    from actors.ports.sandbox.processes import Launch, RunningProcess, Sandbox, SandboxReport
 
 
 class ConfinedSandbox:

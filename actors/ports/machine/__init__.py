@@ -1,0 +1,1 @@
+"""What this process gets from its machine: time, threads and file descriptors."""
