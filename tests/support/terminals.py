@@ -209,7 +209,11 @@ class Terminal:
         self._master = -1
 
     def keys(self, text: str) -> None:
-        os.write(self._master, text.encode())
+        self.send(text.encode())
+
+    def send(self, keys: bytes) -> None:
+        """Type bytes that need not be text."""
+        os.write(self._master, keys)
 
     def ends(self) -> int:
         """Wait until the program has ended; returns its exit code."""

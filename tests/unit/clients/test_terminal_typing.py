@@ -145,6 +145,20 @@ def test_what_is_pasted_is_one_message(address: str, fake: FakeBedrock) -> None:
     assert [text for text, _ in sent(fake)] == ["one\ntwo\n"]
 
 
+def test_bytes_that_are_no_text_are_not_sent_and_do_not_end_the_chat(address: str, fake: FakeBedrock) -> None:
+    fake.answers.append(says("I see."))
+    with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
+        terminal.shows("idle · ")
+        terminal.send(b"caf\xe9\r")
+        terminal.shows("not sent: “caf\\udce9”")
+        terminal.shows("set your terminal to UTF-8")
+        terminal.keys("café\r")
+        terminal.shows("I see.")
+        terminal.keys("\x04")
+        assert terminal.ends() == 0
+    assert [text for text, _ in sent(fake)] == ["café"]
+
+
 def test_tab_completes_a_command_and_enter_runs_the_only_one_at_once(address: str, fake: FakeBedrock) -> None:
     with Terminal("chat", environ={"BEDROCK_ADDRESS": address}) as terminal:
         terminal.shows("idle · ")

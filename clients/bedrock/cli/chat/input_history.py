@@ -62,9 +62,9 @@ class ChatHistory(FileHistory):
             return []
 
     def store_string(self, string: str) -> None:
-        """Append a text, unless it begins with a space or may be a secret."""
+        """Append a text, unless it begins with a space, may be a secret or is no UTF-8."""
         if not string.startswith(" ") and not _SECRET.search(string):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, UnicodeEncodeError):
                 super().store_string(string)
 
 

@@ -171,7 +171,10 @@ class ChatSession:
             text: The message, command or reply.
             asked: The question that the person saw when typing; another one may be open when the reply is processed.
         """
-        if text.strip() or isinstance(asked, QuestionForm):
+        if not _is_utf8(text):
+            self.say(self.paint.bad(f"✗ not sent: “{one_line(text, 60)}” (↑ brings it back)"))
+            self.say(self.paint.dim("  It is no UTF-8 text: set your terminal to UTF-8."))
+        elif text.strip() or isinstance(asked, QuestionForm):
             self._armed = False
             self._entered.put_nowait((text, asked))
 
@@ -330,3 +333,8 @@ class ChatSession:
             self.refresh()
             if reply.approve:
                 await asked.accept()
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether all bytes that the terminal has sent were text; others are lone surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
