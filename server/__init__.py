@@ -1,1 +1,1 @@
-"""The gRPC server: translates calls of the wire contract into commands to the actors, and reads of the store."""
+"""The gRPC server: translates calls of the gRPC API into commands for the actors and reads of the store."""

@@ -87,7 +87,7 @@ def restore(file: Path, config: Path | None, data_dir: str | None, force: bool, 
 
 
 def data_directory(data_dir: str | None, config: Path | None) -> Path:
-    """Return the data directory that `bedrock serve` would use; one that others can write to is refused."""
+    """Return the data directory that `bedrock serve` would use; exit if other users can write to it."""
     try:
         found = load({} if data_dir is None else {"data_dir": data_dir}, file=config).data_dir
         with suppress(FileNotFoundError):  # backup reports a missing directory, restore creates it
@@ -100,7 +100,7 @@ def data_directory(data_dir: str | None, config: Path | None) -> Path:
 
 
 def _refuse_elsewhere(data_dir: str | None, config: Path | None) -> None:
-    """Refuse if the settings say that the conversations are in PostgreSQL, unless a data directory is named."""
+    """Exit if the settings name a PostgreSQL database, unless the command line names a data directory."""
     try:
         database = load({}, file=config).database
     except ConfigError as error:

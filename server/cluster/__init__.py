@@ -1,1 +1,1 @@
-"""Several servers over one store: calls go to the node that owns their conversation."""
+"""A cluster of servers (nodes) that share one store: each call is served by the node that owns its conversation."""

@@ -1,4 +1,4 @@
-"""The table [cluster] of the operator's file: how this server and others that share its database reach each other."""
+"""Reads the table [cluster] of the settings file: how the servers that share a database reach each other."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class ClusterSettings(Struct, frozen=True):
     """The table [cluster]."""
 
     address: str
-    """Where the others reach this server: host:port."""
+    """The address, host:port, at which other nodes call this one."""
     token_file: Path
     """The file with the token that all nodes share."""
     name: str
-    """What people call this node; the machine's name unless it is given."""
+    """The node's name in lists and logs; by default the machine's name."""
     ca: Path | None = None
-    """The PEM file with the authorities that sign the nodes' certificates; None: nodes listen without TLS."""
+    """The PEM file with the certificate authorities of the nodes; None: nodes connect without TLS."""
     lease_seconds: float = USUAL_LEASE
-    """How long a node that does not answer keeps its conversations; the same for all nodes."""
+    """Seconds after which a node without a heartbeat loses its conversations; the same for all nodes."""
     workspaces: tuple[str, ...] = ()
-    """The directories that this server has and not every other."""
+    """The directories that exist on this server, and not on every other: their conversations are served here."""
 
 
 def cluster_settings(table: Mapping[str, Any]) -> ClusterSettings:
-    """Return the settings of the table [cluster]. Raises ValueError, "cluster.key: why"."""
+    """Read the table [cluster]. Raises ValueError with a text such as "cluster.address: why"."""
     check_keys("cluster", table, KEYS)
     return ClusterSettings(
         _address(_given(table, "address", "where the other servers reach this one, host:port")),

@@ -1,6 +1,6 @@
-"""One attempt to have a call served by the node that owns its conversation.
+"""Makes one attempt to forward a call to the node that owns its conversation.
 
-The request and the answers pass as bytes. What the owner answers, a status with its details, comes back as it is.
+Requests and responses are passed on as bytes, and the owner's status with its details unchanged.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class PassedStatusError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardedCall:
-    """A call to forward."""
+    """A call to be forwarded."""
 
     method: str
-    """Its full name."""
+    """The method's full name."""
     request: bytes
     metadata: Metadata
     lane: Lane
     seconds: float | None
-    """Until its deadline; None: it has none."""
+    """Seconds until the call's deadline; None if it has none."""
 
 
 async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Metadata]:
     """Return the owner's response, and its trailers.
 
     Raises:
-        PassedStatusError: The owner refuses it.
+        PassedStatusError: The owner refuses the call.
         NotOwnerError: The node is not the owner; nothing was changed.
         PeerLostError: There was no answer.
         AnswerTimeoutError: Its deadline has passed.
@@ -70,7 +70,7 @@ async def forward(peer: NodeConnections, call: ForwardedCall) -> tuple[bytes, Me
 
 
 def raise_unless_cut(peer: NodeConnections) -> NoReturn:
-    """Raise PeerLostError if a call has ended because its node is dead, else the CancelledError being handled."""
+    """Raise PeerLostError if the call was cancelled because its node is dead; else re-raise the CancelledError."""
     task = asyncio.current_task()
     if peer.cut and task is not None and not task.cancelling():
         raise PeerLostError(sent=True) from None
@@ -78,7 +78,7 @@ def raise_unless_cut(peer: NodeConnections) -> NoReturn:
 
 
 def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
-    """Raise what a failed call means. Only answers of nodes have the trailer with their address."""
+    """Raise the error for a failed call. The trailer with an address proves that a node, not a proxy, has answered."""
     trailers: Metadata = tuple(error.trailing_metadata() or ())
     names = {name for name, _ in trailers}
     if NOT_OWNER in names:
@@ -94,9 +94,9 @@ def _raise_for(error: grpc.aio.AioRpcError, peer: NodeConnections) -> NoReturn:
 
 
 class ForwardedStream(Stream):
-    """A stream that the owner sends, frame by frame: the next one is taken once the client has taken the last.
+    """Forwards a stream from the owner frame by frame: reads the next one once the client has received the last one.
 
-    Counted, checked for stalls and ended at shutdown as the streams of this node's own.
+    The stream is counted, checked for stalls and ended at shutdown like the streams of this node.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ForwardedStream(Stream):
         self._calling: Any = None
         self.wake = self._end_at_shutdown
         self.began = False
-        """Whether the client was sent something."""
+        """Whether a frame has been sent to the client."""
         self.trailers: Metadata = ()
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class ForwardedStream(Stream):
             self.close()
 
     async def _open(self) -> None:
-        """Pass on all frames. Raises what `forward` raises, or Rejected (SHUTTING_DOWN)."""
+        """Forward all frames. Raises the errors of `forward`, and Rejected (SHUTTING_DOWN)."""
         call = self._call
         async with self._peer.channel(call.lane) as channel:
             method: Any = channel.unary_stream(call.method)
@@ -141,5 +141,5 @@ class ForwardedStream(Stream):
                 raise_unless_cut(self._peer)
 
     async def _go_on(self) -> bool:
-        """All is sent."""
+        """Return false: `_open` has forwarded the whole stream."""
         return False

@@ -1,4 +1,4 @@
-"""Each node calls each other one as soon as it is there, so that its log tells of wrong settings early."""
+"""Greetings between nodes: each node calls every new one once, so that wrong settings are logged early."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GREET = "/bedrock.nodes.v1.Nodes/Greet"
-"""The method by which a node calls another for the first time; the answer is the other's incarnation."""
+"""The method of the first call to another node; the response contains the other node's incarnation."""
 LOOK_SECONDS = 1.0
-"""How often it is looked which nodes there are, and those are called that have not answered."""
+"""Seconds between two rounds of calls to the nodes that have not answered yet."""
 NEW_SECONDS = 5.0
-"""How long a node may be without an answer: it is in the database before it listens."""
+"""Seconds without an answer before a warning: a node is in the database before it listens."""
 ANSWER_SECONDS = 2.0
 
 
 def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return what serves GREET, for calls that are known to come from a node."""
+    """Return the handler of GREET. It is only called for calls that are proven to come from a node."""
 
     async def serve(_request: bytes, _context: Any) -> bytes:
         return str(cluster.me.incarnation).encode()
@@ -38,22 +38,22 @@ def greeting_handler(cluster: Cluster) -> grpc.RpcMethodHandler[Any, Any]:
 
 
 class Greetings:
-    """Calls each other node until it has answered once. Event loop only."""
+    """Calls each of the other nodes until it has answered once. Event loop only."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks) -> None:
         self._cluster, self._peers, self._marks = cluster, peers, marks
         self._seen: dict[int, float] = {}
-        """When a node was first seen that has not answered, by its incarnation."""
+        """When each node without an answer was first seen, by incarnation."""
         self._answered: set[int] = set()
 
     async def run(self) -> None:
-        """Call the others until this task is cancelled."""
+        """Call new nodes until this task is cancelled."""
         while True:
             await self.greet()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def greet(self) -> None:
-        """Call those once that have not answered."""
+        """Call each node that has not answered yet, once."""
         me = self._cluster.me.incarnation
         others = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
         self._answered &= others.keys()

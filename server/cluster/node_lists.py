@@ -1,8 +1,8 @@
-"""The list of conversations over all nodes: while a node has watchers of its list, it follows that of each other node.
+"""Watches of the list of conversations across all nodes: a node with such watchers follows every other node's list.
 
-A node sends another only what happened at itself, whole rows, so that nothing has to be read again and nothing comes
-back. What may have been missed (a node that joined, was lost or could not be reached) is never made up for piece by
-piece: the watchers' streams end, and clients begin again with the whole list, as after any broken connection.
+A node sends others only the changes of its own conversations, as complete rows, so that nothing is read again or sent
+back. If changes may have been missed (a node joined, was lost or could not be reached), the watchers' streams end,
+and clients begin again with the whole list, as after any broken connection.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WATCH_LIST = "/bedrock.nodes.v1.Nodes/WatchList"
-"""The method by which a node follows the list of another. No client can call it: it exists for marked calls only."""
+"""The method by which a node follows another node's list. Clients cannot call it."""
 READY_SECONDS = 2.0
-"""How long a watcher waits for the lists of all nodes before it gets the list without them."""
+"""Seconds that a new watcher waits for the lists of all nodes, before it gets its list without them."""
 LOOK_SECONDS = 1.0
-"""How often it is looked which nodes there are, and tried to reach them."""
+"""Seconds between two checks for new nodes, and between two attempts to connect to a node."""
 PAUSE_SECONDS = 0.05
-"""Pause after changes were sent, in which frequent changes are coalesced."""
+"""Seconds to pause after sending changes, so that frequent changes are coalesced."""
 CHANGES_PER_FRAME = 64
 
 SELF = CommandOrigin(LOCAL, Role.OPERATOR.value)
 
 
 class NodeChange(msgspec.Struct, frozen=True, array_like=True):
-    """A change of the list, as nodes send it to each other."""
+    """A change of the list in the format that nodes exchange."""
 
     id: str
     record: ConversationRecord
@@ -63,7 +63,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[NodeChange, ...])
 
 
 class NodeListStream(Stream):
-    """The changes at this node, for another: first an empty frame, from which on nothing is missed."""
+    """Streams this node's changes to another node. An empty first frame marks the point from which none is missed."""
 
     def __init__(
         self, streams: Streams, feed: ListFeed, wakeups: Wakeups, write: Callable[[bytes], Awaitable[None]]
@@ -97,7 +97,7 @@ def _frame(changes: Sequence[ListChange]) -> bytes:
 
 
 def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return what serves WATCH_LIST, for calls that are known to come from a node."""
+    """Return the handler of WATCH_LIST. It is only called for calls that are proven to come from a node."""
 
     async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
@@ -109,12 +109,12 @@ def list_handler(streams: Streams, feed: ListFeed, wakeups: Wakeups) -> grpc.Rpc
 
 
 class NodeLists:
-    """Follows the lists of other nodes into the feed of this one. Event loop only."""
+    """Publishes the changes of other nodes in this node's feed. Event loop only."""
 
     def __init__(self, cluster: Cluster, peers: Peers, marks: NodeMarks, feed: ListFeed) -> None:
         self._cluster, self._peers, self._marks, self._feed = cluster, peers, marks, feed
         self._watchers: set[FollowedNodes] = set()
-        """Those that have begun, to whom changes may be missing when the lists change."""
+        """The running watches, which have to begin again when changes may have been missed."""
         self._waiting = 0
         self._following: dict[Node, asyncio.Task[None]] = {}
         self._ready: set[Node] = set()
@@ -123,7 +123,7 @@ class NodeLists:
 
     @asynccontextmanager
     async def followed(self) -> AsyncGenerator[FollowedNodes]:
-        """Follow all other nodes meanwhile; begins when nothing that happens there is missed from then on."""
+        """Follow all other nodes within the block, which begins once no change there can be missed any more."""
         self._waiting += 1
         watcher = FollowedNodes()
         try:
@@ -142,7 +142,7 @@ class NodeLists:
                 self._stop()
 
     def _look(self) -> None:
-        """Follow the nodes that there are now, and no others."""
+        """Follow exactly the nodes that exist now."""
         me = self._cluster.me.incarnation
         known = {node.incarnation for node in self._following}
         living = {node.incarnation: node for node in self._cluster.nodes() if node.incarnation != me and node.address}
@@ -160,7 +160,7 @@ class NodeLists:
             self._look()
 
     async def _follow(self, node: Node) -> None:
-        """Publish what happens at a node, as long as there is a watcher here."""
+        """Publish a node's changes as long as there is a watcher here."""
         while True:
             try:
                 await self._read(node)
@@ -190,7 +190,7 @@ class NodeLists:
                 calling.cancel()
 
     def _missed(self) -> None:
-        """Let the watchers so far begin again: there may be changes that they will never be told."""
+        """End the present watches, so that their clients begin again: changes may have been missed."""
         watchers, self._watchers = self._watchers, set()
         for watcher in watchers:
             watcher.interrupt()

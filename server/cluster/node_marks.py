@@ -1,7 +1,8 @@
-"""How a node tells another for whom it forwards a call, and proves that it is a node: by the token that all share.
+"""The metadata of forwarded calls: who the caller is, and the shared token that proves the sender to be a node.
 
-The node that was called has authenticated the caller, checked its role, its quotas and the operator's rules. It sends
-who that is in the metadata of the forwarded call, which count only with the token. The caller's own token is not sent.
+The first node has authenticated the caller, and checked the role, the quotas and the operator's rules. It names the
+caller in the metadata of the forwarded call, which is trusted only together with the nodes' token. The caller's own
+token is not sent.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 
 TOKEN, ORIGIN = "bedrock-node-token", "bedrock-origin-bin"
 OWNER = "bedrock-owner"
-"""The trailer with the address of the node that has served a call: every answer of a node has it."""
+"""The trailer with the address of the node that has served a call; every response of a node has it."""
 NOT_OWNER = "bedrock-not-owner"
-"""The trailer of a node that does not own the conversation of a forwarded call, which has changed nothing."""
+"""The trailer of a node that refuses a forwarded call, without any effect, because it is not the owner."""
 MAX_ORIGIN_BYTES = 4_096
 MIN_TOKEN_CHARS = 32
 
@@ -35,24 +36,24 @@ class NodeMarks:
     """Writes and checks the metadata of forwarded calls."""
 
     def __init__(self, token: str) -> None:
-        """Use the token that all nodes share. Raises ValueError if it can be guessed, or not be sent."""
+        """Take the token that all nodes share. Raises ValueError if it is too short, or unfit for metadata."""
         if len(token) < MIN_TOKEN_CHARS or not (token.isascii() and token.isprintable()) or token != token.strip():
             raise ValueError(f"the nodes' token must have at least {MIN_TOKEN_CHARS} printable characters")
         self._token = token
 
     def on(self, origin: CommandOrigin) -> Metadata:
-        """Return the metadata with which a call of this caller is forwarded."""
+        """Return the metadata for forwarding a call of this caller."""
         marks = ((TOKEN, self._token), (ORIGIN, _encode(origin)))
         traced = trace_parent.get()
         return (*marks, ("traceparent", traced)) if traced else marks
 
     @staticmethod
     def among(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
-        """Whether a call claims to be forwarded by a node."""
+        """Whether the metadata claims that a node has forwarded the call."""
         return any(key in (TOKEN, ORIGIN) for key, _ in metadata)
 
     def origin(self, metadata: Iterable[tuple[str, str | bytes]]) -> CommandOrigin | None:
-        """Return for whom a node forwards a call; None unless it has the token once, and who calls."""
+        """Return the caller named by the node that forwards the call; None if token or caller are missing or wrong."""
         found = [(key, value) for key, value in metadata if key in (TOKEN, ORIGIN)]
         tokens = [value for key, value in found if key == TOKEN]
         origins = [value for key, value in found if key == ORIGIN]

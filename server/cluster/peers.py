@@ -1,7 +1,7 @@
-"""The connections to other nodes: made when they are needed, kept, and cut when their node is declared dead.
+"""Connections to other nodes: made when needed, kept open, and cut when the node is declared dead.
 
-A node has several connections to another, because a connection takes a limited number of calls at a time: calls that
-last have theirs, and urgent calls have one that no other call fills.
+There are several connections to each node, because a connection carries a limited number of calls at a time: long
+streams and urgent calls have connections of their own, which other calls cannot fill up.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
-"""How long a connection may take, with TLS: a host that is gone does not even refuse it."""
+"""Maximum seconds for connecting, with TLS: a host that is gone does not even refuse the connection."""
 HOPELESS_SECONDS = 20.0
-"""How long a node that lives may be out of reach before calls for it are refused at the first attempt."""
+"""Seconds that a living node may be unreachable before calls for it fail after one attempt."""
 LASTING_CALLS = limits.MAX_STREAMS_PER_CONNECTION * 3 // 4
-"""Calls that last on one connection: fewer than a server admits, so that none has to wait for the end of another."""
+"""Maximum streams on one connection: fewer than a server admits, so that none waits for the end of another."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.use_local_subchannel_pool", 1),  # otherwise all lanes would share one connection
@@ -54,11 +54,11 @@ class PeerLostError(Exception):
         self.sent = sent
         """Whether the call may have reached the node."""
         self.hopeless = hopeless
-        """Whether another attempt soon will fail as well: somebody has to change a setting."""
+        """Whether further attempts will fail too, until somebody changes a setting."""
 
 
 class Lane(Enum):
-    """What calls have a connection of their own."""
+    """The kinds of calls that have connections of their own."""
 
     CALLS = "calls"
     URGENT = "urgent"
@@ -75,7 +75,7 @@ class NodeConnections:
         authorities: bytes | None = None,
         name: str = "",
     ) -> None:
-        """Connect later. `authorities`: those of the credentials, in PEM, to find out what is wrong."""
+        """Prepare to connect at the first call. `authorities`: the CA certificates in PEM, for diagnosing failures."""
         self.address = address
         self._called = f"the node {name} at {address}" if name else f"the node at {address}"
         self._credentials = credentials
@@ -83,10 +83,10 @@ class NodeConnections:
         self._channels: dict[tuple[Lane, int], grpc.aio.Channel] = {}
         self._in_use: dict[tuple[Lane, int], int] = {}
         self.cut = False
-        """Whether the node is declared dead: its calls were ended."""
+        """Whether the node was declared dead, which has ended its calls."""
         self._lost_since: float | None = None
         self._for_good = False
-        """Whether what keeps this node from it needs a change of settings, as far as was found out."""
+        """Whether the diagnosis found that the node stays unreachable until a setting is changed."""
         self._unreachable = OutageLog(log, f"{self._called} is reached again")
         self._refused = OutageLog(log, f"{self._called} takes calls of this one again")
         self._misled = OutageLog(log, f"{self._called} is itself again")
@@ -94,9 +94,9 @@ class NodeConnections:
 
     @asynccontextmanager
     async def channel(self, lane: Lane, *, quiet: bool = False) -> AsyncGenerator[grpc.aio.Channel]:
-        """Lend a channel that is connected. Raises PeerLostError, with `sent` false.
+        """Yield a connected channel. Raises PeerLostError, with `sent` false.
 
-        `quiet`: the log need not tell if it is not reached.
+        `quiet`: do not log a failure.
         """
         number = 0
         if lane is Lane.LASTING:
@@ -130,7 +130,7 @@ class NodeConnections:
         return channel
 
     def _is_lost(self, *, quiet: bool) -> bool:
-        """Note that it was not reached, unless it is dead; return whether that has lasted too long."""
+        """Record a failed attempt to connect; return whether the node has been unreachable for too long."""
         if self.cut:
             return False
         loop = asyncio.get_running_loop()
@@ -144,7 +144,7 @@ class NodeConnections:
         return self._for_good or loop.time() - self._lost_since >= HOPELESS_SECONDS
 
     async def _tell_unreachable(self) -> None:
-        """Find out what is wrong, and log it."""
+        """Diagnose why the node is unreachable, and log the result."""
         try:
             why = await why_unreachable(self.address, self._authorities)
         finally:
@@ -155,19 +155,19 @@ class NodeConnections:
             self._unreachable.failed(f"{self._called} cannot be reached {secured}: {why.text}")
 
     def refuses(self) -> None:
-        """Note that it refuses the nodes' token of this one."""
+        """Record that the node refuses this node's token."""
         self._refused.failed(
             f"{self._called} refuses calls of this one, which has another token: cluster.token_file has to hold the "
             "same at both"
         )
 
     def accepts(self) -> None:
-        """Note that it takes calls of this node."""
+        """Record that the node accepts calls of this node."""
         for outages in (self._refused, self._misled):
             outages.worked()
 
     def misled(self) -> None:
-        """Note that another node has answered there."""
+        """Record that a different node has answered at this address."""
         self._misled.failed(f"{self._called} is not what answers there: its cluster.address leads to another node")
 
     def _open(self) -> grpc.aio.Channel:
@@ -196,7 +196,7 @@ async def _until_ready(channel: grpc.aio.Channel, state: grpc.ChannelConnectivit
 
 
 def _wanted_elsewhere() -> bool:
-    """Whether the current task was itself cancelled; what is cut ends the calls of gRPC in the same way."""
+    """Whether the current task itself was cancelled; a cut connection cancels the gRPC calls on it in the same way."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -204,11 +204,11 @@ def _wanted_elsewhere() -> bool:
 class Peers:
     """The connections to all nodes. Event loop only.
 
-    A node that starts anew at the same address is another one, whose calls do not end with those of its predecessor.
+    A restarted node at the same address is a new node: cutting its predecessor does not end its calls.
     """
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None, authorities: bytes | None = None) -> None:
-        """`credentials` of connections, with these authorities in PEM; None: without TLS."""
+        """`credentials` for TLS, which trust `authorities` (PEM); None: connect without TLS."""
         self._credentials = credentials
         self._authorities = authorities
         self._peers: dict[int, NodeConnections] = {}

@@ -1,4 +1,4 @@
-"""What the way of a call to its conversation depends on: which node serves it, and what it may wait for."""
+"""For each method: which node serves its calls, and whether they are urgent."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from enum import Enum
 from server.auth.authorization import CATALOG, CONVERSATIONS
 
 URGENT = frozenset({"CancelConversation", "SetMode"})
-"""Methods whose calls are accepted and forwarded before all others, even if many of those wait."""
+"""Methods whose calls are accepted and forwarded before all other waiting calls."""
 
 
 class ServingNode(Enum):
-    """Which node serves the calls of a method."""
+    """The node that serves the calls of a method."""
 
     HERE = "here"
-    """The one that was called: it reads the store, or its own settings."""
+    """The node that was called: it reads the store, or its own settings."""
     OWNER = "owner"
-    """The one that owns the conversation, whose actor it has."""
+    """The node that owns the conversation and runs its actor."""
     WATCHED = "watched"
-    """As OWNER, and the call lasts: it is told what happens by the owner's memory."""
+    """The owner, as a stream: it reports events from the owner's memory."""
     DIRECTORY = "directory"
-    """One that has the directory: the one that was called, unless the directory is in a workspace that it has not."""
+    """A node with the directory in the request: the called one, unless the directory is in a workspace of others."""
     FORK = "fork"
-    """As DIRECTORY, with that of the conversation to fork."""
+    """As DIRECTORY, for the directory of the conversation to fork."""
 
 
 PLACES: dict[str, ServingNode] = {
@@ -83,4 +83,4 @@ PLACES: dict[str, ServingNode] = {
     f"{CONVERSATIONS}ForkConversation": ServingNode.FORK,
     **dict.fromkeys((f"{CONVERSATIONS}Subscribe", f"{CONVERSATIONS}WaitRequestCycle"), ServingNode.WATCHED),
 }
-"""The place of each method, by the method's full name."""
+"""The serving node of each method, by the method's full name."""

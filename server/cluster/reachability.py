@@ -1,4 +1,4 @@
-"""Why a node cannot be reached, in words for the operator of this one: gRPC does not say."""
+"""Diagnoses why a node cannot be reached, in words for the operator, because gRPC's errors do not explain it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 from typing import NamedTuple
 
 LOOK_SECONDS = 2.0
-"""How long each attempt may take."""
+"""Maximum seconds of each attempt."""
 
 _SILENT = "nothing answers there: is its cluster.address one that other machines reach, and does a firewall let them?"
 _CLOSED = "nobody listens there: has it ended, or is its cluster.address another than what it listens on?"
@@ -21,15 +21,15 @@ _PASSED = "it was reached a moment later"
 
 
 class Obstacle(NamedTuple):
-    """What keeps a node from another."""
+    """The reason why a node cannot be reached."""
 
     text: str
     for_good: bool = False
-    """Whether it is certain that it stays until somebody changes a setting."""
+    """Whether the problem certainly stays until somebody changes a setting."""
 
 
 async def why_unreachable(address: str, authorities: bytes | None) -> Obstacle:
-    """Try "host:port", and return what is wrong there. `authorities`: of cluster.ca, in PEM; None: there is none."""
+    """Connect to "host:port", and return what fails. `authorities`: the CAs of cluster.ca in PEM; None without TLS."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -62,7 +62,7 @@ async def _tried(host: str, port: int, context: ssl.SSLContext | None) -> None:
 
 
 def _context(authorities: bytes | None) -> ssl.SSLContext:
-    """Return a context as nodes use it; without authorities one that trusts everybody, and sends nothing."""
+    """Return a TLS context like that of nodes; without authorities one that trusts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if authorities is None:

@@ -1,8 +1,8 @@
-"""Serves each call at the node that owns its conversation: here, or at another, to which it is forwarded once.
+"""Routes each call to the node that owns its conversation: serves it here, or forwards it, at most once.
 
-The node that a client calls is responsible for the call: it authenticates, counts and validates it, and finds the owner
-again for as long as conversations move. The owner executes the command, and keeps it, or its refusal, in the audit
-trail. A node never forwards what another has forwarded.
+The node that a client calls authenticates, counts and validates the call, and looks for the owner again while the
+conversation moves. The owner executes the command, and records it or its refusal in the audit trail. A node never
+forwards a call that another node has forwarded.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ if TYPE_CHECKING:
     Trailers = tuple[tuple[str, str], ...]
 
 REPEATABLE = frozenset({"BrowseDirectory", "CancelConversation", "GetConversation", "Subscribe", "WaitRequestCycle"})
-"""Methods whose calls may be made again without a request id, although the first may have been carried out."""
+"""Idempotent methods: they may be repeated without a request id, even if the first attempt was executed."""
 SEARCH_SECONDS = 5.0
-"""How long a call waits for a conversation to have an owner who answers."""
+"""Seconds that a call waits until its conversation has an owner that answers."""
 LEAVING_SECONDS = 60.0
-"""The same while a node gives up what it has, which it does once its runs have ended."""
+"""The same while a node leaves the cluster, because it releases its conversations only after its runs end."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.1
-"""Seconds between two attempts, doubled each time."""
+"""Seconds between the first two attempts, doubled after each further one."""
 THREADS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAccess:
-    """How this server reaches the other nodes, and they know each other."""
+    """The settings for calls between this server and the other nodes."""
 
     token: str
-    """What all nodes share, and nobody else has. At least 32 printable characters."""
+    """The secret token that all nodes share. At least 32 printable characters."""
     credentials: grpc.ChannelCredentials | None = None
-    """Of the connections to other nodes; None: they have no TLS."""
+    """The credentials for connections to other nodes; None: without TLS."""
     authorities: bytes | None = None
-    """Those that the credentials trust, in PEM."""
+    """The certificate authorities that the credentials trust, in PEM."""
 
 
 class CallRouter:
-    """Event loop only, but for `peer_died`, which any thread may call. `close` ends its threads and connections."""
+    """Finds the node for each call. Event loop only, except `peer_died`. `close` ends its threads and connections."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class CallRouter:
         self.telemetry = telemetry
         self._store = store
         self.for_nodes: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        """What serves calls of other nodes for themselves, by the method's full name."""
+        """The handlers of calls that nodes make on their own behalf, by the method's full name."""
         self._loop = asyncio.get_running_loop()
         self._owners = ReadPool(THREADS, name="bedrock-owner")
         self._urgent_owners = ReadPool(1, name="bedrock-urgent-owner")
@@ -98,38 +98,38 @@ class CallRouter:
             ServingNode.DIRECTORY: cluster.place_of,
             ServingNode.FORK: cluster.place_of_fork,
         }
-        """Who knows where a call is served that is not about a conversation's owner."""
+        """Finds the node for calls that need a directory rather than a conversation's owner."""
         self.cluster.on_node_dead = self.peer_died
 
     @property
     def trailers(self) -> Trailers:
-        """What is sent at the end of calls that are served here."""
+        """The trailers of calls that are served here."""
         return ((OWNER, self.cluster.me.address),)
 
     def routes(self, method: str) -> bool:
-        """Whether the calls of a method may have to be served by another node: the owner of their conversation, say."""
+        """Whether calls of a method may have to be served by another node, such as their conversation's owner."""
         return PLACES.get(method, ServingNode.HERE) is not ServingNode.HERE
 
     @property
     def some_leave(self) -> bool:
-        """Whether a node is about to stop, and still has conversations: this one or another."""
+        """Whether this node or another is about to stop and still owns conversations."""
         return any(node.draining for node in self.cluster.nodes())
 
     def peer(self, node: Node) -> NodeConnections:
-        """Return the connections to a node; those to nodes that are gone are cut."""
+        """Return the connections to a node. Cuts the connections to nodes that no longer exist."""
         if node not in self.peers:
             self.peers.keep_only((node, *self.cluster.nodes()))
         return self.peers.of(node)
 
     def peer_died(self, node: Node) -> None:
-        """End the calls to a node that is declared dead: its connections may stay open for ever. Any thread."""
+        """End the calls to a node that was declared dead: its connections may stay open for ever. Any thread."""
         with suppress(RuntimeError):  # the loop is closed, and so are the connections
             self._loop.call_soon_threadsafe(self.peers.cut, node.incarnation)
 
     async def node_for(self, place: ServingNode, subject: str, *, urgent: bool) -> Node | None:
-        """Return the other node that serves calls about a conversation or directory; None: they are served here.
+        """Return the other node that serves calls about a conversation or directory; None if this node does.
 
-        Without the store nobody can tell what is not remembered; but if it is at work here, it can still be cancelled.
+        If the store is away, a conversation that is active here is still served here, so that it can be cancelled.
         Raises Rejected (WORKSPACE_OFFLINE).
         """
         find: Callable[[str], Node | None] = self._find.get(place, self.cluster.owner_of)
@@ -141,7 +141,7 @@ class CallRouter:
             return None
 
     async def take(self, conversation_id: str) -> None:
-        """Own a conversation from now on, because a call needs that before its actor does. Raises NotOwnerError."""
+        """Claim a conversation for this node before its actor exists. Raises NotOwnerError."""
         await self._owners(self._store.claim, conversation_id, self.cluster.on_taken)
 
     async def close(self) -> None:
@@ -152,14 +152,14 @@ class CallRouter:
 
 
 class ForwardedMethod:
-    """A method for calls that another node has forwarded: they are served here, or refused."""
+    """Serves the calls of a method that another node has forwarded; never forwards them again."""
 
     def __init__(self, router: CallRouter, method: str, behaviour: Behaviour) -> None:
         self._router, self._behaviour = router, behaviour
         self._claims = PLACES[method] is ServingNode.WATCHED
 
     def behaviour(self, _raw: bytes, _origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """Return what serves one call."""
+        """Return the handler of one call."""
         return self._serve
 
     async def _serve(self, request: Any, context: Any) -> Any:
@@ -167,7 +167,7 @@ class ForwardedMethod:
         return await served_here(self._router, self._behaviour, request, context, claims=self._claims)
 
     def trailers(self, error: Exception) -> Trailers:
-        """Return the trailers of a refusal. A node that stops soon owns nothing, so it is asked again until then."""
+        """Return the trailers of a refusal. After that of a stopping node the first node looks again."""
         leaves = isinstance(error, Rejected) and error.reason is Reason.SHUTTING_DOWN
         if leaves or isinstance(error, NotOwnerError):
             return ((NOT_OWNER, "1"),)
@@ -175,7 +175,7 @@ class ForwardedMethod:
 
 
 async def served_here(router: CallRouter, behaviour: Behaviour, request: Any, context: Any, *, claims: bool) -> Any:
-    """Serve a call here. Raises NotOwnerError, and what the method raises."""
+    """Serve a call here. Raises NotOwnerError, and the errors of the method."""
     if claims or _has_images(request):  # which are stored before the conversation's actor claims it
         conversation = await router.resolver.identify(conversation_in(request))
         await router.take(conversation)
@@ -187,7 +187,7 @@ def _has_images(request: Any) -> bool:
 
 
 def directory_in(request: Any) -> str:
-    """Return the directory that a request is about: to browse, or of a new conversation."""
+    """Return the directory in a request: the one to browse, or that of a new conversation."""
     return str(request.path if hasattr(request, "path") else request.conversation.working_directory)
 
 
@@ -201,12 +201,12 @@ OUTCOMES = {
     PeerLostError: "lost",
     AnswerTimeoutError: "timed_out",
 }
-"""What telemetry is told of attempts that raise; of all others that they have ended."""
+"""The outcomes reported to telemetry for attempts that raise; all others are reported as ended."""
 
 
 @contextmanager
 def _counted(telemetry: Telemetry) -> Generator[None]:
-    """Tell how one attempt to have a call served by another node ends."""
+    """Report to telemetry how one attempt to forward a call ends."""
     outcome = "ended"
     try:
         yield
@@ -219,7 +219,7 @@ def _counted(telemetry: Telemetry) -> Generator[None]:
 
 
 class RoutedMethod:
-    """A method for calls of clients: they are served by the node that its place says, wherever that is."""
+    """Serves the calls of a method that clients make: here, or by forwarding them to the right node."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class RoutedMethod:
         self._lane = Lane.URGENT if name in URGENT else Lane.LASTING if self._claims else Lane.CALLS
 
     def behaviour(self, raw: bytes, origin: Callable[[], CommandOrigin]) -> Behaviour:
-        """Return what serves one call of this content by this caller."""
+        """Return the handler of one call with this request by this caller."""
         return partial(self._serve, raw, origin)
 
     def trailers(self, _error: Exception) -> Trailers:
