@@ -1,4 +1,4 @@
-"""What README and the operations page show is what happens: each piece is run in a new home."""
+"""What README and the operations page show is what happens, in a new home."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ SECONDS = 90
 SNIPPETS = code((ROOT / "clients" / "README.md").read_text(encoding="utf-8"), "python")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
     """A home with a path as short as those of people, so that the socket is where the pages say."""
     with tempfile.TemporaryDirectory(prefix="bedrock-") as folder:
         yield Path(folder)
 
 
-@pytest.fixture
-def newcomer(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+@pytest.fixture(scope="module")
+def newcomer(home: Path) -> Iterator[dict[str, str]]:
     """The environment of somebody who has typed `bedrock serve` in another window."""
-    for name in os.environ:
-        if name.startswith(("BEDROCK_", "ANTHROPIC_", "OPENAI_", "XDG_")):
-            monkeypatch.delenv(name)
     environ = environment(home)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    with SpawnedServer():
-        del environ["BEDROCK_ADDRESS"], environ["BEDROCK_LISTEN"]
-        yield environ
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(("BEDROCK_", "ANTHROPIC_", "OPENAI_", "XDG_")):
+                patch.delenv(name)
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        with SpawnedServer():
+            del environ["BEDROCK_ADDRESS"], environ["BEDROCK_LISTEN"]
+            yield environ
 
 
 def run(command: list[str], environ: dict[str, str], folder: Path) -> str:

@@ -22,6 +22,7 @@ from actors.messages.commands import SendMessageCommand
 from actors.ports import Commit, SandboxReport, ToolOutput
 from actors.ports.store.conditions import UNARCHIVED, Selection
 from actors.runtime.services import AgentLimits
+from actors.runtime.thread_pool import ThreadPool
 from tests.integration.actors.family import FamilyBox, FamilyModel, aggregate, all_left, child, tasks
 from tests.support.patience import eventually
 
@@ -219,7 +220,8 @@ def _spawn_with_timeout(talk: Talk, wanted: list[dict[str, Any]], *, millisecond
 # --- many -------------------------------------------------------------------------------------------------------------
 
 
-def test_ten_that_end_at_once_again_and_again(family: World) -> None:
+def test_ten_that_end_at_once_again_and_again(make_world: Any) -> None:
+    family = make_world(model=FamilyModel(), box=FamilyBox(), threads=ThreadPool(idle_seconds=0.5))
     before = threading.active_count()
     talk = family.create()
     times = 8
