@@ -1,9 +1,9 @@
-"""Ports: the interfaces that the actors need, named by role.
+"""Ports: the interfaces through which the actors use the outside world, such as the store, models, tools and clocks.
 
-Adapters implement them; `server.app` selects the adapters.
+Adapters implement the ports; `server.app` selects the adapters.
 
-A port documents the thread it is called on and what it raises. Each call that may block takes a CancelToken or is
-bounded in time. Nothing here depends on gRPC, SQL or HTTP.
+A port documents the thread on which it is called and the exceptions that it raises. Each call that may block takes a
+CancelToken or is bounded in time. Nothing here depends on gRPC, SQL or HTTP.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cancellation of running work from any thread."""
+"""Cancellation tokens, with which running work is cancelled from any thread."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ log = logging.getLogger(__name__)
 
 
 class CancelToken:
-    """Cancels one piece of work. Any thread; cancelling is idempotent."""
+    """Cancels one piece of work. Safe to use from any thread; cancelling again has no effect."""
 
     def __init__(self) -> None:
         self.cancelled = False
-        """Whether the work was cancelled; set by `cancel` alone. A plain attribute, because loops ask for it often."""
+        """Whether the work was cancelled; only `cancel` sets it. A plain attribute, because loops read it often."""
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._waited_for: threading.Event | None = None
-        """Set when it is cancelled; made by the first `wait`, because few tokens are waited for."""
+        """Set when the token is cancelled. Created by the first `wait`, because code seldom waits for a token."""
 
     def cancel(self) -> None:
-        """Cancel, and run the callbacks on the caller's thread.
+        """Cancel the work, and run the callbacks on the caller's thread.
 
-        They must not block. One that raises is logged, and the others still run.
+        Callbacks must not block. If a callback raises an exception, that is logged, and the other callbacks still run.
         """
         # Callbacks run without the lock, because they may register or forget other callbacks.
         with self._lock:
@@ -44,7 +44,10 @@ class CancelToken:
                 log.exception("a piece of work could not be stopped")
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Register `callback` to run when cancelled; runs it at once if that has already happened."""
+        """Register `callback` to run when the token is cancelled.
+
+        If it is cancelled already, run `callback` at once.
+        """
         with self._lock:
             if not self.cancelled:
                 self._callbacks.append(callback)
@@ -52,7 +55,10 @@ class CancelToken:
         callback()
 
     def forget(self, callback: Callable[[], None]) -> bool:
-        """Undo `on_cancel`, so that a finished step holds no resources; return False if it is already cancelled."""
+        """Undo `on_cancel`, so that a finished step holds no resources.
+
+        Return False if the token is cancelled already.
+        """
         with self._lock:
             if callback not in self._callbacks:
                 return False
@@ -60,7 +66,7 @@ class CancelToken:
             return True
 
     def wait(self, seconds: float) -> bool:
-        """Block until cancelled, at most `seconds`; returns whether it was."""
+        """Block until the token is cancelled, for at most `seconds`; return whether it is cancelled."""
         with self._lock:
             if self.cancelled:
                 return True

@@ -1,4 +1,4 @@
-"""The directory of live conversations: delivers messages to conversations, and gives direct access to live ones."""
+"""The port to the directory of running conversations: finds their actors and delivers messages to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class LiveConversation(Protocol):
-    """A conversation that currently has an actor. Any thread; nothing here blocks."""
+    """A conversation that currently has an actor. Safe to call from any thread; nothing here blocks."""
 
     @property
     def conversation_id(self) -> str:
@@ -18,15 +18,15 @@ class LiveConversation(Protocol):
 
     @property
     def ledger(self) -> Ledger | None:
-        """The counters of the state in memory; None while nothing is loaded."""
+        """The counters of the state in memory; None while no state is loaded."""
         ...
 
     def deliver(self, message: object) -> bool:
-        """Put a message into the mailbox; False if the actor has stopped."""
+        """Put a message into the mailbox; return False if the actor has stopped."""
         ...
 
     def cancel_run_now(self, run: str) -> None:
-        """Stop this run's work at once, bypassing the mailbox, and prevent it from starting further work.
+        """Stop this run's work at once, bypassing the mailbox, and prevent the run from starting further work.
 
         Deliver the cancel message first: otherwise the conversation handles the stopped work as a failure.
         """
@@ -34,10 +34,10 @@ class LiveConversation(Protocol):
 
 
 class ConversationDirectory(Protocol):
-    """The conversations of one process by id. Any thread; nothing here blocks."""
+    """The conversations of one process, by id. Safe to call from any thread; nothing here blocks."""
 
     def deliver(self, conversation_id: str, message: object, *, urgent: bool = False) -> bool:
-        """Put a message into the mailbox of a conversation, whose actor is started if it has none.
+        """Put a message into the mailbox of a conversation's actor, and start an actor if there is none.
 
         Returns False while the server stops. Raises RuntimeError if this machine has no thread left for an actor; an
         `urgent` message may use the thread that is kept in reserve.

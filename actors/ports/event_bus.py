@@ -1,4 +1,4 @@
-"""The event bus: publishes the events of conversations to watchers."""
+"""The port of the event bus, which publishes the events of conversations to watchers (clients with open streams)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 class EventBus(Protocol):
-    """Publishes events to watchers. Any thread; never blocks for long."""
+    """Publishes events to watchers. Safe to call from any thread; never blocks for long."""
 
     def publish(
         self, conversation_id: str, events: tuple[StoredEvent, ...], record: ConversationRecord | None = None
     ) -> None:
-        """Publish committed events, in order, with the conversation's record after them."""
+        """Publish committed events, in order, together with the conversation's record as it is after these events."""
         ...
 
     def text_delta(self, conversation_id: str, delta: TextDelta) -> None:
-        """Publish the next text of a streaming model request; ephemeral."""
+        """Publish the next text of a streaming model request. The text is not stored."""
         ...
 
     def tool_output(self, conversation_id: str, tool_use_id: str, text: str) -> None:
-        """Publish the next output of a running tool call; ephemeral."""
+        """Publish the next output of a running tool call. The output is not stored."""
         ...
 
     def created(self, record: ConversationRecord) -> None:
@@ -33,6 +33,7 @@ class EventBus(Protocol):
     def deleted(self, conversation_id: str, record: ConversationRecord | None = None) -> None:
         """End the watches of a deleted conversation.
 
-        `record` is its last record; for a sub-agent that of the conversation that started it.
+        `record` is the last record of the conversation; for a sub-agent, the record of the conversation that started
+        it.
         """
         ...

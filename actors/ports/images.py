@@ -1,4 +1,4 @@
-"""Images: originals are stored unchanged; models get views derived from them."""
+"""The port for images: originals are stored unchanged; models get views, which are converted copies."""
 
 from __future__ import annotations
 
@@ -14,69 +14,73 @@ if TYPE_CHECKING:
     from actors.ports.cancellation import CancelToken
 
 Turn: TypeAlias = "Callable[[str, CancelToken], AbstractContextManager[bool]]"
-"""Waits for a turn of a principal, which is held for the block; gives False if the token is cancelled before."""
+"""Takes a principal and a cancel token; returns a context manager that waits for a turn and holds it.
+
+The context manager yields False if the token is cancelled before the turn comes.
+"""
 
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
-"""Maximum size of an image file that is uploaded or read."""
+"""The maximum size in bytes of an image file that is uploaded or read."""
 MAX_IMAGE_PIXELS = 40_000_000
-"""Maximum width times height, according to the header of the image."""
+"""The maximum width times height, according to the header of the image."""
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class InvalidImageError(Exception):
-    """The image cannot be used; the text completes a sentence, e.g. "is damaged or cut off"."""
+    """The image cannot be used; the text completes a sentence, for example "is damaged or cut off"."""
 
 
 class ImagesUnavailableError(Exception):
-    """Images cannot be decoded now: the worker process could not be started, was lost or was ended."""
+    """Images cannot be decoded now: the worker process could not be started, died or was killed."""
 
 
 class ImageView(Struct, frozen=True):
-    """An image as it is sent to models: PNG or JPEG without metadata, small enough for every provider."""
+    """An image in the form in which models get it: PNG or JPEG without metadata, small enough for every provider."""
 
     media_type: str
     data: bytes
 
 
 class Images(Protocol):
-    """Stores images and derives their views.
+    """Stores images and creates their views.
 
-    Any thread but an actor's or an event loop's: a call may block for seconds, while this or other images are decoded.
-    A cancelled token ends the wait at once.
+    Do not call these methods on the thread of an actor or an event loop: a call may block for seconds, while this or
+    other images are decoded. A cancelled token ends the wait at once.
     """
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
-        """Decode and store an image and its view; returns the reference to it. Idempotent.
+        """Decode and store an image and its view; return a reference to the image. Idempotent.
 
         Principals take turns, and images that are `uploaded` do not wait for those that tools read.
 
-        Raises InvalidImageError, then nothing is stored; ImagesUnavailableError; StoreError, FencedError if there
-        is no such conversation.
+        Raises InvalidImageError, in which case nothing is stored; ImagesUnavailableError; StoreError; or FencedError if
+        the conversation does not exist.
         """
         ...
 
     def stored(self, conversation_id: str, data: bytes) -> Image | None:
-        """Return the reference to an image that is stored already; None if it is not. Raises StoreError."""
+        """Return the reference to an image that is already stored; None if it is not. Raises StoreError."""
         ...
 
     def view(self, conversation_id: str, image: Image, cancel: CancelToken) -> ImageView | None:
-        """Return the view of a stored image: it is derived once, so that its bytes never change.
+        """Return the view of a stored image. The view is created only once, so its bytes never change.
 
-        None if the image is not stored or can no longer be decoded. Raises ImagesUnavailableError or StoreError.
+        Returns None if the image is not stored or can no longer be decoded. Raises ImagesUnavailableError or
+        StoreError.
         """
         ...
 
     def view_bytes(self, conversation_id: str, image: Image, cancel: CancelToken) -> int:
-        """Return the size of the view in bytes, 0 without one; cached. Raises what `view` raises."""
+        """Return the size of the view in bytes, 0 if there is no view. Cached. Raises what `view` raises."""
         ...
 
     def stored_as(self, image: Image) -> tuple[str, ...]:
-        """Return the ids of the attachments that hold the original and its view. Never blocks."""
+        """Return the ids of the attachments that contain the original and its view. Never blocks."""
         ...
 
 
 class NoImages:
-    """The Images port of a server that accepts no images."""
+    """The implementation of Images for a server that accepts no images."""
 
     def ingest(self, conversation_id: str, data: bytes, cancel: CancelToken, *, uploaded: bool = False) -> Image:
         """Refuse the image. Raises ImagesUnavailableError."""

@@ -1,4 +1,4 @@
-"""MCP servers, whose tools conversations use beside the built-in ones."""
+"""The port for MCP servers (Model Context Protocol), whose tools conversations use beside the built-in tools."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ if TYPE_CHECKING:
 
 
 class McpState(StrEnum):
-    """What is known of an MCP server."""
+    """The last known state of an MCP server."""
 
     CONNECTING = "connecting"
     READY = "ready"
     """The last attempt to connect succeeded."""
     FAILED = "failed"
     STOPPED = "stopped"
-    """Nobody has needed it yet."""
+    """No conversation has needed the server yet."""
     NEEDS_LOGIN = "needs_login"
-    """It answers only after the operator has logged in."""
+    """The server answers only after the operator has logged in."""
 
 
 class McpServerStatus(Struct, frozen=True):
-    """One MCP server of the operator or of a conversation."""
+    """The status of one MCP server of the operator or of a conversation."""
 
     name: str
     state: McpState
     command: tuple[str, ...] = ()
-    """Its program and arguments; () for a server with a URL."""
+    """The server's program and its arguments; () for a server with a URL."""
     url: str = ""
     error: str = ""
-    """Why it failed, for people."""
+    """Why the server failed, as text for people."""
     tools: tuple[ToolSpec, ...] = ()
-    """The tools that it listed last, as they are offered."""
+    """The tools of the server's latest list, in the form in which models are offered them."""
 
 
 class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A login of the operator at an MCP server: the tokens of OAuth, and how they are renewed. Never shown."""
+    """A login of the operator at an MCP server: OAuth tokens, and how they are renewed. Never shown to anyone."""
 
     id: str
-    """Of this login; kept when its tokens are renewed."""
+    """The id of this login, which stays the same when the tokens are renewed."""
     url: str
-    """That of the MCP server; no other one gets the tokens."""
+    """The URL of the MCP server; the tokens are sent to no other URL."""
     resource: str
-    """What the tokens are for, as the MCP server names itself."""
+    """The OAuth resource that the tokens are for, as the MCP server names it."""
     token_endpoint: str
     revocation_endpoint: str = ""
-    """Where the tokens are made invalid; "": nowhere."""
+    """The URL at which the tokens are revoked; "" if there is none."""
     issuer: str
-    """The authorization server."""
+    """The URL of the authorization server."""
     client_id: str
     client_secret: str = ""
     client_authentication: str = "none"
-    """How the client proves who it is at the token endpoint."""
+    """How the client authenticates itself at the token endpoint."""
     access_token: str
     refresh_token: str = ""
     renew_at: int = 0
-    """When the access token is to be renewed, in milliseconds since 1970; 0: when it is refused."""
+    """When the access token must be renewed, in milliseconds since the epoch; 0: when a server refuses it."""
     expires_at: int = 0
-    """When the access token expires; 0: unknown."""
+    """When the access token expires, in milliseconds since the epoch; 0: unknown."""
     scope: str = ""
 
     def __repr__(self) -> str:
@@ -75,19 +75,19 @@ class McpLogin(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class McpRegistration(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The client that was registered for logins at an MCP server, to be used by the next login, too. Never shown."""
+    """An OAuth client that was registered for logins at an MCP server; later logins reuse it. Never shown to anyone."""
 
     url: str
-    """That of the MCP server."""
+    """The URL of the MCP server."""
     redirect_uri: str
-    """Where browsers are led back to; the registration is for this address only."""
+    """The address to which browsers return after a login; the registration is valid only for this address."""
     issuer: str
-    """The authorization server that knows it."""
+    """The URL of the authorization server at which the client is registered."""
     client_id: str
     client_secret: str = ""
     client_authentication: str = "none"
     expires_at: int = 0
-    """When the secret expires, in seconds since 1970; 0: never."""
+    """When the client secret expires, in seconds since the epoch; 0: never."""
 
     def __repr__(self) -> str:
         return f"McpRegistration({self.url!r}, ***)"
@@ -98,119 +98,128 @@ class McpLoginsError(Exception):
 
 
 class McpLogins(Protocol):
-    """The stored logins, which the server and the command of the operator read and change. Any thread; blocks."""
+    """The stored logins, which the server and the operator's login command read and change.
+
+    Safe to call from any thread; methods block.
+    """
 
     def read(self) -> dict[str, McpLogin]:
-        """Return the logins by the names of their servers. Raises McpLoginsError."""
+        """Return the logins by the names of their MCP servers. Raises McpLoginsError."""
         ...
 
     def version(self) -> tuple[int, ...]:
-        """Return what changes with each change of the logins. Costs one system call."""
+        """Return a value that changes whenever the stored logins change. Takes only one system call."""
         ...
 
     def put(self, name: str, login: McpLogin, /) -> None:
-        """Store a login, instead of one that is there. Raises McpLoginsError."""
+        """Store the login of an MCP server, and replace an existing one. Raises McpLoginsError."""
         ...
 
     def replace(self, name: str, before: McpLogin, after: McpLogin | None) -> bool:
-        """Store `after`, or nothing, if `before` is what is stored; return whether it was. Raises McpLoginsError."""
+        """Replace the stored login by `after`, or remove it if `after` is None, but only if it equals `before`.
+
+        Return whether it did. Raises McpLoginsError.
+        """
         ...
 
 
 class McpNotAllowedError(Exception):
-    """The operator does not allow an MCP server that a client names; the text says what would be allowed."""
+    """The operator does not allow an MCP server that a client configured; the text says what would be allowed."""
 
 
 class McpServerInvalidError(Exception):
-    """An MCP server that a client names cannot be used."""
+    """An MCP server that a client configured cannot be used."""
 
     def __init__(self, position: int, field: str, text: str) -> None:
         super().__init__(text)
         self.position = position
-        """Its place among the servers of the conversation, from 0."""
+        """The index of the server among the conversation's MCP servers, from 0."""
         self.field = field
 
 
 class McpServers(Protocol):
     """The MCP servers of the operator and of conversations; each conversation has connections of its own.
 
-    Any thread; only a tool's `run` blocks.
+    Safe to call from any thread. Only the `run` method of a tool blocks.
     """
 
     def start(self) -> None:
-        """Begin to ask all servers for their tools, in the background. Call once."""
+        """Begin to ask all servers for their tools, in the background. Call this only once."""
         ...
 
     def close(self) -> None:
-        """End all connections and kill the servers' programs, within seconds; idempotent."""
+        """End all connections and kill the servers' programs, within seconds. Idempotent."""
         ...
 
     def offer(self, record: ConversationRecord) -> tuple[ToolSpec, ...]:
-        """Decide which tools of MCP servers the next run of a conversation is offered, and return them.
+        """Decide which MCP tools the next run of a conversation is offered, and return them.
 
-        They are those that are known now, in the order the model sees them; () for sub-agents. What is not known yet
-        is asked for in the background.
+        The result contains the tools that are known now, in the order in which the model sees them; it is () for
+        sub-agents. Servers whose tools are not known yet are asked for them in the background.
         """
         ...
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
-        """Return what `offer` returned last for a conversation; () before."""
+        """Return the last result of `offer` for a conversation; () before the first."""
         ...
 
     def tool(self, name: str, conversation_id: str) -> Tool | None:
-        """Return the tool of an MCP server that models call by this name in a conversation; None for other tools."""
+        """Return the MCP tool that models call by this name in this conversation; None for other names."""
         ...
 
     def check(self, chosen: tuple[ChosenMcpServer, ...]) -> None:
-        """Check whether a conversation may have these servers. Raises McpNotAllowedError or McpServerInvalidError."""
+        """Check whether a conversation may use these servers. Raises McpNotAllowedError or McpServerInvalidError."""
         ...
 
     def prepare(self, record: ConversationRecord) -> None:
-        """Begin to connect to the servers of a conversation that is new or has chosen others, in the background.
+        """Begin to connect, in the background, to the MCP servers of a conversation that is new or changed its servers.
 
-        Connections to servers that it no longer has are ended.
+        Connections to servers that the conversation no longer has are ended.
         """
         ...
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the servers that a conversation has chosen, in its order."""
+        """Return the status of each server that the conversation itself configured, in its order."""
         ...
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End the programs of a conversation that run in another mode than its own; return their servers' names.
+        """End the programs of MCP servers that run in a mode other than the conversation's; return the servers' names.
 
-        The next call of one of their tools starts them again.
+        The next call of one of their tools starts the program again.
         """
         ...
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
         """End the connections of a conversation; with `wider_than`, only those with more rights than this mode gives.
 
-        Their programs are killed without waiting. The next call connects again.
+        The servers' programs are killed without waiting. The next call connects again.
         """
         ...
 
     def release(self, conversation_id: str) -> None:
-        """Forget what a conversation was offered: its actor has stopped. Connections stay."""
+        """Drop the list of tools that a conversation was offered, because its actor has stopped.
+
+        Connections stay open.
+        """
         ...
 
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
-        """Return the servers of the operator, in the order of the settings.
+        """Return the status of each server of the operator, in the order of the settings.
 
-        What a program has become is told to a principal that has only some directories as it was with that principal's
-        conversations: it may not start among their files. To others ("") it is told as it was elsewhere.
+        A program may fail to start in the conversations of a principal that is confined to some directories. So such a
+        principal gets the status in its own conversations, and all others ("") get the status elsewhere.
         """
         ...
 
 
 def not_allowed(chosen: ChosenMcpServer) -> McpServerStatus:
-    """Return the status of a server that the operator does not, or no longer, allow."""
+    """Return the status of a server that the operator does not allow, or no longer allows."""
     error = REFUSAL_TEXTS[Reason.MCP_NOT_ALLOWED]
     return McpServerStatus(chosen.name, McpState.FAILED, chosen.command, chosen.url, error)
 
 
 class NoMcpServers:
-    """Implements McpServers without any server."""
+    """An implementation of McpServers that has no servers."""
 
     def start(self) -> None:
         """Do nothing."""

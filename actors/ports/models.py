@@ -1,4 +1,4 @@
-"""Models, and requests to them: one call is one attempt."""
+"""The port for language models, and for requests to them. Each call is one attempt."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from actors.core.errors import LlmFailure
     from actors.ports.cancellation import CancelToken
 
-#: UTF-8 bytes of the text, reasoning and tool calls of one response: its message must fit into the response size that
-#: clients accept.
+#: Maximum UTF-8 bytes of the text, reasoning and tool calls of one model response, because its message must fit into a
+#: gRPC message that clients accept.
 MAX_MODEL_RESPONSE_BYTES = 1 << 20
 
 
@@ -28,7 +28,7 @@ class ModelInfo(Struct, frozen=True):
     """A model's identity, capabilities and limits. Limits are in tokens."""
 
     name: str
-    """The name as in the `model` of conversations, without a prefix, e.g. "claude-sonnet-5-5" or "demo"."""
+    """The name in the `model` field of conversations, without a prefix, for example "claude-sonnet-5-5" or "demo"."""
     display_name: str
     provider: str
     protocol: str
@@ -36,46 +36,46 @@ class ModelInfo(Struct, frozen=True):
     context_window: int
     max_output: int
     usable_window: int
-    """min(input limit, context window - reserved output): thresholds refer to this."""
+    """The smaller of the input limit and (context window - reserved output); all thresholds refer to this number."""
     images: bool = False
     known: bool = True
-    """Whether the limits are known; if not, the smallest known window is assumed (REQ-BED-022)."""
+    """Whether the limits are known. If not, the smallest known window is assumed (REQ-BED-022)."""
     lean: bool = False
-    """Whether it processes input slowly: it then gets a short system prompt and only the essential tools."""
+    """Whether the model reads input slowly: it then gets a short system prompt and only the essential tools."""
     reasoning_efforts: tuple[ReasoningEffort, ...] = ()
-    """The efforts that a request can ask for."""
+    """The reasoning efforts that a request can ask for."""
     temperature: bool = False
     """Whether a request can set the temperature."""
     structured_output: bool = False
-    """Whether its provider keeps a JSON Schema by itself."""
+    """Whether the provider can enforce a JSON Schema for an answer."""
     answer_limit: int = 0
-    """The highest limit that a request can set for its answer, in tokens; 0: it can set none."""
+    """The highest limit that a request can set for the length of its answer, in tokens; 0: it cannot set a limit."""
 
 
 class ToolSpec(Struct, frozen=True):
-    """A tool as the model and the state machine see it. Independent of the mode."""
+    """A tool as the model and the state machine see it; the same in every mode."""
 
     description: str
     input_schema: dict[str, Any]
     traits: ToolTraits
     essential: bool = False
-    """Whether lean models are offered it, too."""
+    """Whether lean models are offered the tool, too."""
     instant: bool = False
-    """Whether it takes less time than the start of a thread: it waits for nothing, and there is nothing to kill."""
+    """Whether the tool takes less time than starting a thread: it waits for nothing and starts no process."""
 
     @property
     def name(self) -> str:
-        """The name that the model calls the tool by."""
+        """The name by which the model calls the tool."""
         return self.traits.name
 
 
 def no_view(_image: Image) -> ImageView | None:
-    """Return no view: the model does not take images."""
+    """Return no view, because the model does not accept images."""
     return None
 
 
 class Purpose(StrEnum):
-    """The purpose of a request."""
+    """The purpose of a model request."""
 
     CONVERSATION = "conversation"
     TITLE = "title"
@@ -85,33 +85,33 @@ class Purpose(StrEnum):
 
 
 class ModelRequest(Struct, frozen=True):
-    """One attempt of one request."""
+    """One attempt of one model request."""
 
     conversation_id: str
     request_id: str
     attempt: int
     system: str
     tools: tuple[ToolSpec, ...]
-    """The tools that the model can call; none in the summary request."""
+    """The tools that the model can call; () in the request for a summary."""
     view: ProviderView
-    """The conversation as the model gets it: alternating roles, complete tool rounds."""
+    """The conversation as the model gets it: roles alternate, and every tool call has its result."""
     view_of: Callable[[Image], ImageView | None] = no_view
-    """Returns the view of an image in the turns, the same bytes each time; None: a text replaces it.
+    """Returns the view of an image in the turns, always the same bytes; None: send a text instead.
 
-    Reads the store (runner thread). Raises StoreError or ImagesUnavailableError.
+    Reads the store on the runner's thread. Raises StoreError or ImagesUnavailableError.
     """
     max_output: int = 0
-    """Limit of the answer in tokens; 0: the model's own limit."""
+    """The limit of the answer in tokens; 0: the model's own limit."""
     generation: Generation = Generation()
-    """How to answer. The model supports all that is set."""
+    """The generation settings; the model supports every setting that is set."""
     output: NativeOutput | None = None
-    """The schema that the provider is to keep in the last answer of a run; None: none, or it is that of a tool."""
+    """The schema that the provider must enforce for the run's last answer; None if there is none or a tool has it."""
     purpose: Purpose = Purpose.CONVERSATION
-    """Only the scripted model uses it."""
+    """Only the scripted model uses this field."""
     counted_tokens: int = 0
-    """How many tokens the provider counted last in the conversation, answer included; 0 before its first answer."""
+    """The token count that the provider reported last in this conversation, including the answer; 0 before that."""
     cache_key: str = ""
-    """The key by which a provider finds the cached prefix, the same for forks of one conversation; "": its id."""
+    """The key by which a provider finds cached prefixes; forks share their original's. "": the conversation's id."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -120,13 +120,13 @@ class ModelRequest(Struct, frozen=True):
 
 
 class SideQuery(Struct, frozen=True):
-    """A small request outside of the conversation's runs, to a small model, without tools or history."""
+    """A small request to a small model, without tools or history, that is not part of a conversation's runs."""
 
     purpose: Purpose
     system: str
     text: str
     max_output: int
-    """Limit of the answer in tokens, its reasoning included."""
+    """The limit of the answer in tokens, including its reasoning."""
 
 
 class SideQueryError(Exception):
@@ -134,10 +134,10 @@ class SideQueryError(Exception):
 
 
 class ModelAnswer(Struct, frozen=True):
-    """A complete answer."""
+    """A complete answer of a model."""
 
     content: tuple[Content, ...]
-    """Text, Reasoning and ToolUse blocks. Ids of tool uses are unique in the conversation."""
+    """Text, Reasoning and ToolUse blocks. The ids of tool calls are unique in the conversation."""
     end_turn: bool
     usage: Usage | None = None
     truncated: bool = False
@@ -145,7 +145,7 @@ class ModelAnswer(Struct, frozen=True):
 
 
 class ModelFailedError(Exception):
-    """The attempt failed; the text is for people and contains no secret."""
+    """An attempt of a model request failed; the text is for people and contains no secret."""
 
     def __init__(self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None) -> None:
         super().__init__(failure.message)
@@ -155,16 +155,16 @@ class ModelFailedError(Exception):
 
 
 class ModelAbortedError(Exception):
-    """The attempt was cancelled. The cancel token decides this, not the exception of the socket."""
+    """An attempt was cancelled. The state of the cancel token decides this, not an exception of the socket."""
 
     def __init__(self, usage: Usage | None = None) -> None:
         super().__init__()
         self.usage = usage
-        """The tokens used by then, as the provider had reported or by an estimate; None: no answer had begun."""
+        """The tokens used before the abort, reported by the provider or estimated; None: no answer had begun."""
 
 
 class ModelSink(Protocol):
-    """Receives an answer as it streams. Called on the thread of `respond`."""
+    """Receives an answer while it streams. Called on the thread of `respond`."""
 
     def started(self) -> None:
         """Record that the stream has started."""
@@ -177,8 +177,8 @@ class ModelSink(Protocol):
     def flush(self) -> None:
         """Publish the text received so far, because the model has no more data at the moment.
 
-        Before that call, the start and the text may be buffered. Not called at the end of the answer, which `respond`
-        returns.
+        Until this call, the start of the stream and the text may be buffered. It is not called at the end of the
+        answer, because `respond` returns the whole answer.
         """
         ...
 
@@ -188,11 +188,14 @@ class Model(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """The model's limits. They may change once, when its first or second answer reveals them."""
+        """The model's name, capabilities and limits.
+
+        The limits may change once, when one of its first answers reveals them.
+        """
         ...
 
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
-        """Send the request and block until the answer is complete (runner thread).
+        """Send the request and block until the answer is complete. Runner's thread.
 
         Raises ModelFailedError or ModelAbortedError, what the request's `view_of` raises, and nothing else. Once
         `cancel` is cancelled, the socket is shut down at once and the call returns soon, in every phase.
@@ -201,7 +204,7 @@ class Model(Protocol):
 
 
 class ModelCatalog(Protocol):
-    """The models that this server offers. Any thread; only `learn` blocks."""
+    """The models that this server offers. Safe to call from any thread; only `learn` blocks."""
 
     @property
     def default(self) -> str:
@@ -213,14 +216,14 @@ class ModelCatalog(Protocol):
         ...
 
     def get(self, name: str) -> Model | None:
-        """Return the model of a conversation, or None if no provider is known to serve it; never a substitute.
+        """Return the model of a conversation, never a substitute; None if no provider is known to serve it.
 
         A model that was accepted before a restart is found if only one provider can have served it.
         """
         ...
 
     def offers(self, name: str) -> bool:
-        """Return whether a conversation can be created with this model, according to present knowledge."""
+        """Return whether a conversation can be created with this model, as far as is known now."""
         ...
 
     def undecided(self, name: str) -> bool:
@@ -228,23 +231,23 @@ class ModelCatalog(Protocol):
         ...
 
     def learn(self, name: str, cancel: CancelToken) -> None:
-        """Ask the providers that may serve this model which models they have; "": ask all providers.
+        """Ask the providers that may serve this model for their models; "": ask all providers.
 
-        Blocks for some seconds per provider at most; never raises.
+        Blocks for at most some seconds per provider; never raises.
         """
         ...
 
     def refusal(self, name: str) -> LlmFailure:
-        """Return why no provider serves this model, with the names of those that are served.
+        """Return why no provider serves this model, with the names of the models that are served.
 
-        Retryable if a provider that may serve it could not be asked.
+        The failure is retryable if a provider that may serve the model could not be asked.
         """
         ...
 
     def forget(self, conversation_id: str) -> None:
-        """Drop what is cached for this conversation: its actor has stopped, or it was deleted."""
+        """Drop cached data for this conversation, because its actor has stopped or it was deleted."""
         ...
 
     def small(self, name: str) -> Model | None:
-        """Return the model for side queries of conversations with the model `name`; None: make none."""
+        """Return the model for side queries of conversations with the model `name`; None if there is none."""
         ...

@@ -1,4 +1,4 @@
-"""What the principals of a server may do."""
+"""The permissions of principals: modes, directories, models and MCP servers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from actors.core.context import Mode
 
 
 class Permissions(Struct, frozen=True):
-    """What a principal may do with its conversations; the defaults are those of the server's own user: everything."""
+    """What a principal may do with its conversations. By default everything, as for the server's own user."""
 
     modes: frozenset[Mode] = frozenset(Mode)
-    """The modes that its conversations may have."""
+    """The modes that the principal's conversations may have."""
     roots: tuple[str, ...] | None = None
-    """The real paths of the directories in which it works, and the only ones that it reads; None: every one."""
+    """The real paths of the only directories that its conversations may work in and read; None: no limit."""
     models: tuple[str, ...] | None = None
-    """The models that it may use, by patterns such as `claude-*`; None: all."""
+    """The models that the principal may use, as patterns such as `claude-*`; None: all."""
     mcp_servers: tuple[str, ...] | None = None
-    """The MCP servers of the operator whose tools it is offered; None: all."""
+    """The operator's MCP servers whose tools the principal's conversations are offered; None: all."""
 
     def refusal(self, mode: Mode) -> str:
-        """Return why its conversations may not have a mode, as text for people; "" if they may."""
+        """Return why the principal's conversations may not have this mode, as text for people; "" if they may."""
         if mode not in self.modes:
             return "this principal may not use it"
         if self.roots is not None and mode is not Mode.RESTRICTED:
@@ -31,28 +31,28 @@ class Permissions(Struct, frozen=True):
         return ""
 
     def allows_model(self, name: str) -> bool:
-        """Whether it may use a model."""
+        """Return whether the principal may use this model."""
         return self.models is None or any(fnmatchcase(name, pattern) for pattern in self.models)
 
     def allows_mcp_server(self, name: str) -> bool:
-        """Whether its conversations are offered the tools of an MCP server of the operator."""
+        """Return whether the principal's conversations are offered the tools of this MCP server of the operator."""
         return self.mcp_servers is None or name in self.mcp_servers
 
 
 EVERYTHING = Permissions()
 
 NOTHING = Permissions(modes=frozenset(), roots=(), models=(), mcp_servers=())
-"""The permissions of a principal that the settings no longer name."""
+"""The permissions of a principal that the settings do not name any more."""
 
 
 def everything(principal: str) -> Permissions:  # noqa: ARG001 -- the port's signature
-    """Return the permissions of a server's only principal."""
+    """Return all permissions, for the only principal of a server."""
     return EVERYTHING
 
 
 class PermissionsOf(Protocol):
-    """The permissions of each principal. Any thread; never blocks."""
+    """Returns the permissions of each principal. Safe to call from any thread; never blocks."""
 
     def __call__(self, principal: str) -> Permissions:
-        """Return the permissions of a principal; NOTHING for an unknown one."""
+        """Return the permissions of this principal; NOTHING for an unknown principal."""
         ...

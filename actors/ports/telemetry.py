@@ -1,8 +1,8 @@
-"""What the server tells about its work, for logs, metrics and traces.
+"""The port for telemetry: the server reports its work through it, for logs, metrics and traces.
 
-`Telemetry` is the null object: it does nothing and is `on` for nobody. What observes work derives from it. Facts never
-hold contents (what people, models and tools said); those that may are separate arguments, which only traces use, and
-only where the operator has switched them on by name. Any thread; no method blocks or raises.
+`Telemetry` itself observes nothing; observers derive from it. The reported facts contain no contents (what people,
+models and tools said). Contents are separate arguments, which only traces use, and only if the operator has enabled
+that. Safe to call from any thread; no method blocks or raises.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     from actors.ports.models import ModelAnswer, ModelRequest
 
 trace_parent: ContextVar[str] = ContextVar("trace_parent", default="")
-"""The W3C `traceparent` that came with the call being served; "": none."""
+"""The W3C `traceparent` that came with the current gRPC call; "" if there was none."""
 
 
 MCP, CLIENT, OTHER = "mcp", "client", "other"
-"""What tools of MCP servers and of clients are counted as, and those that do not exist."""
+"""The groups under which calls of MCP tools, of client tools and of unknown tools are counted."""
 INPUT, OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 ARGUMENTS, RESULT = "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"
 CONTENTS = (INPUT, OUTPUT, ARGUMENTS, RESULT)
-"""The attributes of spans that hold contents."""
+"""The attributes of trace spans that hold contents."""
 
 
 class RunStart(Struct, frozen=True, gc=False):
-    """A run that begins."""
+    """A run, as reported at its beginning."""
 
     conversation: str
     run: str
     model: str
     principal: str = ""
     parent: str = ""
-    """For a sub-agent: the conversation that started it."""
+    """For a sub-agent: the id of the conversation that started it."""
     trace_parent: str = ""
-    """That of the client's message, as W3C has it."""
+    """The W3C `traceparent` of the client's message; "" if there was none."""
 
 
 class RunEnd(Struct, frozen=True, gc=False):
     """How a run ended."""
 
     outcome: str
-    """A StopReason, or "deleted"."""
+    """The value of a StopReason, or "deleted"."""
     detail: str
     seconds: float
 
@@ -62,32 +62,32 @@ class AttemptStart(Struct, frozen=True, gc=False):
     model: str
     provider: str
     purpose: str
-    """A Purpose."""
+    """The value of a Purpose."""
 
 
 class AttemptEnd(Struct, frozen=True, gc=False):
-    """How an attempt ended."""
+    """How an attempt of a model request ended."""
 
     outcome: str
-    """"ok", "refusal", "truncated", "cancelled", or an ErrorKind."""
+    """One of "ok", "refusal", "truncated" and "cancelled", or the value of an ErrorKind."""
     seconds: float
     first_chunk_seconds: float | None = None
-    """Seconds until the answer began; None if it never did."""
+    """The seconds until the answer began; None if it never began."""
     usage: Usage | None = None
 
 
 class ToolStart(Struct, frozen=True, gc=False):
-    """A tool call that is carried out."""
+    """A tool call that this process carries out."""
 
     conversation: str
     call: str
     tool: str
     group: str = ""
-    """What it is counted as: its own name for a tool of ours, "mcp" or "client"."""
+    """The group under which the call is counted: the name of a built-in tool, or "mcp", "client" or "other"."""
 
 
 def counted_as(tool: str, ours: Collection[str], of_clients: Collection[str]) -> str:
-    """Return what the calls of a tool are counted as: models can make up any name."""
+    """Return the group under which calls of a tool are counted: not always its name, as models can invent names."""
     if tool in ours:
         return tool
     if tool in of_clients:
@@ -99,22 +99,25 @@ class ToolEnd(Struct, frozen=True, gc=False):
     """How a tool call ended."""
 
     outcome: str
-    """"ok", "error", "failed" (the infrastructure, not the tool), "cancelled", "sub_agents"; for a client's tool
-    "answered", "timed_out" or "withdrawn"."""
+    """How the call ended.
+
+    One of "ok", "error", "failed" (the infrastructure, not the tool), "cancelled" and "sub_agents"; for a client tool
+    one of "answered", "timed_out" and "withdrawn".
+    """
     seconds: float
 
 
 class Rpc(Struct, frozen=True, gc=False):
-    """A call of a client that has ended."""
+    """A gRPC call of a client that has ended."""
 
     method: str
     conversation: str
-    """The id; "" if it is about none, or was refused before it was found."""
+    """The id of the conversation; "" if the call concerns none, or was refused before the conversation was found."""
     principal: str
     peer: str
     request_id: str
     outcome: str
-    """The name of the status, such as OK."""
+    """The name of the gRPC status, such as "OK"."""
     seconds: float
     stream: bool
     command: bool
@@ -122,24 +125,27 @@ class Rpc(Struct, frozen=True, gc=False):
 
 
 class Telemetry:
-    """Observes nothing. Subclasses override what they are interested in."""
+    """An observer that observes nothing. Subclasses override the methods that they need."""
 
     on = False
-    """Whether anything is observed; callers that would have to collect facts ask first."""
+    """Whether anything is observed; callers check this before they collect facts at some cost."""
     measures = False
-    """Whether frequent times are of interest: `delivered`."""
+    """Whether frequent measurements are wanted, such as `delivered`."""
 
     def close(self) -> None:
-        """Pass on what was collected, and end; idempotent. May block for some seconds."""
+        """Send what was collected, and stop. Idempotent. May block for some seconds."""
 
     def rpc_ended(self, rpc: Rpc) -> None:
-        """Observe the end of a call, or of a stream."""
+        """Observe the end of a gRPC call or stream."""
 
     def command_taken(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
-        """Observe that a conversation begins to handle a command of this class, asked at monotonic seconds."""
+        """Observe that a conversation begins to handle a command of class `kind`, sent at `asked_at`.
+
+        `asked_at` is in monotonic seconds. `trace_parent` is the W3C `traceparent` of the call, or "".
+        """
 
     def command_done(self, conversation: str) -> None:
-        """Observe that the command was handled."""
+        """Observe that the conversation has handled the command."""
 
     def run_began(self, run: RunStart) -> None:
         """Observe the beginning of a run."""
@@ -148,31 +154,31 @@ class Telemetry:
         """Observe the end of a run."""
 
     def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
-        """Observe that this start has ended a run of an earlier process, whose beginning nobody here has seen."""
+        """Observe that a restart ended a run of an earlier process, whose beginning this process did not observe."""
 
     def attempt_began(self, attempt: AttemptStart) -> None:
-        """Observe the beginning of a model request's attempt."""
+        """Observe the beginning of an attempt of a model request."""
 
     def attempt_ended(
         self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
-        """Observe its end. `request` and `answer` hold contents."""
+        """Observe the end of an attempt. `request` and `answer` hold contents."""
 
     def tool_began(self, call: ToolStart) -> None:
         """Observe the beginning of a tool call."""
 
     def trace_parent_of(self, call: ToolStart) -> str:
-        """Return the `traceparent` for what a running call asks others to do; "" if it is not traced."""
+        """Return the `traceparent` to send with requests of a running tool call; "" if the call is not traced."""
         return ""
 
     def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
-        """Observe its end. `arguments` and `result` are contents."""
+        """Observe the end of a tool call. `arguments` and `result` are contents."""
 
     def call_left_out(self, call: ToolStart, outcome: str) -> None:
-        """Observe that a call got its result without being carried out by this process; `outcome` is a ToolOutcome."""
+        """Observe that a call got its result without running in this process; `outcome` is a ToolOutcome."""
 
     def cancelled(self, conversation: str, seconds: float) -> None:
-        """Observe that a run has stopped, so long after it was asked to."""
+        """Observe that a cancelled run has stopped, `seconds` after the cancel was requested."""
 
     def reaped(self, conversation: str, seconds: float, leaked: bool) -> None:
         """Observe that all processes of a killed call have ended, or could not be confirmed dead."""
@@ -181,20 +187,20 @@ class Telemetry:
         """Observe that something was refused or stopped because this quota is used up."""
 
     def taken_over(self, conversations: int) -> None:
-        """Observe that this node took over so many interrupted conversations from one that has ended."""
+        """Observe that this node took over interrupted conversations, whose number is given, from a dead node."""
 
     def forwarded(self, outcome: str) -> None:
-        """Observe the end of a call, or of a stream, that was passed to the node that owns its conversation.
+        """Observe the end of a call or stream that was passed on to the node that owns the conversation.
 
-        `outcome`: "answered", "refused" (the owner's answer is a status other than OK), "moved" (that node does not own
-        it any more), "lost" (there was no answer), "timed_out", or "ended" by the client or a stop.
+        `outcome`: "answered", "refused" (the owner answered with a status other than OK), "moved" (that node no longer
+        owns the conversation), "lost" (there was no answer), "timed_out", or "ended" (by the client or a shutdown).
         """
 
     def written(self, changes: int, seconds: float) -> None:
-        """Observe a transaction of the store, with as many changes (the store's thread)."""
+        """Observe a transaction of the store and the number of its changes. Called on the store's thread."""
 
     def delivered(self, seconds: float) -> None:
-        """Observe that a watcher was sent events, the oldest of which is so old."""
+        """Observe that events were sent to a watcher; `seconds` is the age of the oldest."""
 
     def loop_delayed(self, seconds: float) -> None:
-        """Observe how much later than asked the event loop ran something."""
+        """Observe how much later than scheduled the event loop ran a callback."""

@@ -1,4 +1,4 @@
-"""The workspace: the working directories of conversations, and their description in the system prompt."""
+"""The port for working directories of conversations: checks, lists and describes them."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ if TYPE_CHECKING:
 
 
 class GitState(Struct, frozen=True):
-    """State of a git repository according to its files; "" for unknown values."""
+    """The state of a git repository according to its files; "" for unknown values."""
 
     root: str
     branch: str = ""
-    """Name of the branch; also empty with a detached HEAD."""
+    """The name of the branch; also "" with a detached HEAD."""
     commit: str = ""
-    """Abbreviated hash; "" before the first commit, too."""
+    """The abbreviated hash of the commit; also "" before the first commit."""
 
 
 class Instructions(Struct, frozen=True):
-    """A file with a repository's instructions to agents (e.g. AGENTS.md). Untrusted data."""
+    """A file with a repository's instructions to agents, such as AGENTS.md. Untrusted data."""
 
     path: str
     text: str = ""
     """The beginning of the file, as valid text without NUL."""
     shown_bytes: int = 0
     cut_bytes: int = 0
-    """Number of bytes of the file that `text` omits."""
+    """The number of bytes of the file that `text` leaves out."""
     left_out: str = ""
-    """Why the file was not read; "" if it was."""
+    """Why the file was not read; "" if it was read."""
 
 
 class WorkspaceContext(Struct, frozen=True):
-    """The description of the working directory in the system prompt."""
+    """The facts about the working directory that the system prompt describes."""
 
     directory: str
     git: GitState | None = None
-    """State of the git repository; None outside of one."""
+    """The state of the git repository; None outside of a repository."""
     instructions: tuple[Instructions, ...] = ()
     """The files with instructions, from the root of the repository down to the working directory."""
     unnamed: int = 0
-    """How many further such files, nearer to the root, are omitted."""
+    """The number of further such files, nearer to the root, that are left out."""
 
 
 class DirectoryEntry(Struct, frozen=True):
@@ -50,39 +50,41 @@ class DirectoryEntry(Struct, frozen=True):
 
     name: str
     directory: bool
-    """Whether it is a directory, or a link to one."""
+    """Whether the entry is a directory, or a link to one."""
 
 
 class DirectoryListing(Struct, frozen=True):
-    """The entries of a directory that a person may choose from."""
+    """The entries of a directory, from which a person can choose."""
 
     path: str
     """The real path of the directory."""
     entries: tuple[DirectoryEntry, ...]
-    """The entries: directories first, each kind sorted by name."""
+    """The entries: directories first, then files, both sorted by name."""
     truncated: bool = False
-    """Whether there are more entries."""
+    """Whether the directory has more entries than these."""
 
 
 class Workspace(Protocol):
-    """The directories that conversations work in. Any thread; reads the disk."""
+    """The directories in which conversations work. Safe to call from any thread; reads the disk."""
 
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
         """Return the real path of an existing directory. Raises ValueError with a text for people.
 
-        With `within`, it must be one of these directories or beneath one; of others nothing is told.
+        With `within`, the directory must be one of these directories or beneath one; the text reveals nothing about
+        others.
         """
         ...
 
     def list_directory(self, path: str, within: Sequence[str] | None = None) -> DirectoryListing:
-        """List a directory; if `path` is "", the home directory of the server's user, or the first one of `within`.
+        """List a directory. For the path "", list the first directory of `within`, or the home of the server's user.
 
-        Files of the server are omitted, and links out of `within`. Raises ValueError with a text for people.
+        Files of the server, and links that lead out of `within`, are left out. Raises ValueError with a text for
+        people.
         """
         ...
 
     def surroundings(self, directory: str, within: Sequence[str] | None = None) -> WorkspaceContext:
-        """Return the description of a checked directory for the system prompt, from files beneath `within` only.
+        """Return the facts about a checked directory for the system prompt, read from files beneath `within` only.
 
         Reads little; blocks only on the disk.
         """

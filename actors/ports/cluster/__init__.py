@@ -1,4 +1,4 @@
-"""The Cluster port: the servers that share one store, which of them lives, and for how long this one may act."""
+"""The ports for a cluster: the servers that share one store, which of them are alive, and the lease of this one."""
 
 from __future__ import annotations
 

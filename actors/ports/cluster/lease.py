@@ -1,4 +1,4 @@
-"""The lease of a node: for how long it may start tools and take commands without hearing from the store again."""
+"""The port for a node's lease: how long the node may start tools and take commands without hearing from the store."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ OUT_OF_TOUCH = (
     "this server has not heard from its database for too long, so that it starts no tools and takes no commands until "
     "it does: try again"
 )
-"""Why something is refused while the lease is not young."""
+"""The text of refusals while the lease is not young."""
 
 
 class Lease(Protocol):
-    """Permission to act that runs out unless it is renewed. Any thread; nothing here blocks."""
+    """A permission to act that expires unless it is renewed. Safe to use from any thread; nothing here blocks."""
 
     @property
     def fd(self) -> int | None:
-        """A descriptor with 8 bytes: until when tools may live, in nanoseconds of CLOCK_MONOTONIC; None: for ever."""
+        """A descriptor of a file with 8 bytes: until when tools may live, in CLOCK_MONOTONIC nanoseconds.
+
+        None: no limit.
+        """
         ...
 
     def young(self) -> bool:
-        """Return whether tools may be started and commands be carried out now."""
+        """Return whether tools may be started and commands carried out now, because the lease has not expired."""
         ...
 
     def age(self) -> float:
-        """Return the seconds since it was renewed, or began; 0 if it need not be."""
+        """Return the seconds since the lease was renewed, or else began; 0 if it never expires."""
         ...
 
 
 class Forever:
-    """Implements Lease for a server that has its store to itself."""
+    """The lease of a server that shares its store with nobody: it never expires."""
 
     fd: int | None = None
 

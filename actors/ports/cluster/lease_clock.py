@@ -1,4 +1,7 @@
-"""The lease of a node that shares its store: a time that each good heartbeat moves on, and that tool hosts read."""
+"""The lease of a node that shares its store: an end time that each successful heartbeat extends.
+
+Tool hosts read the end time from a file in memory.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ NANOSECONDS = 1_000_000_000
 _BYTES = 8
 _F_SEAL_FUTURE_WRITE = 0x10
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | _F_SEAL_FUTURE_WRITE
-"""The file keeps its size, and only the memory that is mapped already can be written: by nobody but this object."""
+"""The file keeps its size, and only this object can write it, through the mapping that exists already."""
 
 
 class LeaseClock:
-    """Implements Lease with a file in memory. It is over until it is renewed for the first time."""
+    """Implements Lease with a file in memory. The lease counts as expired until it is renewed for the first time."""
 
     def __init__(self, seconds: float) -> None:
-        """Make the file (Linux 5.1). Raises OSError.
+        """Create the file (needs Linux 5.1). Raises OSError.
 
-        `seconds`: how long after a heartbeat was sent tools may start and live. That is less than it keeps the node
-        alive in the database, by the time that tool hosts take to end what runs.
+        `seconds`: how long tools may start and live after a heartbeat was sent. This must be less than the time for
+        which a heartbeat keeps the node alive in the database, by the time that tool hosts need to end running tools.
         """
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below
@@ -40,22 +43,22 @@ class LeaseClock:
 
     @property
     def fd(self) -> int | None:
-        """The descriptor of the file, which nothing can be written to; None once it is closed. See Lease."""
+        """The descriptor of the file, which cannot be written through it; None after `close`. See `Lease.fd`."""
         return self._fd
 
     def young(self) -> bool:
-        """Return whether tools may be started and modes be changed now; see Lease."""
+        """Return whether tools may be started and commands carried out now. See `Lease.young`."""
         return time.monotonic_ns() < self._until
 
     def age(self) -> float:
-        """Return the seconds since the last heartbeat that the database has taken was sent; see Lease."""
+        """Return the seconds since the last successful heartbeat was sent. See `Lease.age`."""
         return (time.monotonic_ns() - self._renewed) / NANOSECONDS
 
     def renew(self, sent: int) -> None:
-        """Move the time on for a heartbeat that the database has taken.
+        """Extend the lease for a heartbeat that the database has accepted.
 
-        `sent`: when it was sent, in nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), not when it was answered: how
-        long the answer took is known to nobody. An earlier heartbeat than the last one changes nothing.
+        `sent`: when the heartbeat was sent, in nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), not when it was
+        answered, because nobody knows how long the answer took. A heartbeat older than the last one changes nothing.
         """
         with self._lock:
             until = sent + int(self._seconds * NANOSECONDS)
@@ -64,7 +67,7 @@ class LeaseClock:
                 self._renewed = sent
 
     def close(self) -> None:
-        """End the lease, for tool hosts when they look next, and free the file; idempotent."""
+        """End the lease, which tool hosts notice when they next read it, and free the file. Idempotent."""
         with self._lock:
             if self._fd is None:
                 return

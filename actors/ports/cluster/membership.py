@@ -1,4 +1,4 @@
-"""Nodes: the servers that share one store, each of which owns some of its conversations."""
+"""The port for cluster membership: the nodes (servers) that share one store, and which node owns a conversation."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ if TYPE_CHECKING:
 
 
 class Node(Struct, frozen=True):
-    """A server, from its start to its end; one that starts anew is another node."""
+    """A server process, from its start to its end; after a restart it is another node."""
 
     incarnation: int
-    """Never used again; 0 for a server that has its store to itself."""
+    """The number of the node, never used again; 0 for a server that shares its store with nobody."""
     name: str = ""
     address: str = ""
-    """Where its own gRPC listener is reached by the others, "host:port"."""
+    """The address of the gRPC listener for other nodes, "host:port"."""
     version: str = ""
     labels: frozenset[str] = frozenset()
-    """The workspaces that it has: see `placement`."""
+    """The workspaces that the node has: see `placement`."""
     draining: bool = False
-    """Whether it gives its conversations up and takes no others."""
+    """Whether the node gives up its conversations and takes no others."""
     active: int = 0
-    """How many conversations it has an actor for, as it last said."""
+    """For how many conversations the node has an actor, as of its last report."""
 
 
 class Cluster(Protocol):
-    """The nodes, as this one knows them. Any thread."""
+    """The nodes of the cluster, as this node sees them. Safe to call from any thread."""
 
     on_taken: Callable[[tuple[str, ...]], object]
-    """Called with unsettled conversations that this node has just taken over from a dead one. Set it before the start,
-    as all of these; they are called on threads of the cluster."""
+    """Called with the ids of unsettled conversations that this node has just taken over from a dead one.
+
+    Set this and the other callbacks before `start`; they are called on threads of the cluster.
+    """
     on_node_dead: Callable[[Node], object]
-    """Called when another node was declared dead: nothing more is to be expected from it."""
+    """Called when another node was declared dead, so that nothing more can be expected from it."""
     on_lost: Callable[[], object]
-    """Called when this node was declared dead, or has lost its lease for good: everything has to end at once."""
+    """Called when this node was declared dead or has lost its lease for good: all work must end at once."""
 
     @property
     def me(self) -> Node:
@@ -47,82 +49,90 @@ class Cluster(Protocol):
 
     @property
     def lease(self) -> Lease:
-        """For how long this node may act."""
+        """The lease, which says for how long this node may act."""
         ...
 
     def start(self) -> None:
-        """Begin to watch the other nodes, now that whoever wants to be told of them is known. Call once.
+        """Begin to watch the other nodes. Call this once, after the callbacks are set.
 
-        Blocks for as long as the node that this one replaces is not given up. Raises StoreUnavailableError.
+        Blocks until the node that this one replaces is known to be dead. Raises StoreUnavailableError.
         """
         ...
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the living nodes with this one, as last seen; does not block."""
+        """Return the living nodes, including this one, as last seen. Does not block."""
         ...
 
     def remembered_owner(self, conversation_id: str) -> Node | None:
-        """Return the living node, this one included, that owns a conversation as far as is remembered; does not block.
+        """Return the living node that owns a conversation, from memory; it may be this node. Does not block.
 
-        None: ask `owner_of`.
+        None: unknown; call `owner_of`.
         """
         ...
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return the other living node that owns a conversation, or has to claim it since only some have its workspace.
+        """Return the other living node that owns a conversation, or that must claim it because of its workspace.
 
-        None: this node owns it, or may claim it. Blocks briefly, for what is not remembered. Raises
-        StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if nobody owns it, and no living node has its workspace.
+        None: this node owns the conversation or may claim it. Blocks briefly if the answer is not in memory. Raises
+        StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if nobody owns the conversation and no living node has its
+        workspace.
         """
         ...
 
     def place_of(self, directory: str) -> Node | None:
-        """Return the other node that has to serve what is about a directory, as it was given; None: this one can.
+        """Return the other node that must serve requests about a directory; None: this node can.
 
-        Blocks briefly. Raises StoreUnavailableError; Rejected (WORKSPACE_OFFLINE) if no living node has its workspace,
-        which conversations are in.
+        `directory` is the path as the client gave it. Blocks briefly. Raises StoreUnavailableError; Rejected
+        (WORKSPACE_OFFLINE) if conversations are in the directory's workspace but no living node has that workspace.
         """
         ...
 
     def place_of_fork(self, conversation_id: str) -> Node | None:
-        """Return the other node that has to create a fork of a conversation; None: this one can. As `place_of`."""
+        """Return the other node that must create a fork of a conversation; None: this node can.
+
+        Raises as `place_of` does.
+        """
         ...
 
     def label_of(self, directory: str) -> str:
-        """Return the workspace of a new conversation of this node, in a directory that it has; "" for none.
+        """Return the workspace label for a new conversation of this node in a directory that it has; "" for none.
 
-        Does not block. Raises Rejected (WORKING_DIRECTORY_INVALID) if the workspace is one that only others have.
+        Does not block. Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only others
+        have.
         """
         ...
 
     def forget(self, conversation_id: str) -> None:
-        """Forget who owns a conversation, because it was wrong; does not block."""
+        """Forget who owns a conversation, because that turned out to be wrong. Does not block."""
         ...
 
     def retire(self) -> None:
-        """Take no conversations from now on, for no caller and from no dead node. Blocks.
+        """Take no more conversations from now on, neither for callers nor from dead nodes. Blocks.
 
         Raises StoreUnavailableError.
         """
         ...
 
     def drain(self) -> None:
-        """Give up all conversations of this node, whose actors have ended, and leave. Blocks.
+        """Give up all conversations of this node, whose actors must have ended, and leave the cluster. Blocks.
 
-        Raises StoreUnavailableError: the others take this node for dead then, in time.
+        Raises StoreUnavailableError, after which the other nodes declare this node dead in time.
         """
         ...
 
     def close(self) -> None:
-        """End all threads and connections of the cluster; idempotent. Blocks."""
+        """End all threads and connections of the cluster. Idempotent. Blocks."""
         ...
 
 
 class OneNode:
-    """Implements Cluster for a server that has its store to itself."""
+    """Implements Cluster for a server that shares its store with nobody."""
 
     def __init__(self, active: Callable[[], int] = lambda: 0) -> None:
-        """`active` returns how many conversations have an actor here; any thread."""
+        """Create the only node.
+
+        `active` returns how many conversations have an actor; it is safe to call from any thread.
+        """
         self._active = active
         self.on_taken: Callable[[tuple[str, ...]], object] = _ignore
         self.on_node_dead: Callable[[Node], object] = _ignore
@@ -135,11 +145,11 @@ class OneNode:
 
     @property
     def lease(self) -> Lease:
-        """A lease without end."""
+        """A lease that never expires."""
         return FOREVER
 
     def start(self) -> None:
-        """Do nothing: there are no others."""
+        """Do nothing, because there are no other nodes."""
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the only node."""
@@ -150,29 +160,29 @@ class OneNode:
         return self.me
 
     def owner_of(self, conversation_id: str) -> Node | None:
-        """Return None: this node owns everything."""
+        """Return None, because this node owns everything."""
         return None
 
     def place_of(self, directory: str) -> Node | None:
-        """Return None: there is no other."""
+        """Return None, because there is no other node."""
         return None
 
     def place_of_fork(self, conversation_id: str) -> Node | None:
-        """Return None: there is no other."""
+        """Return None, because there is no other node."""
         return None
 
     def label_of(self, directory: str) -> str:
-        """Return "": all is on this node."""
+        """Return "", because everything is on this node."""
         return ""
 
     def forget(self, conversation_id: str) -> None:
         """Do nothing."""
 
     def retire(self) -> None:
-        """Do nothing: nobody else would take anything."""
+        """Do nothing, because there are no other nodes."""
 
     def drain(self) -> None:
-        """Do nothing: nobody else would take anything."""
+        """Do nothing, because there are no other nodes."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -183,4 +193,4 @@ def _ignore(*_: object) -> None:
 
 
 ONE_NODE = OneNode()
-"""The embedded server, which has its store to itself."""
+"""The cluster of a server that shares its store with nobody."""

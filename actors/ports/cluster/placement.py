@@ -1,8 +1,8 @@
-"""Which nodes a conversation can be on: those that have its workspace.
+"""Decides on which nodes a conversation can be: on those that have its workspace.
 
-A workspace is a directory that only some nodes have, with all that is beneath it, such as a volume that is mounted
-there. It is named by its path, which is the label of the conversations in it. Pure functions; paths are compared as
-they are written, and no link is followed.
+A workspace is a directory that only some nodes have, with everything beneath it, such as a mounted volume. Its path is
+the workspace label of the conversations in it. Pure functions; paths are compared as text, and no symbolic link is
+followed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from actors.ports.cluster.membership import Node
 
 EVERYTHING = "*"
-"""What a node offers that has its store to itself: there is no other for any workspace."""
+"""The label of a node that shares its store with nobody, and therefore has every workspace."""
 
 
 def directories_above(path: str) -> tuple[str, ...]:
-    """Return a directory and all above it, the innermost first; nothing of a path that is not absolute."""
+    """Return a directory and all directories above it, the innermost first; () if the path is not absolute."""
     if not path.startswith("/"):
         return ()
     found = ["/" + posixpath.normpath(path).lstrip("/")]
@@ -32,20 +32,20 @@ def directories_above(path: str) -> tuple[str, ...]:
 
 
 def workspace_of(path: str, workspaces: Iterable[str]) -> str:
-    """Return the innermost of some workspaces that a directory is, or is beneath; "" if it is in none."""
+    """Return the innermost of these workspaces that contains the path or equals it; "" if none does."""
     known = set(workspaces)
     return next((each for each in directories_above(path) if each in known), "")
 
 
 def has(node: Node, workspace: str) -> bool:
-    """Return whether conversations of a workspace, "" for none, can be on a node."""
+    """Return whether conversations of a workspace can be on this node; "" means no workspace."""
     return not workspace or bool(node.labels & {workspace, EVERYTHING})
 
 
 def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
-    """Return the one of some living nodes that gets the next conversation of a workspace: the least busy.
+    """Return the least busy of the living nodes that have a workspace, for the next conversation in it.
 
-    Raises Rejected (WORKSPACE_OFFLINE) if none of them has it, or all that have it are about to stop.
+    Raises Rejected (WORKSPACE_OFFLINE) if none of the nodes has it, or all that have it are about to stop.
     """
     found = [each for each in nodes if each.address and not each.draining and has(each, workspace)]
     if not found:
@@ -57,10 +57,11 @@ def node_with(workspace: str, nodes: Iterable[Node]) -> Node:
 
 
 def label_of(path: str, me: Node, nodes: Iterable[Node]) -> str:
-    """Return the label of a new conversation on a node, in a directory that was found there; "" if it is in none.
+    """Return the workspace label of a new conversation on the node `me`; "" if the directory is in no workspace.
 
-    Raises Rejected (WORKING_DIRECTORY_INVALID) if it is in a workspace that only others of the living nodes have: the
-    path that the client gave leads there by a link, else the call would have been passed on.
+    Raises Rejected (WORKING_DIRECTORY_INVALID) if the directory is in a workspace that only other nodes have. In this
+    case the client's path leads there through a link, because the call would otherwise have been passed on to such a
+    node.
     """
     label = workspace_of(path, (each for node in nodes for each in node.labels))
     if has(me, label):

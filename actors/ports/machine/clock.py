@@ -1,4 +1,4 @@
-"""Time, ids and fault points: sources of nondeterminism, which tests replace."""
+"""Ports for time, ids and fault points: sources of nondeterminism, which tests replace."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Source of time. Any thread."""
+    """A source of time. Safe to call from any thread."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since the epoch, UTC: for records and for events."""
+        """Return the milliseconds since the epoch (UTC), for records and events."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that never go back: for deadlines and durations."""
+        """Return seconds that never go back, for deadlines and durations."""
         ...
 
 
 class Ids(Protocol):
-    """Source of new ids. Any thread."""
+    """A source of new ids. Safe to call from any thread."""
 
     def conversation(self) -> str:
-        """Return a new conversation id: lower-case letters, digits and '-', never reused."""
+        """Return a new conversation id: lower-case letters, digits and '-'. Ids are never reused."""
         ...
 
     def message(self) -> str:
@@ -29,20 +29,20 @@ class Ids(Protocol):
         ...
 
     def slug(self) -> str:
-        """Return a short readable handle; it may be taken already."""
+        """Return a short readable name for a conversation, which may be in use already."""
         ...
 
 
 class FaultPoints(Protocol):
-    """Named points at which tests inject failures, delays or the death of the process. Any thread."""
+    """Named points at which tests inject failures, delays or the death of the process. Safe to call from any thread."""
 
     def hit(self, point: str) -> None:
-        """Pass `point`, e.g. "commit.before"; a test's implementation may raise or block."""
+        """Pass the point, for example "commit.before"; the implementation of a test may raise or block here."""
         ...
 
 
 class NoFaultPoints:
-    """Fault points in production: they do nothing."""
+    """The implementation of FaultPoints for production, which does nothing."""
 
     def hit(self, point: str) -> None:
         """Do nothing."""

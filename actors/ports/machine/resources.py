@@ -1,4 +1,4 @@
-"""Detection of exhausted resources of this process: file descriptors, threads and memory."""
+"""Detects that this process has run out of a resource: file descriptors, threads or memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from actors.core.errors import ErrorKind, LlmFailure
 
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_THREAD = "can't start new thread"
-"""The text of the RuntimeError that Python raises: there is no specific exception type."""
+"""The text of the RuntimeError that Python raises in this case: there is no specific exception type."""
 _COUNTED = "/proc/self/fd"
 _FOLDERS = (_COUNTED, "/dev/fd")
 
 
 def exhausted_resource(error: BaseException | None) -> str:
-    """Describe the resource whose exhaustion caused `error`, or an error in its chain; "" if it had another cause.
+    """Describe the resource whose exhaustion caused `error`, or caused an error in its chain; "" for other causes.
 
-    The text begins a sentence, names the limit and has no period.
+    The text is the beginning of a sentence, names the limit and has no period.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -43,7 +43,7 @@ def _lacking(error: BaseException) -> str:
 
 
 def resource_failure(text: str) -> LlmFailure:
-    """Return the failure of a model request that this server had no resources for; retryable.
+    """Return the failure of a model request for which this server lacked a resource; the failure is retryable.
 
     `text` comes from `exhausted_resource`.
     """
@@ -63,8 +63,8 @@ def max_open_files() -> int:
 def open_files() -> int:
     """Count the open file descriptors of this process.
 
-    From Linux 6.2 on the kernel counts them. Elsewhere they are listed, for which the interpreter's lock is given up
-    at each; that needs one more: without any left, returns the limit.
+    From Linux 6.2 on the kernel counts them. Elsewhere they are listed, which releases the interpreter's lock for each
+    entry and needs one more descriptor. If none is left, the limit is returned.
     """
     with suppress(OSError):
         if counted := os.stat(_COUNTED).st_size:
@@ -79,7 +79,7 @@ def open_files() -> int:
 
 
 def out_of_file_descriptors() -> bool:
-    """Return whether file descriptors are exhausted, by opening a file.
+    """Return whether file descriptors are exhausted, by trying to open a file.
 
     For callers whose errors do not give the cause, such as those of SQLite and of the resolver.
     """

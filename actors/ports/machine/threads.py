@@ -1,4 +1,4 @@
-"""Threads for blocking work of adapters."""
+"""The port for threads on which adapters run blocking work."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ if TYPE_CHECKING:
 
 
 class Threads(Protocol):
-    """Runs blocking work, each job at once on a separate thread. Any thread."""
+    """Runs blocking work, each job at once on a separate thread. Safe to call from any thread."""
 
     def run(self, job: Callable[[], object], name: str) -> None:
-        """Start `job` on a thread that is named `name` meanwhile. Raises RuntimeError if no thread can be started."""
+        """Start `job` on a thread that is called `name` until the job ends.
+
+        Raises RuntimeError without a free thread.
+        """
         ...
 
 
 class NewThreads:
-    """Implements Threads with a new thread for each job."""
+    """An implementation of Threads that starts a new thread for each job."""
 
     def run(self, job: Callable[[], object], name: str) -> None:
-        """Start a daemon thread; see Threads."""
+        """Start a daemon thread for the job. See `Threads.run`."""
         threading.Thread(target=job, name=name, daemon=True).start()

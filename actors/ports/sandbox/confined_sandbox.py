@@ -1,4 +1,4 @@
-"""The sandbox as the tools of one principal see it."""
+"""A sandbox that is confined to the permissions of one principal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class ConfinedSandbox:
-    """Starts programs only in modes that a principal may use, and with nothing to read but its roots (ports.Sandbox).
+    """Implements Sandbox: starts programs only in the principal's modes, and lets them read only the principal's roots.
 
-    So no tool has to know of principals, and none can forget to.
+    So no tool needs to check the permissions of principals, and none can forget to.
     """
 
     def __init__(self, sandbox: Sandbox, permissions: Permissions) -> None:
@@ -28,16 +28,16 @@ class ConfinedSandbox:
 
     @property
     def report(self) -> SandboxReport:
-        """Return the capabilities of this machine's sandbox."""
+        """The restrictions that this machine can enforce."""
         return self._sandbox.report
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """Return the real paths that no tool may access."""
+        """The real paths that no tool may access."""
         return self._sandbox.protected
 
     def mode_refusal(self, mode: Mode, directory: str) -> str:
-        """Return why programs cannot have a mode in a directory, "" if they can."""
+        """Return why programs cannot run in this mode in this directory; "" if they can."""
         return self._permissions.refusal(mode) or self._sandbox.mode_refusal(mode, directory)
 
     def start(self, launch: Launch, on_output: Callable[[bytes], None]) -> RunningProcess:

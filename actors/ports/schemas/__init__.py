@@ -1,1 +1,1 @@
-"""JSON Schemas of clients, the values that fit them, and how much work it is to compare the two."""
+"""JSON Schemas of clients: parsing of JSON, validation of values, and limits on the work of a validation."""

@@ -1,4 +1,7 @@
-"""How much work it is to compare values with a JSON Schema: references can make it grow without a bound. Any thread."""
+"""Estimates the work of validating values against a JSON Schema, which references can make unbounded.
+
+Safe to call from any thread.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MAX_SCHEMAS = 10_000
-"""Maximum number of schemas that one place of a value is compared with."""
+"""The maximum number of schemas that apply to one place of a value."""
 
 MAX_WORK = 20_000_000
-"""Maximum work of one comparison: characters and values, by how many schemas look at them. It takes about a second."""
+"""The maximum work of one validation: characters and values, times the schemas that look at them. About a second."""
 
 MAX_STEPS = 200_000
-"""Maximum number of objects and lists that are looked at, each once per schema, to find out how much work it is."""
+"""The maximum number of pairs of a schema and an object or list that an estimate looks at."""
 
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLE = ("not", "if", "then", "else")
@@ -27,22 +30,22 @@ _INSIDE_MAPS = ("properties", "patternProperties")
 
 
 class UnboundedSchemaError(ValueError):
-    """Comparing with this schema could take any time; the text says why."""
+    """Validation against this schema could take unbounded time; the text says why."""
 
 
 class _TooMuchError(Exception):
-    """The limit was reached."""
+    """The limit of the work was reached."""
 
 
 class Comparisons:
-    """The work of comparing values with one schema, which is valid."""
+    """Estimates the work of validating values against one schema, which must be a valid JSON Schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Look at all of the schema. Raises UnboundedSchemaError."""
+        """Analyse the whole schema. Raises UnboundedSchemaError."""
         self._root = schema
         self._anchors = _anchors(schema)
         self._at_one_place: dict[int, int] = {}
-        """How much work each schema is at one place of a value, by its identity; 0 while it is found out."""
+        """The work of each schema for one place of a value, by the schema's id(); 0 while it is being computed."""
         try:
             for each in self._reachable():
                 if each is not schema and isinstance(each.get("$id"), str):
@@ -53,7 +56,7 @@ class Comparisons:
             raise UnboundedSchemaError("its references lead through too many others") from None
 
     def take_too_long(self, value: Any) -> bool:
-        """Return whether comparing this value would be too much work. Its nesting is bounded."""
+        """Return whether validating this value would be too much work. The nesting of the value must be bounded."""
         walk = _Walk(self)
         if self._most * walk.size(value) <= MAX_WORK:
             return False
@@ -64,11 +67,11 @@ class Comparisons:
         return False
 
     def at_one_place(self, schema: Any) -> int:
-        """Return how much work a part of the schema is at one place of a value, not counting what is inside."""
+        """Return the work of a part of the schema for one place of a value, without the places inside that value."""
         return self._at_one_place[id(schema)] if isinstance(schema, dict) else 1
 
     def same_place(self, schema: Mapping[str, Any]) -> Iterator[Any]:
-        """Yield the schemas that the same place of a value is compared with."""
+        """Yield the schemas that apply to the same place of a value as this one."""
         for key in _LISTS:
             yield from _listed(schema.get(key))
         yield from (schema[key] for key in _SINGLE if key in schema)
@@ -77,7 +80,7 @@ class Comparisons:
         yield from (self._target(schema[key]) for key in _REFERENCES if key in schema)
 
     def _reachable(self) -> Iterator[Mapping[str, Any]]:
-        """Yield all parts of the schema that values, or parts of them, are compared with."""
+        """Yield all parts of the schema that may apply to a value or to parts of a value."""
         seen, waiting = set[int](), [self._root]
         while waiting:
             schema = waiting.pop()
@@ -89,7 +92,7 @@ class Comparisons:
             waiting += _inside(schema)
 
     def _unfolded(self, schema: Any, found: dict[int, float]) -> float:
-        """Return the work of a schema with all that it leads to, for each place of a value; infinity for a loop."""
+        """Return the work of a schema with all that it refers to, per place of a value; infinity if recursive."""
         if not isinstance(schema, dict):
             return 1
         if id(schema) not in found:
@@ -128,7 +131,7 @@ class Comparisons:
 
 
 class _Walk:
-    """Adds up the work of one comparison."""
+    """Adds up the work of one validation."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self._of = comparisons
@@ -136,7 +139,7 @@ class _Walk:
         self._sizes: dict[int, int] = {}
 
     def work(self, schema: Any, value: Any) -> int:
-        """Return the work of comparing a value with a schema, and what is inside. Raises _TooMuchError."""
+        """Return the work of validating a value, and everything inside it, against a schema. Raises _TooMuchError."""
         if not isinstance(schema, dict) or not isinstance(value, (dict, list)):
             return self._bounded(self._of.at_one_place(schema) * self.size(value))
         key = id(schema), id(value)
@@ -166,7 +169,7 @@ class _Walk:
 
 
 def _inside(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the schemas for what is inside of a value."""
+    """Yield the schemas that apply to the parts of a value: items and properties."""
     yield from (schema[key] for key in _INSIDE if key in schema)
     yield from _listed(schema.get("prefixItems"))
     for key in _INSIDE_MAPS:
@@ -174,7 +177,7 @@ def _inside(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _pairs(schema: Mapping[str, Any], value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each schema for what is inside of a value, with the inner value."""
+    """Yield each schema that applies to a part of the value, together with that part."""
     if isinstance(value, list):
         first = _listed(schema.get("prefixItems"))
         yield from zip(first, value, strict=False)
@@ -199,12 +202,12 @@ def _weight(schema: Mapping[str, Any]) -> int:
 
 
 def _times(schema: Mapping[str, Any]) -> int:
-    """Return how often the parts of a schema are compared: again, to know what none of them has looked at."""
+    """Return how often the parts of a schema are evaluated: twice if it must find out what none of them evaluated."""
     return 2 if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
 
 
 def _anchors(schema: Any) -> dict[str, Any]:
-    """Return the parts of a schema that have names of their own. Raises UnboundedSchemaError."""
+    """Return the parts of a schema that are named by an anchor, by their names. Raises UnboundedSchemaError."""
     found: dict[str, Any] = {}
     waiting = [schema]
     while waiting:

@@ -1,6 +1,7 @@
-"""JSON values and JSON Schemas (draft 2020-12), as models and clients write them. Any thread.
+"""Parsing of JSON, and validation against JSON Schemas (draft 2020-12) that models and clients wrote.
 
-A schema may come from a client: its patterns are matched in linear time, and nothing is fetched for it.
+Safe to call from any thread. Schemas may be untrusted: patterns are matched in linear time, and no reference is
+fetched.
 """
 
 from __future__ import annotations
@@ -17,35 +18,35 @@ if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
 
 MAX_FAULTS = 3
-"""Maximum number of faults of one value that are named."""
+"""The maximum number of faults of a value that are reported."""
 
 MAX_FAULT_CHARACTERS = 300
 
 MAX_DEPTH = 100
-"""Maximum nesting of values and schemas: deeper ones would overflow the stack of compiled code."""
+"""The maximum nesting of values and schemas: deeper ones would overflow the stack of compiled code."""
 
 TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 TOO_LARGE_A_NUMBER = "a number is beyond 1.7e308"
 
 PATTERN_BYTES = 1 << 20
-"""Maximum size of a compiled pattern."""
+"""The maximum size of a compiled pattern, in bytes."""
 
 PATTERNS_BYTES = 4 << 20
-"""Maximum size of all compiled patterns of a schema."""
+"""The maximum size of all compiled patterns of a schema together, in bytes."""
 
 TOO_MUCH = "it is too large to be compared with the schema"
 
 
 class InvalidSchemaError(ValueError):
-    """This is no JSON Schema that can be used; the text says why."""
+    """The schema is not a valid JSON Schema, or one that cannot be used; the text says why."""
 
 
 class JsonSchema:
-    """A JSON Schema, compiled once."""
+    """A JSON Schema, which is compiled once."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile the schema. Raises InvalidSchemaError, also if comparing with it could take any time."""
+        """Compile the schema. Raises InvalidSchemaError, also for a schema whose validation time has no bound."""
         if is_too_deep(schema):
             raise InvalidSchemaError(TOO_DEEP)
         own, each_pattern = dict(schema), PATTERNS_BYTES // max(1, _patterns(schema))
@@ -65,10 +66,10 @@ class JsonSchema:
             raise InvalidSchemaError(str(error)) from None
 
     def problem(self, value: Any) -> str:
-        """Return what of a JSON value does not fit, with the place of each fault; "" if all of it fits."""
+        """Return why a JSON value does not match the schema, with the place of each fault; "" if it matches."""
         if is_too_deep(value):
             return TOO_DEEP
-        if self._comparisons.take_too_long(value):  # compiled code cannot be interrupted, and holds up everybody
+        if self._comparisons.take_too_long(value):  # compiled code cannot be interrupted and blocks all threads
             return TOO_MUCH
         faults = sorted(self._validator.iter_errors(value), key=_place)
         shown = [_fault_text(fault) for fault in faults[:MAX_FAULTS]]
@@ -76,7 +77,10 @@ class JsonSchema:
 
 
 def is_schema(value: dict[str, Any]) -> bool:
-    """Return whether an object without $schema, whose nesting is bounded, is a JSON Schema. It need not be usable."""
+    """Return whether an object without $schema, whose nesting is bounded, is a valid JSON Schema.
+
+    It need not be usable.
+    """
     import jsonschema_rs  # noqa: PLC0415 -- 15 MB that a start need not load
 
     return jsonschema_rs.meta.is_valid(value)
@@ -85,7 +89,8 @@ def is_schema(value: dict[str, Any]) -> bool:
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text. Raises ValueError, whose text says what is wrong.
 
-    NaN, infinities, numbers beyond doubles and lone surrogates are refused: they can neither be stored nor sent.
+    NaN, infinities, numbers too large for a double and lone surrogates are refused, because they cannot be stored or
+    sent.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_double, parse_int=_whole_number)
@@ -104,13 +109,13 @@ def is_too_deep(value: Any, most: int = MAX_DEPTH) -> bool:
     level = [value]
     for _ in range(most):
         level = [inner for each in level for inner in _inside(each)]
-        if not level:  # most values have a level or two, and this is asked about each call of a tool
+        if not level:  # most values have only a level or two, and this runs for each tool call
             return False
     return any(isinstance(each, (dict, list)) for each in level)
 
 
 def _patterns(schema: Any) -> int:
-    """Return how many patterns there may be in a schema."""
+    """Return the maximum number of patterns that a schema can contain."""
     if not isinstance(schema, dict):
         return sum(map(_patterns, schema)) if isinstance(schema, list) else 0
     named = schema.get("patternProperties")
@@ -125,7 +130,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def shortened(text: str) -> str:
-    """Return a text of bounded length."""
+    """Return the text, cut to MAX_FAULT_CHARACTERS characters."""
     return text if len(text) <= MAX_FAULT_CHARACTERS else f"{text[:MAX_FAULT_CHARACTERS]}…"
 
 
@@ -151,7 +156,7 @@ def _fetch_nothing(_uri: str) -> NoReturn:
 
 
 def _place(fault: ValidationError) -> str:
-    """Return the path of the value that does not fit, e.g. `items[2].name`; "" for the whole value."""
+    """Return the path of the value that does not match, for example `items[2].name`; "" for the whole value."""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.instance_path)
     return path.removeprefix(".")
 
@@ -159,6 +164,6 @@ def _place(fault: ValidationError) -> str:
 def _fault_text(fault: ValidationError) -> str:
     place, message = _place(fault), fault.message
     options: list[Any] = getattr(fault.kind, "options", [])
-    if options:  # the message of the library names two of them only
+    if options:  # the library's own message names only two of them
         message = f"{json.dumps(fault.instance)} is not one of {json.dumps(options)[1:-1]}"
     return shortened(f"`{place}`: {message}" if place else message)

@@ -1,8 +1,8 @@
-"""Output schemas: in which form a model is asked for a value that fits a JSON Schema, and whether its answer does.
+"""Output schemas: how a model is asked for a value that matches a JSON Schema, and whether its answer does.
 
-Providers keep part of JSON Schema by themselves, and only for objects. A schema that they can keep is sent to them, in
-a form that allows nothing more; otherwise the model calls a tool with the value. What comes back is compared with the
-whole schema in either case.
+Providers can enforce only a part of JSON Schema, and only for objects. A schema within that part is sent to them, in a
+form that allows no other properties; for any other schema, the model calls a tool with the value. In both cases the
+answer is checked against the whole schema.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from msgspec import Struct
 from actors.ports.schemas.json_schema import InvalidSchemaError, JsonSchema, is_too_deep, parse_json
 
 MAX_SCHEMA_BYTES = 64 * 1024
-"""Maximum size of an output schema as JSON."""
+"""The maximum size of an output schema as JSON, in bytes."""
 MAX_OUTPUT_DEPTH = 24
-"""Maximum nesting of output schemas and outputs: each level takes several of the 100 levels of a message to clients."""
+"""The maximum nesting of output schemas and outputs: each level takes several of the 100 levels of a gRPC message."""
 
 WRAPPER = "value"
-"""The name of the only property of the object that a value which is no object is sent in."""
+"""The name of the property that contains the value if the value need not be an object and is wrapped in one."""
 
 _KEPT = frozenset({"type", "enum", "const", "title", "description", "required", "$ref"})
-"""Keywords that providers keep, and whose values contain no schemas."""
+"""Keywords that providers enforce, and whose values contain no schemas."""
 _NARROWING = frozenset({
     "$schema", "$id", "$comment", "default", "examples", "format", "pattern", "minLength", "maxLength", "minimum",
     "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems",
     "minProperties", "maxProperties", "deprecated", "readOnly", "writeOnly",
 })  # fmt: skip
-"""Keywords without schemas that not every provider keeps: they are left out, and checked afterwards."""
+"""Keywords without schemas that not every provider enforces: they are left out, and checked in the answer."""
 
 _WITH_SCHEMAS = frozenset({"properties", "$defs", "items", "anyOf"})
 _KNOWN = _KEPT | _NARROWING | _WITH_SCHEMAS | {"additionalProperties"}
@@ -40,15 +40,15 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
 
 class NativeOutput(Struct, frozen=True):
-    """A schema for a provider that keeps schemas by itself."""
+    """A schema for a provider that enforces schemas itself."""
 
     schema: dict[str, Any]
     strict: bool
-    """Whether all properties of all objects are required, which some providers demand for a promise."""
+    """Whether all properties of all objects are required, which some providers demand for strict enforcement."""
 
 
 class _NotKeptError(Exception):
-    """Providers cannot keep this schema."""
+    """Providers cannot enforce this schema."""
 
 
 @lru_cache(maxsize=64)
@@ -61,12 +61,12 @@ def compiled(schema: str) -> JsonSchema:
 
 
 def is_wrapped(schema: dict[str, Any]) -> bool:
-    """Return whether values of this schema are sent as the property of an object: those that need not be objects."""
+    """Return whether a value of this schema is wrapped in an object, because it need not be an object itself."""
     return schema.get("type") != "object"
 
 
 def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema of objects for the input of a tool: the schema itself, or one of an object with the value."""
+    """Return the schema for a tool's input, which must be an object: the schema itself, or an object around it."""
     if not is_wrapped(schema):
         return schema
     inner = {key: value for key, value in schema.items() if key != "$defs"}
@@ -75,7 +75,7 @@ def object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def native_output(schema: dict[str, Any]) -> NativeOutput | None:
-    """Return the schema as a provider can keep it; None if it has keywords that providers do not know."""
+    """Return the schema in the form in which providers enforce it; None if it has other keywords than they know."""
     try:
         kept = _kept(object_schema(schema))
     except _NotKeptError:
@@ -84,9 +84,10 @@ def native_output(schema: dict[str, Any]) -> NativeOutput | None:
 
 
 def judged_output(schema: str, text: str) -> tuple[str, str]:
-    """Return the value that a model wrote, as canonical JSON, and what of it does not fit: one of them is empty.
+    """Return (value, problem) for what a model wrote: the value as canonical JSON, or why it is invalid.
 
-    `text` is the input of a tool call, or a whole answer; a fence of Markdown around it is taken away.
+    The other element is "". `text` is the input of a tool call, or a whole answer; a Markdown code fence around it is
+    removed.
     """
     fenced = _FENCE.fullmatch(text.strip())
     try:
@@ -102,24 +103,24 @@ def judged_output(schema: str, text: str) -> tuple[str, str]:
 
 
 def _kept(schema: Any) -> dict[str, Any]:
-    """Return a schema with only the keywords that providers keep, whose objects are closed. Raises _NotKeptError."""
+    """Return the schema with only the keywords that providers enforce, and closed objects. Raises _NotKeptError."""
     if not isinstance(schema, dict) or schema.keys() - _KNOWN:
         raise _NotKeptError
     kept = {key: _kept_keyword(key, value) for key, value in schema.items() if key in _KEPT or key in _WITH_SCHEMAS}
     kind = schema.get("type", "")
     if kind == "object":
         if not schema.get("properties") or schema.get("additionalProperties", False) is not False:
-            raise _NotKeptError  # an object of any properties
+            raise _NotKeptError  # an object that may have any properties
         return kept | {"additionalProperties": False}
     if "properties" in kept or ("array" in kind and "items" not in kept) or "object" in kind:
-        raise _NotKeptError  # perhaps an object, or an array of anything
+        raise _NotKeptError  # it may be an object, or an array of anything
     if not kept.keys() & {"type", "enum", "const", "anyOf", "$ref"}:
-        raise _NotKeptError  # any value
+        raise _NotKeptError  # it matches any value
     return kept
 
 
 def _kept_keyword(key: str, value: Any) -> Any:
-    """Return the value of a keyword that providers keep. Raises _NotKeptError."""
+    """Return the value of a keyword that providers enforce. Raises _NotKeptError."""
     if key in ("properties", "$defs"):
         return {name: _kept(each) for name, each in value.items()}
     if key == "anyOf":
@@ -130,7 +131,7 @@ def _kept_keyword(key: str, value: Any) -> Any:
 
 
 def _all_required(schema: Any) -> bool:
-    """Return whether every object in a schema that providers keep requires all of its properties."""
+    """Return whether every object in the schema requires all of its properties."""
     if isinstance(schema, list):
         return all(map(_all_required, schema))
     if not isinstance(schema, dict):

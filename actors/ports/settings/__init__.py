@@ -1,1 +1,1 @@
-"""What the settings of the server and of its adapters have in common."""
+"""Helpers for settings that the server and its adapters share."""

@@ -1,4 +1,4 @@
-"""Checks of an operator's settings that the server and several adapters make."""
+"""Checks of an operator's settings that both the server and several adapters need."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MAX_PORT = 65_535
 
 
 def check_keys(where: str, table: Mapping[str, Any], keys: Collection[str]) -> None:
-    """Check that a table, which errors call `where`, has no other keys. Raises ValueError, "where.key: why"."""
+    """Check that a table has only these keys. Raises ValueError with the text "where.key: why"."""
     if unknown := table.keys() - set(keys):
         raise ValueError(f"{where}.{min(unknown)}: unknown; there are: {', '.join(keys)}")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, a name or an address without brackets, is this machine."""
+    """Return whether a host, given as a name or as an address without brackets, is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -27,7 +27,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:
-    """Return the host, without brackets, and the port of "host:port"; None if it is something else."""
+    """Return the host, without brackets, and the port of "host:port"; None if the text has another form."""
     host, _, port = text.rpartition(":")
     if not (host and port.isdecimal() and int(port) <= MAX_PORT):
         return None
@@ -35,14 +35,14 @@ def host_and_port(text: str) -> tuple[str, int] | None:
 
 
 def absolute_path_of(value: object) -> Path:
-    """Return a path with `~` expanded. Raises ValueError if it is none, or there is no such user."""
+    """Return an absolute path with `~` expanded. Raises ValueError if the value is no path or names an unknown user."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("must be a path")
     return expanded(value).absolute()
 
 
 def expanded(text: str) -> Path:
-    """Return a path with `~` expanded. Raises ValueError if there is no such user."""
+    """Return a path with `~` expanded. Raises ValueError if it names an unknown user."""
     try:
         return Path(text).expanduser()
     except RuntimeError:

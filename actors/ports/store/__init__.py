@@ -1,4 +1,4 @@
-"""The Store port: durable storage of conversations, in parts, so that each user can depend on the part it needs."""
+"""The port for the store, which keeps conversations durably. It consists of parts, so that users can depend on one."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from actors.ports.store.writer import ConversationWriter
 
 
 class StoreReader(ConversationReader, LogReader, Protocol):
-    """All reads of conversations, except their attachments."""
+    """All methods that read conversations, except for their attachments."""
 
 
 class Store(
     StoreReader, ConversationWriter, ConversationOwnership, AttachmentStore, AuditStore, StoreMaintenance, Protocol
 ):
-    """The whole store. Any thread. Reads see committed data only; they and the writes block."""
+    """The whole store. Safe to call from any thread. Reads see only committed data; reads and writes block."""
 
     @property
     def engine_version(self) -> str:
-        """Version of the database engine, "" if there is none."""
+        """The version of the database engine; "" if there is none."""
         ...
 
     def close(self) -> None:
-        """Finish accepted writes, then close every connection; idempotent."""
+        """Finish accepted writes, then close every connection. Idempotent."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Attachments: bytes that messages refer to by content hash."""
+"""The part of the Store port for attachments: bytes that messages refer to by their content hash."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ if TYPE_CHECKING:
 
 
 class AttachmentStore(Protocol):
-    """Attachments of conversations. Any thread; blocks briefly, a write until it is on disk."""
+    """The attachments of conversations. Safe to call from any thread.
+
+    Reads block briefly; writes block until the data is on disk.
+    """
 
     def put_attachment(self, conversation_id: str, attachment: Attachment) -> None:
-        """Store an attachment; idempotent.
+        """Store an attachment of a conversation. Idempotent.
 
-        Raises StoreUnavailableError, NotOwnerError, or FencedError without such a conversation.
+        Raises StoreUnavailableError, NotOwnerError, or FencedError if the conversation does not exist.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Who did what: the origin of accepted commands, what decided about tool calls, and the entries of the audit trail.
+"""The part of the Store port for the audit trail: who sent which command, and what decided about tool calls.
 
-What was accepted is part of the log of its conversation, and of the hash chain there. What is in no log (refused calls,
-and commands whose log is deleted with them) is kept apart. No entry holds contents.
+Accepted commands are recorded in the log of their conversation, and protected by its hash chain. Refused calls, and
+deletions (whose log is deleted, too), are stored separately. No entry holds contents.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ class CommandOrigin(Struct, frozen=True, omit_defaults=True):
     token: str = ""
     """The id of the token in the token file; "" for the server's own user."""
     peer: str = ""
-    """The address of the other end, without its port."""
+    """The network address of the client, without its port."""
     method: str = ""
     """The name of the RPC."""
     request_id: str = ""
 
 
 class CallDecision(Struct, frozen=True, omit_defaults=True):
-    """What was decided about a tool call before it ran."""
+    """The decision about a tool call before it ran."""
 
     call: str
-    """The id of the call, as the model has it."""
+    """The id of the tool call that the model chose."""
     tool: str = ""
-    """"" where a person decided: the question names the tool."""
+    """The name of the tool; "" if a person decided, because the approval request names the tool."""
     verdict: str = ""
-    """"run", "ask" or "deny"; "approved" or "denied" by a person."""
+    """One of "run", "ask" and "deny"; for a person's decision, "approved" or "denied"."""
     decided_by: str = ""
-    """"rules", "policy" or "person"."""
+    """One of "rules", "policy" and "person"."""
     rules: tuple[str, ...] = ()
     """The resource names of the rules that decided."""
 
 
 class LogAudit(Struct, frozen=True, omit_defaults=True):
-    """What a row of the log holds for the audit trail."""
+    """The data in a log row that belongs to the audit trail."""
 
     origin: CommandOrigin | None = None
-    """Who sent the command; None for what nobody sent."""
+    """Who sent the command; None for events that nobody sent."""
     decisions: tuple[CallDecision, ...] = ()
 
 
 class Outcome(StrEnum):
-    """What became of a call."""
+    """Whether a call was accepted."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
@@ -67,50 +67,53 @@ class AuditEntry(Struct, frozen=True):
     """In milliseconds since the epoch."""
     outcome: Outcome
     origin: CommandOrigin
-    """Its principal is "" for callers without a valid token, and for what no caller asked for."""
+    """Who made the call.
+
+    The principal is "" for callers without a valid token, and for actions of the server itself.
+    """
     reason: str = ""
-    """Why it was refused: a reason of the contract, or the name of the status."""
+    """Why the call was refused: a refusal reason of the gRPC API, or the name of the gRPC status."""
     conversation: str = ""
-    """The id; "" if it is about none, or was refused before it was found."""
+    """The id of the conversation; "" if the call concerned none, or was refused before the conversation was found."""
     count: int = 1
-    """How many calls the entry stands for: the same caller, method, conversation and reason within a minute."""
+    """How many calls this entry stands for: those with the same caller, method, conversation and reason in a minute."""
     decisions: tuple[CallDecision, ...] = ()
     step: int = 0
-    """The step in the log of the conversation; 0 for an entry of no log."""
+    """The step in the conversation's log; 0 for an entry that is stored separately."""
     number: int = 0
-    """The number of an entry of no log, which the store gives."""
+    """The number of an entry that is stored separately, which the store assigns."""
 
     @property
     def place(self) -> AuditPlace:
-        """Where it is in the order of all entries."""
+        """The position of the entry in the order of all entries."""
         in_log = bool(self.step)
         return AuditPlace(self.at, int(not in_log), self.conversation if in_log else "", self.step or self.number)
 
 
 class AuditPlace(Struct, frozen=True, order=True):
-    """A position in the order of all entries: by time, those of logs first."""
+    """A position in the order of all entries: by time; at the same time, entries of logs come first."""
 
     at: int
     source: int
-    """0: a log; 1: no log."""
+    """0 for an entry of a log, 1 for an entry that is stored separately."""
     id: str
-    """The conversation, for an entry of its log."""
+    """The id of the conversation, for an entry of its log."""
     number: int
-    """The step, or the number of an entry of no log."""
+    """The step in the log, or the number of an entry that is stored separately."""
 
 
 class AuditFilter(Struct, frozen=True):
-    """Which entries are wanted. What is not set narrows nothing."""
+    """Which entries are wanted. A field that is not set excludes nothing."""
 
     since: int = 0
-    """In milliseconds since the epoch, like `until`, which is excluded."""
+    """In milliseconds since the epoch, like `until`; the time `until` itself is excluded."""
     until: int | None = None
     principal: str | None = None
     conversation: str | None = None
     outcome: Outcome | None = None
 
     def admits(self, entry: AuditEntry) -> bool:
-        """Whether an entry is wanted."""
+        """Return whether this entry is wanted."""
         return (
             self.since <= entry.at
             and (self.until is None or entry.at < self.until)
@@ -121,24 +124,24 @@ class AuditFilter(Struct, frozen=True):
 
 
 class AuditStore(Protocol):
-    """The audit trail. Any thread; every method blocks, and may raise StoreUnavailableError."""
+    """The audit trail. Safe to call from any thread; every method blocks, and may raise StoreUnavailableError."""
 
     def audit(self, wanted: AuditFilter, *, after: AuditPlace | None = None, limit: int) -> tuple[AuditEntry, ...]:
-        """Return the next entries, the oldest first. May raise StoreDamagedError."""
+        """Return the next entries after the position `after`, the oldest first. May raise StoreDamagedError."""
         ...
 
     def put_audit(self, entries: Sequence[AuditEntry]) -> None:
-        """Store entries of no log, and return once they are durable."""
+        """Store entries that belong to no log, and return once they are durable."""
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest entries of no log and return how many; 0 means that there are no more to delete.
+        """Delete the oldest separately stored entries and return their number; 0 means that none is left to delete.
 
-        Those before the time `before` (ms since the epoch), and those beyond the latest `keep`. A call deletes a few
-        hundred at most.
+        These are the entries before the time `before` (ms since the epoch), and those beyond the latest `keep`. A call
+        deletes at most a few hundred.
         """
         ...
 
 
 command_origin: ContextVar[CommandOrigin | None] = ContextVar("command_origin", default=None)
-"""Who sends the commands that are asked of conversations in this context; None: nobody, the server itself."""
+"""Who sends the commands that this context asks conversations to carry out; None: the server itself."""

@@ -1,6 +1,6 @@
-"""What a list of conversations can be narrowed to and ordered by.
+"""Filters and orders for lists of conversations.
 
-A condition is data: the SQLite store translates it to SQL, `matches` judges a record by it, and both select the same.
+A filter is data: the SQL stores translate it to SQL, `matches` applies it to a record, and both give the same result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TextField(StrEnum):
-    """A field of a record that holds a text, by its name there, or in its profile."""
+    """The fields of a record, or of its profile, that contain text and can be filtered."""
 
     MODE = "mode"
     MODEL = "model"
@@ -28,11 +28,11 @@ class TextField(StrEnum):
     DIRECTORY = "cwd"
     PARENT = "parent_conversation_id"
     FORKED_FROM = "forked_from"
-    """The conversation that a fork comes from, in its profile; all others are columns."""
+    """The conversation from which a fork was made. It is in the profile; all other fields are columns."""
 
 
 class TimeField(StrEnum):
-    """A field of a record that holds a time, by its name there, which is also that of its column."""
+    """The fields of a record that contain a time. Their columns have the same names."""
 
     CREATED = "created_at"
     UPDATED = "updated_at"
@@ -40,7 +40,7 @@ class TimeField(StrEnum):
 
 
 class Comparison(StrEnum):
-    """How a time is compared."""
+    """A comparison of times."""
 
     EQUAL = "="
     BEFORE = "<"
@@ -50,19 +50,19 @@ class Comparison(StrEnum):
 
 
 class Every(Struct, frozen=True):
-    """All of the conditions hold; without any, this is true."""
+    """All of these conditions hold; true if there are none."""
 
     parts: tuple[Condition, ...] = ()
 
 
 class AnyOf(Struct, frozen=True):
-    """At least one of the conditions holds."""
+    """At least one of these conditions holds."""
 
     parts: tuple[Condition, ...]
 
 
 class Negation(Struct, frozen=True):
-    """The condition does not hold."""
+    """This condition does not hold."""
 
     part: Condition
 
@@ -74,34 +74,34 @@ class StateIs(Struct, frozen=True):
 
 
 class IsArchived(Struct, frozen=True):
-    """Whether the conversation is archived is as wanted."""
+    """The conversation is archived or, with False, is not archived."""
 
     archived: bool
 
 
 class TextEquals(Struct, frozen=True):
-    """The text is this one; an unset text is ""."""
+    """The field equals this value; an unset field counts as ""."""
 
     field: TextField
     value: str
 
 
 class TextContains(Struct, frozen=True):
-    """The text contains this one, regardless of case."""
+    """The field contains this text, regardless of case."""
 
     field: TextField
     folded: str
-    """What to look for, as `str.casefold` makes it."""
+    """The text to look for, folded with `str.casefold`."""
 
 
 class IsWithin(Struct, frozen=True):
-    """The working directory is this one, or one beneath it."""
+    """The working directory is this directory, or is beneath it."""
 
     directory: str
 
 
 class TimeCompares(Struct, frozen=True):
-    """The time compares like this with one in milliseconds since the epoch; never true of a time that is not set."""
+    """The time field compares in this way with `ms` (milliseconds since the epoch); false if the time is not set."""
 
     field: TimeField
     comparison: Comparison
@@ -109,7 +109,7 @@ class TimeCompares(Struct, frozen=True):
 
 
 class HasLabel(Struct, frozen=True):
-    """There is a label with this key and, unless None, this value."""
+    """There is a label with this key and, unless `value` is None, with this value."""
 
     key: str
     value: str | None = None
@@ -124,7 +124,7 @@ UNARCHIVED = IsArchived(archived=False)
 
 
 class OrderKey(StrEnum):
-    """What a list is ordered by, by its name in the record, which is also that of its column."""
+    """The fields by which a list can be ordered. Their columns have the same names."""
 
     UPDATED = "updated_at"
     CREATED = "created_at"
@@ -133,7 +133,7 @@ class OrderKey(StrEnum):
 
 
 class Order(Struct, frozen=True):
-    """The order of a list; conversations with the same key are ordered by their ids, in the same direction."""
+    """The order of a list. Conversations with equal keys are ordered by their ids, in the same direction."""
 
     key: OrderKey = OrderKey.UPDATED
     descending: bool = True
@@ -143,30 +143,30 @@ LATEST_FIRST = Order()
 
 
 class Selection(Struct, frozen=True):
-    """Which conversations a list has, and in which order."""
+    """Which conversations a list contains, and in which order."""
 
     principal: str
     where: Condition = EVERYTHING
     order: Order = LATEST_FIRST
     parent: str | None = None
-    """Only sub-agents of this conversation; None: conversations that are no sub-agents."""
+    """Only sub-agents of this conversation; None: only conversations that are no sub-agents."""
     sub_agents: bool = False
-    """Whether sub-agents of all conversations are listed among the others; then `parent` is None."""
+    """Whether the list contains the sub-agents of all conversations as well; then `parent` is None."""
 
 
 class ListPosition(Struct, frozen=True):
-    """A position in an ordered list: after the conversation with this key and id."""
+    """A position in an ordered list: directly after the conversation with this key and id."""
 
     key: int | str
     id: str
 
 
 class Listed(Struct, frozen=True):
-    """A part of a list."""
+    """A page of a list."""
 
     records: tuple[ConversationRecord, ...]
     more: ListPosition | None
-    """Where the list goes on; None at its end."""
+    """The position at which the next page begins; None at the end of the list."""
 
 
 _COMPARE: dict[Comparison, Callable[[int, int], bool]] = {
@@ -179,7 +179,7 @@ _COMPARE: dict[Comparison, Callable[[int, int], bool]] = {
 
 
 def matches(condition: Condition, record: ConversationRecord) -> bool:
-    """Return whether a record meets a condition."""
+    """Return whether the record meets the condition."""
     match condition:
         case Every(parts):
             return all(matches(part, record) for part in parts)
@@ -205,7 +205,7 @@ def matches(condition: Condition, record: ConversationRecord) -> bool:
 
 
 def selects(selection: Selection, record: ConversationRecord) -> bool:
-    """Return whether a list has a record."""
+    """Return whether the list contains this record."""
     return (
         record.principal == selection.principal
         and (selection.sub_agents or record.parent_conversation_id == selection.parent)
@@ -214,12 +214,12 @@ def selects(selection: Selection, record: ConversationRecord) -> bool:
 
 
 def place_of(record: ConversationRecord, order: Order) -> ListPosition:
-    """Return the position of a record in a list of this order."""
+    """Return the position of the record in a list of this order."""
     return ListPosition(getattr(record, order.key), record.id)
 
 
 def rewritten(condition: Condition, change: Callable[[Condition], Condition]) -> Condition:
-    """Return a condition with `change` applied to each part that has no parts itself."""
+    """Return the condition with `change` applied to every part that has no parts itself."""
     match condition:
         case Every(parts):
             return Every(tuple(rewritten(part, change) for part in parts))
@@ -244,14 +244,14 @@ def leaves(condition: Condition) -> Iterator[Condition]:
 
 
 def conjuncts(condition: Condition) -> tuple[Condition, ...]:
-    """Return the conditions that must all hold."""
+    """Return the conditions that must all hold, given a condition that may be a nested Every."""
     if isinstance(condition, Every):
         return tuple(part for each in condition.parts for part in conjuncts(each))
     return (condition,)
 
 
 def beneath(directory: str) -> str:
-    """Return what the paths beneath a directory begin with."""
+    """Return the prefix of all paths beneath a directory."""
     return directory.rstrip("/") + "/"
 
 

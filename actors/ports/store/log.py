@@ -1,4 +1,4 @@
-"""The part of the Store port that reads the transition log of a conversation, its events, and the indexes over them."""
+"""The part of the Store port that reads the log of a conversation: transitions, events, ended runs, settled inputs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 class LogReader(Protocol):
-    """The log of committed transitions. Any thread; blocks briefly.
+    """Reads the log of committed transitions. Safe to call from any thread; blocks briefly.
 
     Every method raises StoreUnavailableError or StoreDamagedError.
     """
 
     def events(self, conversation_id: str, *, after: int, limit: int) -> tuple[StoredEvent, ...]:
-        """Return durable events after this revision, in order and without gaps. Raises RevisionTooOldError."""
+        """Return the durable events after this revision, in order and without gaps. Raises RevisionTooOldError."""
         ...
 
     def transitions(self, conversation_id: str, *, after_step: int, limit: int) -> tuple[StoredTransition, ...]:
-        """Return logged transitions after this step, in order."""
+        """Return the logged transitions after this step, in order."""
         ...
 
     def stopped_runs(
@@ -31,11 +31,14 @@ class LogReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[StoppedRun, ...]:
-        """Return ended runs by the revision of their run-stop, between `after` and `before`. Never pruned."""
+        """Return the ended runs whose run-stop has a revision between `after` and `before` (both excluded).
+
+        Never pruned.
+        """
         ...
 
     def stopped_run(self, conversation_id: str, run: str) -> StoppedRun | None:
-        """Return how a run ended; None if it has not, or if the conversation has no such run."""
+        """Return how a run ended; None if it has not ended or the conversation has no such run."""
         ...
 
     def settled_inputs(
@@ -47,13 +50,16 @@ class LogReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[SettledInput, ...]:
-        """Return steers and follow-ups that left the queue, by revision, between `after` and `before`. Never pruned."""
+        """Return the steers and follow-ups that left the queue between the revisions `after` and `before`.
+
+        Never pruned.
+        """
         ...
 
     def verify(self, conversation_id: str) -> tuple[str, ...]:
-        """Check what is stored and return one sentence for each finding; empty if there are none. Repairs nothing.
+        """Check the stored data of a conversation and return one sentence for each finding; () if there are none.
 
         Checks the hash chain of the log, that steps, revisions and message sequences have no gaps, and that the
-        messages are those that the log recorded.
+        messages are those that the log recorded. Repairs nothing.
         """
         ...

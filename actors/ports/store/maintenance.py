@@ -1,4 +1,4 @@
-"""Retention: pruning of logs, and returning free space to the file system."""
+"""The part of the Store port for retention: pruning logs, and returning free space to the file system."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class StoreMaintenance(Protocol):
-    """The operations that retention needs.
+    """The operations that retention needs. Safe to call from any thread.
 
-    They can be called on any thread. Each call is one short transaction and may raise StoreUnavailableError.
+    Each call is one short transaction and may raise StoreUnavailableError.
     """
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
@@ -21,36 +21,36 @@ class StoreMaintenance(Protocol):
     def prunable(self, *, before: int, keep: int, after: str = "", limit: int) -> tuple[str, ...]:
         """Return the ids of conversations with a log to prune, in order, starting after the id `after`.
 
-        These are the ones whose log begins before the time `before` (ms since the epoch) and that have more than
-        `keep` revisions.
+        These are the conversations whose log begins before the time `before` (ms since the epoch) and that have more
+        than `keep` revisions.
         """
         ...
 
     def prune_log(self, conversation_id: str, before_revision: int, *, older_than: int | None = None) -> int:
-        """Delete the oldest logged transitions and return how many; 0 means that there are no more to delete.
+        """Delete the oldest logged transitions and return their number; 0 means that none is left to delete.
 
-        Only transitions whose events all precede `before_revision` and, if given, that were written before the time
-        `older_than` (ms since the epoch); never the one of the latest event. A call deletes a few hundred at most, so
-        that it does not hold up other writers.
+        Deletes only transitions whose events all precede `before_revision` and, if given, that were written before the
+        time `older_than` (ms since the epoch), and never the transition of the latest event. A call deletes at most a
+        few hundred, so that it does not delay other writers.
 
-        Raises StoreUnavailableError; NotOwnerError if another server owns the conversation; StoreDamagedError if they
-        fail verification; then they are kept.
+        Raises StoreUnavailableError; NotOwnerError if another server owns the conversation; or StoreDamagedError if the
+        transitions fail verification, in which case they are kept.
         """
         ...
 
     def archived(self, *, before: int, after: str = "", limit: int) -> tuple[str, ...]:
         """Return the ids of conversations archived before the time `before` (ms), in order, after the id `after`.
 
-        Sub-agents are omitted.
+        Sub-agents are left out.
         """
         ...
 
     def prune_audit(self, *, before: int, keep: int) -> int:
-        """Delete the oldest entries of the audit trail that are in no log. See `AuditStore.prune_audit`."""
+        """Delete the oldest entries of the audit trail that belong to no log. See `AuditStore.prune_audit`."""
         ...
 
     def compact(self, max_bytes: int, *, spare_bytes: int) -> bool:
-        """Return up to `max_bytes` of free space to the file system; returns whether there was any to return.
+        """Return up to `max_bytes` of free space to the file system; return whether there was any to return.
 
         `spare_bytes` of free space are kept for future writes.
         """

@@ -1,4 +1,4 @@
-"""Few lines in the log for something that fails all the time: one when it begins, one a minute, and one at its end."""
+"""Logs an outage with few lines: one when it begins, one a minute while it lasts, and one at its end."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REMIND_SECONDS = 60.0
-"""Between two lines of an outage that lasts."""
+"""The seconds between two log lines of an outage that lasts."""
 CALM_SECONDS = 5.0
-"""How long nothing may have failed before an outage is over: else what fails now and then would be logged each time."""
+"""How many seconds without a failure end an outage, so that occasional failures are not logged each time."""
 
 
 class OutageLog:
-    """Logs the outages of one thing: warnings, and errors from a minute on. Any thread; free while there is none."""
+    """Logs the outages of one thing: as warnings, and after a minute as errors.
+
+    Safe to call from any thread. Costs nothing while there is no outage.
+    """
 
     def __init__(self, log: logging.Logger, over: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """`over` is the line at the end of an outage."""
+        """Begin without an outage. `over` is the text that is logged at the end of an outage."""
         self._log = log
         self._over = over
         self._monotonic = monotonic
-        self._guard = threading.Lock()  # guards what follows
+        self._guard = threading.Lock()  # guards the fields below
         self._began: float | None = None
         self._told = 0.0
-        """When the last line was logged."""
+        """When the last line was logged, in monotonic seconds."""
         self._last = 0.0
-        """When it failed last."""
+        """When the last failure happened, in monotonic seconds."""
         self._worked: float | None = None
-        """When it worked for the first time after that."""
+        """When the first success after the last failure happened, in monotonic seconds; None if there was none."""
         self._failures = 0
 
     @property
     def seconds(self) -> float:
-        """How long the outage has lasted; 0 if there is none."""
+        """How many seconds the outage has lasted; 0 if there is none."""
         began = self._began
         return 0.0 if began is None else self._monotonic() - began
 
@@ -46,7 +49,7 @@ class OutageLog:
         return self._began is None or self._monotonic() - self._told >= REMIND_SECONDS
 
     def failed(self, why: str) -> None:
-        """Count a failure; log it if it is the first, or the last line was long ago."""
+        """Count a failure; log it if it is the first, or if the last line was logged long ago."""
         with self._guard:
             now = self._monotonic()
             if self._began is not None and self._worked is not None and now - self._last >= CALM_SECONDS:
@@ -61,7 +64,7 @@ class OutageLog:
                 self._log.error("%s", why, extra=self._so_far(self._began, now))
 
     def worked(self) -> None:
-        """Note that it works; log the end of the outage once nothing has failed for a while."""
+        """Note a success; log the end of the outage once there has been no failure for a while."""
         if self._began is None:
             return
         with self._guard:

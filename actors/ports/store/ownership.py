@@ -1,4 +1,4 @@
-"""Who owns a conversation where several servers share one store: the one server that may change it and act for it."""
+"""The part of the Store port for ownership: which of the servers that share a store may change a conversation."""
 
 from __future__ import annotations
 
@@ -15,47 +15,48 @@ if TYPE_CHECKING:
 
 
 class Owner(Struct, frozen=True):
-    """A server as the store knows it: one start of its process."""
+    """A server process as the store knows it, from its start to its end."""
 
     incarnation: int
-    """Never used again: a server that starts anew is another owner."""
+    """A number that is never used again: after a restart the server is another owner."""
     name: str = ""
     address: str = ""
-    """Where its own gRPC listener is reached by the others, "host:port"; "" if it is not known."""
+    """The address of the gRPC listener for other servers, "host:port"; "" if unknown."""
 
 
 class NotOwnerError(StoreError):
-    """Another server owns the conversation, so that this one may neither change it nor act for it any longer."""
+    """Another server owns the conversation, so this server may neither change the conversation nor act for it."""
 
     def __init__(self, text: str = "", *, owner: Owner | None = None) -> None:
         super().__init__(text)
         self.owner = owner
-        """The owner; None if nobody alive has it or it is being taken over, and a later attempt may succeed."""
+        """The owner; None if no living server owns it or it is being taken over. Then a later attempt may succeed."""
 
 
 class ConversationOwnership(Protocol):
-    """The conversations of one server. Any thread; both methods block, and raise StoreUnavailableError.
+    """Ownership of conversations. Safe to call from any thread.
 
-    A store that one process has to itself, such as SQLite, has no owners: it claims and finds everything.
+    Both methods block, and may raise StoreUnavailableError. A store that only one process uses, such as SQLite, has no
+    owners: every claim succeeds.
     """
 
     def claim(
         self, conversation_id: str, taken: Callable[[tuple[str, ...]], object] = lambda _: None
     ) -> ConversationRecord | None:
-        """Return the conversation's row, which this server owns from now on; None if there is no such conversation.
+        """Make this server the owner of a conversation and return its row; None if the conversation does not exist.
 
-        Its whole family comes with it: the conversation at the top and all sub-agents beneath. A conversation can be
-        claimed that nobody owns, or a server that is declared dead. If that has changed the owner, `taken` is called
-        with those of the family that are unsettled, if there are any: they must be woken.
+        The claim covers the conversation's whole family: the conversation at the top and all sub-agents beneath it. It
+        succeeds if nobody owns them, or a server that was declared dead. If the owner has changed, `taken` is called
+        with the ids of those that are unsettled, if there are any: these must be woken.
 
-        Raises NotOwnerError if another server has it, or if this one is itself declared dead or gives its conversations
-        up; StoreDamagedError.
+        Raises NotOwnerError if another server is the owner, or if this server was declared dead or is giving up its
+        conversations; StoreDamagedError.
         """
         ...
 
     def unsettled(self) -> tuple[str, ...]:
         """Return the ids of this server's conversations that a restart must recover.
 
-        These are conversations of people that are not idle, and sub-agents without an end.
+        These are conversations that are not idle, and sub-agents without an outcome.
         """
         ...

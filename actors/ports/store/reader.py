@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class ConversationReader(Protocol):
-    """Conversations as they were last committed. Any thread; blocks briefly.
+    """Reads conversations as they were last committed. Safe to call from any thread; blocks briefly.
 
     Every method raises StoreUnavailableError or StoreDamagedError.
     """
 
     def load(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the conversation's row, or None if there is no such conversation."""
+        """Return the conversation's row; None if there is no such conversation."""
         ...
 
     def owner(self, conversation_id: str) -> str | None:
@@ -27,7 +27,7 @@ class ConversationReader(Protocol):
         ...
 
     def find_slug(self, principal: str, slug: str) -> str | None:
-        """Return the id of the conversation of a principal with this slug, or None."""
+        """Return the id of the principal's conversation with this slug, or None."""
         ...
 
     def list(
@@ -38,16 +38,16 @@ class ConversationReader(Protocol):
         limit: int,
         skipped: Callable[[str], object] = lambda _: None,
     ) -> Listed:
-        """Return the next conversations of a list: `limit` at most.
+        """Return the next page of a list of conversations, with at most `limit` of them.
 
-        They may be fewer, even none, although there are more: one call looks at a bounded number of conversations,
-        unless the order is that of titles, or the list contains sub-agents of all conversations.
+        A page may have fewer, or none, even though there are more: one call looks at a bounded number of conversations,
+        unless the list is ordered by title, or contains the sub-agents of all conversations.
 
         Args:
-            selection: which conversations, and in which order.
-            after: where to go on: `Listed.more` of the call before.
-            limit: how many at most.
-            skipped: called with the id of each conversation that is omitted because its row is unreadable.
+            selection: Which conversations the list contains, and in which order.
+            after: Where the page begins: `Listed.more` of the previous page; None for the first page.
+            limit: The maximum number of conversations.
+            skipped: Called with the id of each conversation that is left out because its row is unreadable.
         """
         ...
 
@@ -64,7 +64,7 @@ class ConversationReader(Protocol):
         limit: int,
         descending: bool = False,
     ) -> tuple[Message, ...]:
-        """Return messages with a sequence between `after` and `before`, both excluded, in order of sequence."""
+        """Return the messages with a sequence between `after` and `before` (both excluded), in that order."""
         ...
 
     def message(self, conversation_id: str, message_id: str) -> Message | None:
@@ -76,7 +76,7 @@ class ConversationReader(Protocol):
         ...
 
     def snapshot(self, conversation_id: str, recent_messages: int) -> Snapshot | None:
-        """Return the row and the latest messages from one read transaction; None without such a conversation."""
+        """Return the row and the latest messages from one read transaction; None if there is no such conversation."""
         ...
 
     def command(self, conversation_id: str, request_id: str) -> CommandRecord | None:
@@ -84,16 +84,16 @@ class ConversationReader(Protocol):
         ...
 
     def spendings(self, since: int) -> tuple[Spending, ...]:
-        """Return what each principal spent on each day from the day `since` on, counted from the epoch; in no order."""
+        """Return what each principal spent on each day from `since` on (a day counted from the epoch), in no order."""
         ...
 
     def stored_bytes(self, principal: str) -> int:
-        """Return the bytes of a principal's messages, attachments and profiles; "": of the whole database.
+        """Return the bytes of a principal's messages, attachments and profiles; "": the size of the whole database.
 
         May take seconds.
         """
         ...
 
     def create_command(self, principal: str, request_id: str) -> CommandRecord | None:
-        """Return the accepted command of this principal that created a conversation, or None."""
+        """Return the accepted command with this request id by which the principal created a conversation, or None."""
         ...

@@ -1,4 +1,4 @@
-"""Records of the store: conversations, their log, their commands and attachments."""
+"""The records that the store keeps: conversations, their logs, accepted commands and attachments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class ConversationRecord(Struct, frozen=True):
-    """The row of a conversation: everything but its messages and log. Times are ms since the epoch."""
+    """The row of a conversation: everything except its messages and its log. Times are in ms since the epoch."""
 
     id: str
     slug: str
@@ -37,7 +37,7 @@ class ConversationRecord(Struct, frozen=True):
     title: str = ""
     labels: dict[str, str] = {}
     system_prompt: str = ""
-    """The system prompt. Fixed at creation, so that the provider can cache the prefix of every request."""
+    """The system prompt, which is fixed at creation so that the provider can cache the prefix of every request."""
     profile: Profile = Profile()
     approval_policy: ApprovalPolicy = ApprovalPolicy.AUTO
     approval_rules: tuple[ApprovalRule, ...] = ()
@@ -47,32 +47,35 @@ class ConversationRecord(Struct, frozen=True):
     continued_by: str = ""
     node: str = ""
     epoch: int = 0
-    """Epoch of the actor that owns the conversation; commits of older epochs are fenced."""
+    """The epoch of the actor that owns the conversation: commits with an older epoch are refused."""
     step: int = 0
-    """Number of the last log row."""
+    """The number of the last log row."""
     last_seq: int = 0
-    """The revision of the latest event."""
+    """The revision of the latest durable event."""
     log_hash: str = ""
-    """Hash of the last log row."""
+    """The hash of the last log row."""
     workspace_label: str = ""
-    """The directory at or above `cwd` that only some nodes have, on which the conversation has to be; "": on any."""
+    """The directory, at or above `cwd`, that only some nodes have; only these can own the conversation.
+
+    "": any node can.
+    """
 
 
 def live_run(record: ConversationRecord) -> str:
-    """Return the id of the current run, "" if there is none."""
+    """Return the id of the open run; "" if no run is open."""
     ledger = record.state.ledger
     return run_id(record.id, ledger.run) if ledger.live else ""
 
 
 class LogEntry(Struct, frozen=True):
-    """One transition of a commit: the input event and the notifications it caused."""
+    """One transition of a commit: the input event and the notifications that it caused."""
 
     step: int
     at: int
     event: bytes
     """The input event as JSON."""
     first_revision: int
-    """Revision of the first notification; those of the others follow consecutively."""
+    """The revision of the first notification; the revisions of the others follow without gaps."""
     notifications: tuple[Durable, ...]
     context: bytes | None = None
     """The context as JSON; None if it is the same as in the previous row."""
@@ -80,42 +83,44 @@ class LogEntry(Struct, frozen=True):
 
 
 class CommandRecord(Struct, frozen=True):
-    """An accepted command, kept by its request id to make repeats idempotent."""
+    """An accepted command, stored by its request id so that a repeated request can be recognised."""
 
     request_id: str
     body_hash: str
     answer: bytes
-    """The answer as JSON, returned if the command is repeated."""
+    """The answer as JSON, which is returned if the command is repeated."""
     at: int
 
 
 class ForkedHistory(Struct, frozen=True):
-    """What a fork takes over from its origin, beside its messages and its record."""
+    """What is copied from the original conversation to a fork, apart from the messages and the record."""
 
     origin: str
-    """The id of the origin, which must still exist when the fork is written."""
+    """The id of the original conversation, which must still exist when the fork is written."""
     revision: int
-    """The revision of the origin at the end of the last cycle that is taken over; the fork's own log begins after it,
-    like a log from which all events up to it were pruned."""
+    """The revision of the original at the end of the last copied run.
+
+    The fork's own log begins after this revision, like a log from which all earlier events were pruned.
+    """
     runs: tuple[StoppedRun, ...]
-    """The outcomes of the cycles, with the fork's ids and the origin's revisions."""
+    """The copied runs, with the fork's ids and the original's revisions."""
     attachments: tuple[str, ...]
-    """The ids of the attachments to copy; those that the origin does not have are omitted."""
+    """The ids of the attachments to copy; those that the original conversation does not have are skipped."""
 
 
 class Spending(Struct, frozen=True):
-    """What model requests of a principal spent on a day."""
+    """The tokens and the money that model requests of a principal used on one day."""
 
     principal: str
     day: int
-    """The day, UTC, counted from the epoch."""
+    """The day (UTC), counted from the epoch."""
     tokens: int
     cost_micros: int
-    """Millionths of a dollar."""
+    """In millionths of a dollar."""
 
 
 def day_of(at: int) -> int:
-    """Return the day, UTC, of a time in milliseconds, both counted from the epoch."""
+    """Return the day (UTC) of a time in milliseconds; both are counted from the epoch."""
     return at // 86_400_000
 
 
@@ -123,25 +128,25 @@ class Commit(Struct, frozen=True):
     """The atomic write of one chain of transitions of one conversation."""
 
     record: ConversationRecord
-    """The new row; the store fills in `log_hash`."""
+    """The new row; the store sets its `log_hash`."""
     expected_step: int
-    """`step` of the present row; 0 with `create`."""
+    """The `step` of the stored row; 0 with `create`."""
     messages: tuple[Message, ...] = ()
     log: tuple[LogEntry, ...] = ()
     command: CommandRecord | None = None
     profile_changed: bool = False
-    """Whether the record's profile differs from the stored one; only then is it written. Ignored with `create`."""
+    """Whether the record's profile differs from the stored one; otherwise it is not written. Ignored with `create`."""
     create: bool = False
     create_command: bool = False
-    """Whether `command` is identified by (principal, request id), not by (conversation, request id)."""
+    """Whether `command` is identified by (principal, request id) instead of (conversation, request id)."""
     fork: ForkedHistory | None = None
-    """With `create`: what is copied from another conversation. `messages` are in no event of the log then."""
+    """With `create`: what is copied from another conversation. `messages` are then in no event of the log."""
     spending: Spending | None = None
-    """What is added to the sums of the principal; None: nothing, or nobody counts it."""
+    """The usage to add to the principal's totals; None if there is none, or if no quota limits it."""
 
     @property
     def begins_after(self) -> int:
-        """The revision after which a new conversation begins: 0, or that of its origin if it is a fork."""
+        """The revision after which a new conversation begins: 0, or for a fork that of its original."""
         return self.fork.revision if self.fork else 0
 
 
@@ -169,37 +174,39 @@ class StoredEvent(Struct, frozen=True):
 
 
 class StoppedRun(Struct, frozen=True):
-    """A run that has ended; kept as long as the conversation, pruning included."""
+    """A run that has ended. Kept as long as the conversation, even if its events are pruned."""
 
     revision: int
-    """Revision of the event that recorded it."""
+    """The revision of the event that recorded the end."""
     at: int
     stop: RunStop
     last_sequence: int
-    """Sequence of the last message before its end. The messages after the previous run's last one that have this run's
-    id belong to it."""
+    """The sequence of the last message before the run's end.
+
+    The messages after the previous run's last one that have this run's id belong to the run.
+    """
 
 
 class SettledInput(Struct, frozen=True):
-    """A steer or follow-up that has left the queue; kept as long as the conversation."""
+    """A steer or follow-up that has left the queue. Kept as long as the conversation."""
 
     revision: int
-    """Revision of the event that recorded it."""
+    """The revision of the event that recorded this."""
     at: int
     outcome: QueueChanged
     run: str
-    """Id of the run in whose history it is; "" if it is in none."""
+    """The id of the run whose history contains the message; "" if none does."""
 
 
 class Snapshot(Struct, frozen=True):
-    """Record and messages, read in one transaction."""
+    """A conversation's record and messages, read in one transaction."""
 
     record: ConversationRecord
     messages: tuple[Message, ...]
 
 
 class Attachment(Struct, frozen=True):
-    """Bytes, identified by their content hash."""
+    """Stored bytes, such as an image, identified by their content hash."""
 
     id: str
     media_type: str

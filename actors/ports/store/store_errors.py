@@ -1,4 +1,4 @@
-"""Errors of the store. A write that raises one of them has written nothing, unless its docstring says otherwise."""
+"""The errors of the store. A write that raises one of them has written nothing, unless its docstring says otherwise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class StoreError(Exception):
-    """Base class of the store's errors."""
+    """The base class of the store's errors."""
 
 
 class StoreUnavailableError(StoreError):
@@ -17,11 +17,14 @@ class StoreUnavailableError(StoreError):
 
 
 class DatabaseAwayError(StoreUnavailableError):
-    """The database does not answer. The store itself logs when that begins and ends: whoever meets it need not."""
+    """The database does not answer.
+
+    The store itself logs the beginning and the end of such an outage; callers need not.
+    """
 
 
 class FencedError(StoreError):
-    """The conversation has been written to since, or is gone: the state in memory is out of date."""
+    """The stored conversation has changed since it was read, or was deleted: the state in memory is out of date."""
 
 
 class SlugTakenError(StoreError):
@@ -33,7 +36,7 @@ class CommandExistsError(StoreError):
 
 
 class RevisionTooOldError(StoreError):
-    """The events after this revision were pruned from the log."""
+    """Events after the requested revision were pruned from the log."""
 
     def __init__(self, text: str = "", *, oldest: int = 0) -> None:
         super().__init__(text)
@@ -42,19 +45,19 @@ class RevisionTooOldError(StoreError):
 
 
 class StoreDamagedError(StoreError):
-    """Stored data cannot be read back: the file is corrupt, or a row is not what was written."""
+    """Stored data cannot be read: the file is corrupt, or a row differs from what was written."""
 
 
 class StoreUnusableError(StoreError):
-    """The store cannot be opened; the text says why: read-only, not a database, a newer schema."""
+    """The store cannot be opened; the text says why, for example because it is read-only or has a newer schema."""
 
 
 class DataDirectoryBusyError(StoreError):
-    """Another process has the data directory locked."""
+    """Another process has locked the data directory."""
 
     def __init__(self, path: Path, pid: int) -> None:
         holder = f"process {pid}" if pid else "another process"
         super().__init__(f"the data directory {path} is in use by {holder}")
         self.path = path
         self.pid = pid
-        """Process id of the holder; 0 if unknown."""
+        """The process id of the holder; 0 if unknown."""

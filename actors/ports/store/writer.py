@@ -10,25 +10,25 @@ if TYPE_CHECKING:
 
 
 class ConversationWriter(Protocol):
-    """Atomic, durable writes. Any thread; blocks until the write is on disk."""
+    """Atomic, durable writes. Safe to call from any thread; every method blocks until the data is on disk."""
 
     def commit(self, *parts: Commit, urgent: bool = False) -> None:
-        """Write all parts in one transaction and return once it is durable. Urgent writes precede other queued ones.
+        """Write all parts in one transaction, and return once it is durable. Urgent writes precede other queued ones.
 
         Raises StoreUnavailableError, NotOwnerError, FencedError, SlugTakenError or CommandExistsError; ValueError if
-        the parts contradict each other. What it creates is owned by this server.
+        the parts contradict each other. This server owns the conversations that it creates.
         """
         ...
 
     def put_spending(self, spending: Spending) -> None:
-        """Add what a principal spent on a day, where that belongs to no commit: its conversation is gone.
+        """Add what a principal spent on a day, if no commit can include it because the conversation is deleted.
 
         Raises StoreUnavailableError.
         """
         ...
 
     def delete(self, conversation_id: str, audit: AuditEntry | None = None) -> None:
-        """Delete the conversation with its sub-agents, messages, log and attachments; store `audit` with that.
+        """Delete a conversation with its sub-agents, messages, log and attachments; also store `audit`.
 
         Raises StoreUnavailableError or NotOwnerError.
         """
