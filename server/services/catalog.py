@@ -1,4 +1,4 @@
-"""The CatalogService: models, tools, limits. All but the models is known when the server starts."""
+"""The CatalogService: models, tools, nodes and limits. All except the models is fixed when the server starts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class CatalogService(v1.CatalogServiceServicer):
         watching: WatchSettings,
         engine_version: str,
     ) -> None:
-        """`shared`: whether other nodes reach this one, to share its conversations."""
+        """`shared`: whether this server is one of several nodes that share their conversations."""
         self._models = models
         self._workspace = workspace
         self._permissions = permissions
@@ -128,7 +128,7 @@ class CatalogService(v1.CatalogServiceServicer):
         return sorted((*self._tools, *of_servers), key=lambda tool: tool.name)
 
     def _mcp_servers(self) -> list[McpServerStatus]:
-        """Return the MCP servers whose tools the caller's principal is offered."""
+        """Return the MCP servers that the caller's principal may use."""
         principal = caller.get().principal
         allowed = self._permissions(principal)
         return [status for status in self._mcp.statuses(principal) if allowed.allows_mcp_server(status.name)]
@@ -172,7 +172,7 @@ class CatalogService(v1.CatalogServiceServicer):
 
 
 def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
-    """Return a node. One that is not shared has an address that nobody reaches: it holds the data directory."""
+    """Return a node as an API message. If it is not shared, its address is left out: that is a data directory."""
     answering = node.incarnation == me
     return v1.Node(
         incarnation=node.incarnation,
@@ -187,7 +187,7 @@ def _node(node: Node, me: int, own_version: str, *, shared: bool) -> v1.Node:
 
 
 def _started(node: v1.Node) -> str:
-    """Return a key in the order in which nodes were started."""
+    """Return the sort key for the order in which nodes were started."""
     return f"{node.incarnation:020}"
 
 
@@ -203,7 +203,7 @@ def _name(shown: v1.Model | v1.Tool) -> str:
 
 
 def mcp_server_without_place(status: McpServerStatus) -> v1.McpServer:
-    """Return an MCP server for those who are not to know where it is: its program or URL, and its errors."""
+    """Return an MCP server without its program, URL and errors, which only operators may see."""
     server = mcp_server(status)
     server.ClearField("transport")
     server.ClearField("error")
@@ -238,7 +238,7 @@ def tools(toolbox: Toolbox) -> list[v1.Tool]:
 
 
 def _mcp_tool(server: McpServerStatus, spec: ToolSpec) -> v1.Tool:
-    """Return a tool of an MCP server. One that may change something runs only where the mode holds its server."""
+    """Return a tool of an MCP server, with the modes in which it may run."""
     tool = _tool(spec, True, False)
     if spec.traits.writes:
         tool.modes[:] = [v1.MODE_UNRESTRICTED] if server.url else [v1.MODE_WORKSPACE, v1.MODE_UNRESTRICTED]

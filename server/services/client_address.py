@@ -1,4 +1,4 @@
-"""Where a call comes from, for the log."""
+"""The address that a call comes from, for logs and the audit trail."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ if TYPE_CHECKING:
 
 
 def peer_of(context: Context) -> str:
-    """Return who connects, such as `ipv4:192.0.2.1:50000` or `unix:`."""
+    """Return the peer of the connection, such as `ipv4:192.0.2.1:50000` or `unix:`."""
     return context.peer()
 
 
 def forwarded_peer_of(context: Context) -> str:
-    """Return the client that the proxy in front names, such as `ipv4:192.0.2.1`; if it names none, the proxy.
+    """Return the client that the proxy reports, such as `ipv4:192.0.2.1`; if it reports none, the proxy itself.
 
-    A proxy appends the address that it sees to `x-forwarded-for`; what stands before it may be the client's own
-    words.
+    A proxy appends the address that it sees to `x-forwarded-for`; a client may have forged what stands before.
     """
     found = [value for key, value in context.invocation_metadata() or () if key == "x-forwarded-for"]
     last = str(found[-1]).rpartition(",")[2].strip() if found else ""

@@ -392,7 +392,7 @@ class ConversationService(v1.ConversationServiceServicer):
 
 @contextmanager
 def _within(field: str) -> Generator[None, None, None]:
-    """Name the field that is refused as one of this field of the request; a server that stops is about none."""
+    """Raise a refusal of the block as one of `field` of the request; SHUTTING_DOWN concerns no field."""
     try:
         yield
     except (Rejected, InvalidFieldError) as refusal:

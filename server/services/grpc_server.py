@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 SERVICES = ("bedrock.v1.ConversationService", "bedrock.v1.CatalogService")
 STREAM_END_SECONDS = 2.0
-"""How long streams may take at shutdown to send their remaining events."""
+"""Seconds that streams have at shutdown to send their remaining events."""
 GRACE_SECONDS = 2.0
-"""How long other calls may take to finish after the streams have ended."""
+"""Seconds that other calls have to finish after the streams have ended."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # otherwise a second server on the same port would get half of the calls
@@ -78,13 +78,13 @@ FOR_STRANGERS = (("grpc.max_concurrent_streams", limits.MAX_STREAMS_PER_CONNECTI
 """Calls that are reset at once count until they have been looked at, so this bounds what a flood of them takes. It also
 refuses some of a burst of good calls on one connection: they have not begun, and may be made again."""
 FOR_FRIENDS = (("grpc.http.overload_protection", 0),)
-"""Answers a burst of any size whole."""
+"""Calls of a burst of any size are all accepted."""
 CONNECTIONS_SHARE = 2
-"""Connections of an address may take one in so many of the files that this process may have open."""
+"""The connections of one address may use this part of the open files of the process: one half, one third and so on."""
 
 
 class CannotListenError(Exception):
-    """The address cannot be listened on; the text says which and why."""
+    """The server cannot listen on an address; the message names the address and the reason."""
 
 
 class GrpcServer:
@@ -104,9 +104,9 @@ class GrpcServer:
         reachable: bool = False,
         access: NodeAccess | None = None,
     ) -> None:
-        """`behind_proxy`: a proxy says in `x-forwarded-for` who calls. `reachable`: by strangers in a network.
+        """`behind_proxy`: trust the `x-forwarded-for` of a proxy. `reachable`: an address is reachable from a network.
 
-        `access`: of this server to other nodes, with which it shares the store; None: it has the store to itself.
+        `access`: the settings for calls to and from other nodes; None if no other server shares the store.
         """
         watching = watching or WatchSettings()
         conversion = conversion_context(services)
@@ -210,7 +210,7 @@ class GrpcServer:
         )
 
     def _lists_of_nodes(self, hub: EventHub, wakeups: Wakeups) -> Callable[[], Followed] | None:
-        """Let other nodes follow the list of this one; return how it follows theirs, None if there are no others."""
+        """Serve this node's list to other nodes, and return what follows theirs; None without a cluster."""
         if (router := self._router) is None:
             return None
         router.for_nodes[GREET] = greeting_handler(router.cluster)
@@ -246,7 +246,7 @@ class GrpcServer:
             self._greeting = asyncio.create_task(greetings.run())
 
     async def withdraw(self) -> None:
-        """Report NOT_SERVING to orchestrators, so that they route no new clients here; calls are still answered."""
+        """Report NOT_SERVING to the health service's clients, so that no new clients come; calls are still served."""
         self._health.report(serving=False)
 
     async def stop(self) -> None:
@@ -264,22 +264,22 @@ class GrpcServer:
 
 
 def _options(reachable: bool) -> tuple[tuple[str, int], ...]:
-    """Return the options of the gRPC library. `reachable`: by strangers in a network."""
+    """Return the options of the gRPC library. `reachable`: the address is reachable from a network."""
     connections = ("grpc.max_allowed_incoming_connections", max_connections())
     return (*OPTIONS, connections, *(FOR_STRANGERS if reachable else FOR_FRIENDS))
 
 
 def max_connections() -> int:
-    """Return how many connections each address takes; further ones are closed at once.
+    """Return the maximum number of connections to each address; further ones are closed at once.
 
-    What is left of the files that this process may have open is for conversations, tools and other addresses, so that
-    strangers who connect to one address keep nobody out of another, and stop nothing that runs.
+    The other open files of the process are reserved for conversations, tools and other addresses, so that strangers
+    who fill up one address block no other one, and no running conversation.
     """
     return max(1, resources.max_open_files() // CONNECTIONS_SHARE)
 
 
 def _lag_of(services: Services) -> Callable[[int], None]:
-    """Return what is told the times of events that watchers were sent."""
+    """Return the callback for the times of events that were sent to watchers; None if they are not measured."""
     clock, telemetry = services.clock, services.telemetry
     return lambda at: telemetry.delivered((clock.now_ms() - at) / 1000)
 
@@ -300,7 +300,7 @@ def _add_reflection(server: grpc.aio.Server) -> None:
 
 
 def _probe(where: Listen) -> None:
-    """Check an address before gRPC uses it, because gRPC does not say what is wrong. Raises CannotListenError."""
+    """Bind an address once as a check, because gRPC's errors do not say what is wrong. Raises CannotListenError."""
     if where.path:
         _probe_path(where)
         return
@@ -319,7 +319,7 @@ def _probe(where: Listen) -> None:
 
 
 def _probe_path(where: Listen) -> None:
-    """Refuse a path that is in use: gRPC would take it from a server that still listens there."""
+    """Raise CannotListenError if a server listens at the path: gRPC would take the path away from it."""
     if os.path.lexists(where.path) and not stat.S_ISSOCK(os.lstat(where.path).st_mode):
         raise CannotListenError(f"cannot listen on {where.target}: what is there is no socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:

@@ -1,4 +1,4 @@
-"""The grpc.health.v1 service. It needs no token, so what strangers can make it hold is bounded. Event loop only."""
+"""The grpc.health.v1 service. It needs no token, so the resources that its calls use are bounded. Event loop only."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from server.services.request_reading import Context
 
 REQUEST_SECONDS = 2.0
-"""How long a request may take to arrive. It is a name, which is sent with the call."""
+"""Seconds within which a request must arrive. It is short, and sent together with the call."""
 MAX_REQUESTS = 32
-"""Requests that may be arriving at the same time."""
+"""Maximum number of calls whose requests have not arrived yet."""
 WATCH_SECONDS = 600.0
-"""How long a watch lasts; clients that watch begin anew when it ends, as they do after a lost connection."""
+"""Maximum seconds of a watch; clients start another one, as they do after a lost connection."""
 MAX_WATCHES = 256
 
 _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Whether the server serves: all of its services do, or none."""
+    """Reports the status of the server; all of its services have the same."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = frozenset(services)
@@ -49,7 +49,7 @@ class Health:
         return grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods)
 
     def report(self, *, serving: bool) -> None:
-        """Answer this from now on, and tell it to those who watch."""
+        """Set the status, and send it to the watching clients."""
         self._status = _Status.SERVING if serving else _Status.NOT_SERVING
         self._changed.set()
         self._changed = asyncio.Event()
@@ -78,7 +78,7 @@ class Health:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this watch has lasted long enough: watch again")
 
     async def _service(self, context: Context) -> str:
-        """Return the name of the service that is asked about; ends the call if none arrives."""
+        """Read the name of the service from the request; end the call if no request arrives."""
         try:
             async with self._requests.take(REQUEST_SECONDS):
                 raw = await read_request(context, None)
@@ -90,9 +90,9 @@ class Health:
 
 
 class _Places:
-    """A bound on calls that last: when there are that many, the oldest gives way to one more.
+    """Bounds the number of concurrent calls: if the maximum is reached, a new call ends the oldest one.
 
-    So strangers who hold all places keep nobody out; they only lose them.
+    So strangers cannot keep others out by holding many calls.
     """
 
     def __init__(self, most: int) -> None:
@@ -102,7 +102,7 @@ class _Places:
 
     @asynccontextmanager
     async def take(self, seconds: float) -> AsyncGenerator[None]:
-        """Take a place for so long at most. Raises TimeoutError then, and when it has to give way."""
+        """Hold a place for at most `seconds`. Raises TimeoutError after that, or when a new call takes the place."""
         if len(self._taken) >= self._most:
             oldest = next(iter(self._taken))
             del self._taken[oldest]

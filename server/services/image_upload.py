@@ -1,6 +1,6 @@
 """Decode and store the images of a message before it reaches the conversation, on separate threads.
 
-A message takes a thread for one image at a time, so that principals take turns at each image.
+The images of one message are processed one after the other, so that principals take turns image by image.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 THREADS = 2
-"""Number of images that are processed concurrently; others wait, within the deadlines of their messages."""
+"""Maximum number of images processed at the same time; others wait until their message's deadline."""
 
 
 class ImageUploads:
     """Event loop only. Owns the threads that wait for images."""
 
     def __init__(self, images: Images, check_stored: Callable[[str], None] = lambda _principal: None) -> None:
-        """`check_stored` raises QuotaExceededError if a principal may store nothing more; it may block."""
+        """`check_stored` raises QuotaExceededError if a principal has used up its storage; it may block."""
         self._images = images
         self._check_stored = check_stored
         self._threads = ReadPool(THREADS, name="bedrock-image")
@@ -41,14 +41,14 @@ class ImageUploads:
     ) -> tuple[Image, ...]:
         """Store the images of a message or of a tool's result, and return references to them.
 
-        In the request their bytes are replaced by their names, so that its hash still identifies it.
+        In the request, the images' bytes are replaced by their content names, so that the request's hash identifies it.
 
         Raises:
             ImageRefusedError: An image is invalid; the error names the first such image.
             ConversationNotFoundError: The conversation was deleted during the upload.
-            AnswerTimeoutError: It took longer than `seconds`.
-            QuotaExceededError: The caller may store nothing more, and not all of the images are stored already, as
-                those of a call that is repeated are.
+            AnswerTimeoutError: The images took longer than `seconds`.
+            QuotaExceededError: The caller's storage is used up, and an image is new. (Those of a repeated call are
+                stored already.)
             ImagesUnavailableError, StoreError: Images cannot be decoded, or not be stored, now.
         """
         pictures = list(request.images)
@@ -91,7 +91,7 @@ class ImageUploads:
     def _ingest(
         self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken, *, checked: bool
     ) -> tuple[Image, bool]:
-        """Return an image, and whether it is certain that its message may be stored (upload thread)."""
+        """Return a reference to the stored image, and whether the quota has been checked (upload thread)."""
         image = self._images.stored(conversation_id, data)
         if image is not None:
             return image, checked

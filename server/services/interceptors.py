@@ -1,4 +1,4 @@
-"""The interceptor of every call: checks the token, decodes and validates the request, converts errors to statuses."""
+"""The interceptor of all calls: authenticates, decodes and validates the request, converts errors to statuses."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPEN_PREFIX = "/grpc.health.v1.Health/"
-"""The health service needs no token: orchestrators have none. It bounds itself what it holds."""
+"""The health service needs no token, because orchestrators have none; it limits its own use of resources."""
 OURS = "/bedrock.v1."
 READS = ("Browse", "Download", "Export", "Get", "List", "Replay", "Subscribe", "Verify", "Wait", "Watch")
-"""How the names of methods begin that change nothing."""
+"""Prefixes of the names of methods that change nothing."""
 WAITS = "Wait"
-"""How the names of methods begin that last as streams do, and are observed as such: else they would spoil latencies."""
+"""Prefixes of the names of long calls, which are measured as streams: they would distort latency metrics."""
 UNCOUNTED = ("CancelConversation", "GetQuotas")
-"""Methods that take no call of a quota: a cancel must never wait."""
+"""Methods that are not counted by the quota of calls: a cancel must never be refused."""
 TRACE_PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 FAILURES = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-"""The statuses of calls that failed; calls with any other were refused, which is kept in the audit trail."""
+"""The statuses of failed calls. Calls with any other error status were refused, and are put in the audit trail."""
 MAX_REQUEST_ID = 36
 ADDRESS = re.compile(r"ipv4:[0-9.]+|ipv6:(?:%5B[^%]*(?:%25[^%]*)?%5D|\[[^]]*\]|[0-9a-f:.]+)")
-"""Of peers that gRPC names (`ipv6:%5B::1%5D:5000`), and of those that a proxy names (`ipv6:2001:db8::1`)."""
+"""Matches addresses as gRPC reports them (`ipv6:%5B::1%5D:5000`), and as proxies do (`ipv6:2001:db8::1`)."""
 ABORT_SECONDS = 5.0
-"""How long the end of a stream may wait for a client that does not read."""
+"""Maximum seconds that the end of a stream waits for a client that does not read."""
 
 forwarded_origin: ContextVar[CommandOrigin | None] = ContextVar("forwarded_origin", default=None)
-"""For whom another node has forwarded the call being served; None: a client has made it."""
+"""The original caller, if another node has forwarded the call that is being served; None for a client's call."""
 
 _CODES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -86,7 +86,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         behind_proxy: bool = False,
         router: CallRouter | None = None,
     ) -> None:
-        """`router`: serves calls at the node that owns their conversation; None: this server is the only one."""
+        """`router` forwards calls to the node that owns their conversation; None without a cluster."""
         self._client_of = forwarded_peer_of if behind_proxy else peer_of
         self._authentication = authentication
         self._quotas = quotas
@@ -137,7 +137,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _route(self, method: str, handler: Handler) -> RoutedMethod | None:
-        """Return how calls of a method find the owner of their conversation; None if they need not."""
+        """Return the router's handler for a method; None if the method is always served by the called node."""
         if self._router is None or not self._router.routes(method):
             return None
         decode: Any = handler.request_deserializer
@@ -146,9 +146,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
 
     def _from_node(self, router: CallRouter, handler: Handler | None, call: grpc.HandlerCallDetails) -> Handler:
-        """Return what serves a call that another node has forwarded, and checked; a mark of anybody else is refused.
+        """Return the handler of a call that claims to be forwarded by a node; without the nodes' token it is refused.
 
-        The node that was called has counted it and looks whether its token is still valid, so this one does not.
+        The first node has authenticated and counted the call, and watches its token, so this one does not.
         """
         method = call.method
         origin = router.marks.origin(call.invocation_metadata)
@@ -177,9 +177,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         return guarded
 
     def _refusing(self, method: str, *, stranger: bool = False) -> Handler:
-        """Return what refuses calls of this method, of any kind, before their requests are read.
+        """Return a handler that refuses calls of this method before their requests are read.
 
-        `stranger`: the caller says to be a node, and has not the nodes' token.
+        `stranger`: the caller claims to be a node, but does not have the nodes' token.
         """
 
         async def refuse(_requests: Any, context: Context) -> NoReturn:
@@ -196,7 +196,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
 
 def address_of(peer: str) -> str:
-    """Return the address of a peer without its port: `ipv4:192.0.2.1` of `ipv4:192.0.2.1:5000`, and of itself."""
+    """Return the address of a peer without its port: `ipv4:192.0.2.1` for `ipv4:192.0.2.1:5000`."""
     if found := ADDRESS.match(peer):
         return found[0]
     return peer.partition(":")[0] + ":"
@@ -207,7 +207,7 @@ def _name_of(method: str) -> str:
 
 
 def _reason_in(status: Status) -> str:
-    """Return the reason of a refusal; the name of the status if it has none."""
+    """Return the reason in a status's ErrorInfo; without one, the name of its code."""
     info = ErrorInfo()
     found = any(detail.Unpack(info) for detail in status.details)
     return info.reason if found and info.reason else _CODES.get(status.code, "UNKNOWN")
@@ -224,12 +224,12 @@ async def abort(context: Context, status: Status, trailers: Trailers = ()) -> No
 
 
 def as_bytes(response: Message | bytes) -> bytes:
-    """Serialise a response, unless it is bytes that were encoded once for many."""
+    """Serialise a response; a response that is bytes was encoded once for many watchers, and is returned as it is."""
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Return the W3C `traceparent` among a call's metadata; "" if there is none, or it is not as W3C has it."""
+    """Return the W3C `traceparent` in a call's metadata; "" if it is missing or malformed."""
     found = next((value for key, value in metadata if key == "traceparent"), "")
     return found if isinstance(found, str) and TRACE_PARENT.fullmatch(found) else ""
 
@@ -305,14 +305,14 @@ def _status_of(error: Exception, *, reading: bool) -> Status:
 
 
 async def _within_time(aborting: Awaitable[NoReturn]) -> None:
-    """End a call, unless its client does not read."""
+    """Send the end of a call; give up if the client does not read it in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(ABORT_SECONDS):
             await aborting
 
 
 async def _looked_further(authentication: Authentication, context: Context) -> Caller:
-    """Return who calls, by more than tokens. Raises UnauthenticatedError or AuthorizerUnavailableError."""
+    """Identify the caller by certificate and authorizer. Raises UnauthenticatedError or AuthorizerUnavailableError."""
     metadata: Any = context.invocation_metadata()
     who = await authentication.caller_on(caller.get(None), metadata or (), context.auth_context(), context.peer())
     if who is None:
@@ -331,7 +331,7 @@ async def _authorize(authentication: Authentication, who: Caller, method: str, r
 
 
 class _Observed:
-    """What is told of a call once it has ended."""
+    """Collects the facts about a call that are logged and measured at its end."""
 
     def __init__(self, method: str, stream: bool, peer: Callable[[], str]) -> None:
         self._method = method
@@ -343,7 +343,7 @@ class _Observed:
         self.outcome = "UNKNOWN"
 
     def arrived(self) -> None:
-        """Measure from here on: how long a request takes to arrive is up to the client."""
+        """Start the measurement, when the request has arrived: before that, the client determines the duration."""
         self._began = time.monotonic()
 
     @property
@@ -355,7 +355,7 @@ class _Observed:
         self._request_id = getattr(request, "request_id", "")
 
     def origin(self) -> CommandOrigin:
-        """Return who calls, as far as that is known, and how; for a forwarded call as the node says that was called."""
+        """Return the caller, as far as known, and the peer; for a forwarded call those that the first node reports."""
         if (forwarded := forwarded_origin.get()) is not None:
             return forwarded
         who, address = caller.get(None), address_of(self._peer())
@@ -385,7 +385,7 @@ class _Observed:
 
 
 def _decoded(decode: Callable[[bytes], Message], raw: bytes) -> Message:
-    """Return the message of a request, whatever is in it. Raises MalformedRequestError."""
+    """Decode a request. Raises MalformedRequestError."""
     try:
         request = decode(raw)
     except DecodeError:
@@ -407,5 +407,5 @@ async def _call(behaviour: Callable[..., Any], request: Message, context: Contex
 
 
 def _subject(request: Any) -> str:
-    """Return the name of the conversation that a request is about, as the caller wrote it."""
+    """Return the name of the conversation in a request, as the caller wrote it; "" if there is none."""
     return name_in(request) or "a request about no conversation"

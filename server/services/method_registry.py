@@ -1,4 +1,4 @@
-"""Registers services with the gRPC server such that urgent calls are accepted before other waiting calls."""
+"""Registers services with the gRPC server so that urgent calls are accepted before other waiting calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def registry_of(server: grpc.aio.Server) -> grpc.aio.Server:
-    """Return the object to pass to generated code instead of the server when a service is registered."""
+    """Return the object to pass to the generated registration functions in place of the server."""
     return cast("grpc.aio.Server", MethodRegistry(server))
 
 
@@ -31,7 +31,7 @@ class MethodRegistry:
         self._server = server
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Add handlers of any methods."""
+        """Add handlers of any methods (interface of grpc.aio.Server)."""
         self._server.add_generic_rpc_handlers(generic_rpc_handlers)
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:

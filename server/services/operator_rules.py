@@ -18,9 +18,9 @@ SUBJECTS = ("tool", "command", "command_prefix", "path", "mcp_server")
 
 
 def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRule]) -> tuple[ApprovalRule, ...]:
-    """Return the rules of the config file, in their order; `prepared` is that of ports.Toolbox.
+    """Read the rules of the settings file, in their order; `prepared` is the Toolbox's method of that name.
 
-    Raises ConfigError for one that cannot be used.
+    Raises ConfigError for an invalid rule.
     """
     rules: list[ApprovalRule] = []
     for number, table in enumerate(config.approval_rules, 1):
@@ -35,7 +35,7 @@ def operator_rules(config: Config, prepared: Callable[[ApprovalRule], ApprovalRu
 
 
 def _rule(rule_id: str, table: dict[str, object]) -> ApprovalRule:
-    """Return the rule of one table. Raises ValueError."""
+    """Read the table of one rule. Raises ValueError."""
     name = table.pop("action", None)
     action = next((each for each in Action if each == name), None)
     if action is None:

@@ -1,8 +1,8 @@
-"""Reads the request of a call when it is wanted, within a time limit: a client may begin a request and never end it.
+"""Reads the request of a call within a time limit: a client may begin a request and never finish it.
 
-grpc.aio reads the request of a call that has just one before it asks for anything else, however long that takes, and up
-to the maximum size for a caller without a token. So all calls are registered as streams of requests, of which one is
-read here; clients see no difference.
+For a call with a single request, grpc.aio reads the whole request before it calls any of our code: without a time
+limit, and up to the maximum size even without a token. So all methods are registered as streams of requests, of which
+one request is read here; clients see no difference.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 async def read_request(context: Context, seconds: float | None) -> bytes:
-    """Return the bytes of the request. `seconds`: how long it may take; None: as long as the call. Event loop only.
+    """Return the bytes of the request. `seconds`: the time limit; None: until the call's deadline. Event loop only.
 
     Raises:
-        RequestTimeoutError: It was not complete within `seconds`.
+        RequestTimeoutError: The request was not complete within `seconds`.
         MalformedRequestError: The client has ended the call without a request.
     """
     try:
@@ -41,9 +41,9 @@ async def read_request(context: Context, seconds: float | None) -> bytes:
 
 
 def reading_handler(behaviour: Callable[[Any, Context], Any], serialize: Any, *, response_streaming: bool) -> Handler:
-    """Return a handler whose `behaviour`, a coroutine function, is called before the request is read.
+    """Return a gRPC handler whose `behaviour`, a coroutine function, is called before the request is read.
 
-    It gets an iterator, which it leaves alone, and the context, for `read_request`.
+    `behaviour` gets an iterator of requests, which it must not use, and the context, for `read_request`.
     """
     if response_streaming:
         return grpc.stream_stream_rpc_method_handler(behaviour, None, serialize)

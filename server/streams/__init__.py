@@ -1,1 +1,1 @@
-"""Long streams: a cursor for each watcher, woken by the event hub."""
+"""The server's streams: each watcher is a cursor over the event log, woken by the event hub."""

@@ -1,4 +1,4 @@
-"""The base of all calls that last: counted, checked for heartbeats and stalls, and ended at shutdown."""
+"""The base of all long calls: they are counted, checked for heartbeats and stalls, and ended at shutdown."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class WatchSettings:
 
 
 class LastingCall(ABC):
-    """A call that goes on each time it is woken, until it has ended. Event loop only."""
+    """A long call: it sleeps until it is woken, handles what is new, and repeats this. Event loop only."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._woken = asyncio.Event()
         self.wake = self._woken.set
-        """Make the call look for what is new."""
+        """Wakes the call."""
 
     @abstractmethod
     async def _open(self) -> None:
-        """Begin: look at what there is already."""
+        """Handle what exists already when the call begins."""
 
     @abstractmethod
     async def _go_on(self) -> bool:
@@ -55,7 +55,7 @@ class LastingCall(ABC):
 
     @abstractmethod
     def look_after(self, now: float, next_time: float) -> None:
-        """Check the call; called every second or so, the next time at `next_time`."""
+        """Check the call for heartbeats and stalls. Called every second or so, the next time at `next_time`."""
 
     async def run(self) -> None:
         """Serve the call to its end. Raises what `_open` and `_go_on` raise."""
@@ -110,14 +110,14 @@ class Streams:
         self.closing = False
         self._streams: set[LastingCall] = set()
         self._empty = asyncio.Event()
-        """While closing: no stream is left."""
+        """Set during shutdown when no stream is left."""
         self._rounds: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
 
     async def attend(self, begin: Callable[[], LastingCall]) -> None:
-        """Start a stream and serve it to its end; return if that is OK.
+        """Start a stream and serve it to its end; returns if it ends with OK.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), and what the stream raises.
         """

@@ -1,4 +1,4 @@
-"""The filter of a watched list, and what its watcher knows: so it is told when a conversation ceases to match."""
+"""The filter of a watched list. It tracks what its watcher was sent, to report conversations that no longer match."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class ListVerdict(Enum):
-    """What to tell a watcher about a conversation that exists."""
+    """What to send to a watcher about an existing conversation."""
 
     SHOW = "show"
     TAKE_OFF = "take_off"
-    """It does not match any more, or the watcher may have it from elsewhere."""
+    """Report the conversation as gone: it no longer matches, or the watcher may have it from an earlier list."""
     SAY_NOTHING = "say_nothing"
 
 
@@ -25,14 +25,14 @@ class ListFilter:
     """The filter of one watcher. Not thread-safe."""
 
     def __init__(self, condition: Condition, *, may_have_others: bool) -> None:
-        """Create it; `may_have_others`: whether the watcher may have conversations that it was not shown here."""
+        """`may_have_others`: whether the watcher may know conversations that this stream has not sent."""
         self._condition = condition
         self._default = may_have_others
         self._has: dict[str, bool] = {}
-        """Whether the watcher has a conversation, as far as it was told."""
+        """For each conversation that was sent: whether the watcher has it in its list."""
 
     def judge(self, record: ConversationRecord) -> ListVerdict:
-        """Return what to tell about a conversation that is new or has changed, and remember that it is told."""
+        """Return what to send about a new or changed conversation, and remember it as sent."""
         had = self._has.get(record.id, self._default)
         if matches(self._condition, record):
             self._has[record.id] = True
@@ -43,5 +43,5 @@ class ListFilter:
         return ListVerdict.TAKE_OFF
 
     def forget(self, conversation_id: str) -> bool:
-        """Return whether to tell that a conversation was deleted, and forget it."""
+        """Return whether to report the deletion of a conversation, and forget the conversation."""
         return self._has.pop(conversation_id, self._default)

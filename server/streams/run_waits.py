@@ -30,7 +30,7 @@ class RunWaits:
         self.sources = sources
 
     async def until_ended(self, conversation_id: str, run: str, request: v1.WaitRequestCycleRequest) -> None:
-        """Return when the run has ended, or when the request's timeout has passed.
+        """Wait until the run has ended, or until the request's timeout has passed.
 
         Raises Rejected (TOO_MANY_STREAMS, SHUTTING_DOWN), ConversationNotFoundError or StoreError.
         """
@@ -54,7 +54,7 @@ class _RunWait(LastingCall):
         self._run = run
         self._request = request
         self._position = 0
-        """The last revision looked at."""
+        """The last revision that was checked."""
         self._ended = False
         self._watch = sources.hub.attach(conversation_id, self._on_publish, _ignore_text)
 
@@ -63,7 +63,7 @@ class _RunWait(LastingCall):
         self._watch.close()
 
     def look_after(self, now: float, next_time: float) -> None:
-        """Nothing is sent before the end, so there are no heartbeats, and no reader that could stall."""
+        """Do nothing: before the end nothing is sent, so there are no heartbeats and no stalled reader."""
 
     def _on_publish(self) -> None:
         """Wake the call for an event (a publisher's thread)."""
@@ -73,7 +73,7 @@ class _RunWait(LastingCall):
         await self._sources.reads(self._look)
 
     async def _go_on(self) -> bool:
-        """Look at the events so far; return whether to go on waiting."""
+        """Check the new events; return whether to continue waiting."""
         self._woken.clear()
         closing = self._streams.closing  # read first: an end published until then still counts
         batch = self._watch.read(self._position, live_text=False)
@@ -90,7 +90,7 @@ class _RunWait(LastingCall):
         return not self._ended
 
     def _look(self) -> None:
-        """Look whether the run has ended (reading thread). Raises ConversationNotFoundError if there is no such run."""
+        """Whether the run has ended, by the store (reading thread). Raises ConversationNotFoundError if there is no such run."""
         record = self._sources.store.load(self._conversation_id)
         self._ended = self._sources.store.stopped_run(self._conversation_id, self._run) is not None
         if self._ended:
@@ -101,4 +101,4 @@ class _RunWait(LastingCall):
 
 
 def _ignore_text() -> None:
-    """Do nothing: the end of a run is no text."""
+    """Do nothing: live text is irrelevant for the end of a run."""

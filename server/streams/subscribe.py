@@ -43,7 +43,7 @@ class Sources:
     text_wakeups: Wakeups
     """The wakeups for live text, with longer pauses than those for events."""
     delivered: Callable[[int], None] | None = None
-    """Told the time of the oldest of the events that were sent, in ms since the epoch; None: it is not measured."""
+    """Called with the time, in ms since the epoch, of the oldest event in each response; None: not measured."""
 
 
 class SubscribeStreams(Streams):
@@ -83,7 +83,7 @@ class SubscribeStream(Stream):
         self._position = 0
         """The last revision sent, or contained in the snapshot."""
         self._settled: SettledTracker | None = None
-        """Only if the stream ends once the conversation has settled."""
+        """Set only if the stream ends once the conversation has settled."""
         self._watch = sources.hub.attach(conversation_id, self._on_publish, self._on_text)
 
     def close(self) -> None:

@@ -21,12 +21,12 @@ EVENTS_PAUSE_SECONDS = 0.000_3
 TEXT_PAUSE_SECONDS = 0.001
 """The same for live text: at once to a single watcher, and twenty times a second to fifty or more."""
 TEXT_LONGEST_SECONDS = 0.05
-"""Live text waits no longer than this."""
+"""Maximum seconds that live text waits."""
 SHORTEST_SECONDS = 0.002
 """Shorter pauses are skipped: after a batch of few watchers the next one is sent at once."""
 LONGEST_SECONDS = 0.1
 AT_ONCE = 16
-"""Watchers woken per iteration of the event loop: so a request waits for at most this many."""
+"""Maximum watchers woken per iteration of the event loop, so that requests do not wait for more of them."""
 
 
 class Wakeups:

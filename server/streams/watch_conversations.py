@@ -43,11 +43,11 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class FollowedNodes:
-    """The other nodes, as long as one watcher can be told everything that happens there. Event loop only."""
+    """Tells one watcher's stream when changes at other nodes may have been missed. Event loop only."""
 
     def __init__(self) -> None:
         self.interrupted = False
-        """Whether something may have been missed."""
+        """Whether changes may have been missed."""
         self.wake: Callable[[], None] = _no_watcher_yet
 
     def interrupt(self) -> None:
@@ -60,7 +60,7 @@ Followed: TypeAlias = "AbstractAsyncContextManager[FollowedNodes]"
 
 
 def _no_watcher_yet() -> None:
-    """Do nothing: it will look when it begins."""
+    """Do nothing: the stream has not begun, and reads everything when it does."""
 
 
 class ConversationListStreams:
@@ -78,7 +78,7 @@ class ConversationListStreams:
         wakeups: Wakeups,
         others: Callable[[], Followed] | None = None,
     ) -> None:
-        """`others` publishes in the feed what happens at other nodes meanwhile; None: there are no others."""
+        """`others` publishes the changes at other nodes in the feed while a stream runs; None without a cluster."""
         self._streams = streams
         self._others = others
         self.feed = feed
@@ -124,7 +124,7 @@ class ConversationListStream(Stream):
         self._request = request
         self._sub_agents = request.include_sub_agents
         self._selection = Selection(principal)
-        """The conversations that exist already and are sent first."""
+        """The ids of existing conversations, which are sent first."""
         self._filter: ListFilter | None = None
         self._watch = sources.feed.attach(self._on_change)
 
@@ -202,7 +202,7 @@ class ConversationListStream(Stream):
         await self._out.flush()
 
     def _select(self) -> None:
-        """Look up what the filter and the order mean (reading thread)."""
+        """Parse the filter and the order of the request (reading thread)."""
         request = self._request
         selection = selection_of(self._sources.store, self._principal, request.filter, request.order_by)
         self._sub_agents |= selection.sub_agents or selection.parent is not None
