@@ -1,4 +1,4 @@
-"""Logs: one line per event on stderr, JSON or, at a terminal, text; without message contents and without secrets."""
+"""Log output: one line per event on stderr, as JSON, or as text at a terminal. No message contents, no secrets."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _TOLD = (OSError,)
 
 
 MOST_WAITING = 1_000
-"""Lines that wait for a stream that nobody reads; whoever logs more waits for it, too."""
+"""Maximum lines that wait for a stream that nobody reads; after that, logging blocks."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _encode = msgspec.json.Encoder().encode
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Characters that a terminal could obey, or that would break the line."""
+"""Control characters, which could change the terminal's state or break the line."""
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what was passed as `extra`: ids, durations and the like."""
+    """Return the fields passed as `extra`: ids, durations and the like."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
@@ -52,7 +52,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _json(line: dict[str, Any]) -> str:
-    """Return JSON in ASCII, whatever the texts are: the fast encoder keeps other characters, and refuses some."""
+    """Return JSON in pure ASCII: the fast encoder does not escape other characters, and fails for lone surrogates."""
     with contextlib.suppress(UnicodeEncodeError, OverflowError):
         encoded = _encode(line)
         if encoded.isascii():
@@ -66,7 +66,7 @@ def _utc(seconds: int) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats the same for people: local time, level, message, then the fields as name=value."""
+    """Formats a record for people: local time, level, message, then the fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -101,11 +101,11 @@ def _stack(error: BaseException) -> list[str]:
 
 
 class SharedLines(logging.Handler):
-    """Writes lines to a stream. A thread whose line comes while another one writes leaves it to that one.
+    """Writes lines to a stream. While one thread writes, other threads only queue their lines for it.
 
-    A lock around each write, as in `StreamHandler`, would make threads wait for one another: a writing thread gives up
-    the interpreter's lock, and waits for it with the stream's in hand. The lines keep their order. They are written
-    when the call returns, or as soon as the present write ends.
+    A lock around each write, as in `StreamHandler`, makes threads wait for one another: the writing thread releases the
+    interpreter's lock, and waits to get it back while it holds the stream's lock. The order of lines is kept. A line
+    is written when the call returns, or as soon as the current write ends.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -122,7 +122,7 @@ class SharedLines(logging.Handler):
         return accepted
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; a fault of its formatting or of the stream is handled as logging does."""
+        """Write a record; errors of formatting or of the stream go to `Handler.handleError`."""
         try:
             self._lines.append(self.format(record) + "\n")
             # Checked again after the release: a line that came just before it would be left.
@@ -135,12 +135,12 @@ class SharedLines(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Write what waits; called at the end of the process."""
+        """Write the queued lines; called at the end of the process."""
         with self._writing:
             self._write_all()
 
     def _write_all(self) -> None:
-        """Write the lines that wait, in one piece (with the lock)."""
+        """Write the queued lines at once. The caller holds the lock."""
         lines: list[str] = []
         with contextlib.suppress(IndexError):
             while True:

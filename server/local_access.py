@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SOCKET = "bedrock.sock"
 _PLAIN = re.compile(r"[\w/.@+=,~-]+", re.ASCII)
-"""Paths that every gRPC library interprets in the same way: some decode percent escapes, others do not."""
+"""Matches paths that all gRPC libraries interpret alike: only some of them decode percent escapes."""
 
 
 def claim_directory(path: Path) -> None:
@@ -43,7 +43,7 @@ def close_to_others(directory: Path) -> None:
 
 
 def check_closable(directory: Path) -> None:
-    """Make sure that a directory can be restricted to this user: that no other user can have written to it.
+    """Check that a directory can be restricted to this user: no other user can have written to it.
 
     Raises NotPrivateError or OSError, as `close_to_others` does.
     """
@@ -53,10 +53,10 @@ def check_closable(directory: Path) -> None:
 
 
 def socket_path(data_dir: Path, environ: Mapping[str, str]) -> Path:
-    """Return where the socket of a data directory is, always the same; its directory exists and is private.
+    """Return the path of a data directory's socket, after creating its private directory if necessary.
 
-    That is the data directory itself, unless its path is too long for a socket or needs quoting; then a directory
-    `bedrock` in XDG_RUNTIME_DIR, and one in /tmp where there is none.
+    The socket is in the data directory, unless that path is too long for a socket or needs quoting. Then it is in
+    a directory `bedrock` in XDG_RUNTIME_DIR, or in /tmp if that variable is not set.
 
     Raises:
         NotPrivateError: The directory in /tmp belongs to another user.

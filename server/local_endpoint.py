@@ -1,4 +1,4 @@
-"""The socket and the address file by which clients on this machine find the server; restored if they are removed.
+"""The socket and the address file by which local clients find the server; both are restored if they are removed.
 
 No client can connect to a socket whose path was removed, and gRPC cannot bind another one while it serves. So a second
 hard link to the socket is kept in a private directory, from which a missing path is linked again.
@@ -70,14 +70,14 @@ class LocalSocket:
         return f"unix:{self._socket}\n"
 
     def look(self) -> None:
-        """Restore missing files and log a warning; log once what cannot be restored."""
+        """Restore missing files, with a warning in the log; a failure is logged only once."""
         if _inode(self._data_dir) != self._directory:
             return  # the data directory was replaced, which the store reports; the files belong to another process
         self._look_at(self._socket, _inode(self._socket) == self._inode)
         self._look_at(self._address, _holds(self._address, self._line))
 
     def withdraw(self) -> None:
-        """Remove the files made here; files that another process has put in their place are kept."""
+        """Remove this server's files; files with which another process has replaced them are kept."""
         if self._spare is not None:
             with suppress(OSError):
                 self._spare.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The event loop, and function calls from any thread to it: all that wait cross together."""
+"""The server's event loop, and calls of functions on it from other threads, which are passed on in batches."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.000_2
-"""How often a loop that does not rest looks for input. A call of gRPC takes several looks: with a millisecond between
-them, a cancel behind hundreds of waiting calls was noticed later."""
+"""Seconds between two polls for input by a loop that is busy. A gRPC call takes several polls: with a millisecond
+between them, a cancel behind hundreds of waiting calls was noticed too late."""
 
 
 class SparingLoop(asyncio.SelectorEventLoop):
-    """An event loop that looks for input when it has nothing to do, or some time after its last look.
+    """An event loop that polls for input only when it is idle, or some time after its last poll.
 
-    Other loops look in each iteration. That releases the interpreter's lock, which the loop then has to get back from
-    busy threads, and a message to a client takes several iterations. Between its looks this one finds the calls of
-    `LoopCalls` by itself.
+    Other event loops poll in each iteration. A poll releases the interpreter's lock, which the loop then has to get
+    back from busy threads, and sending a message to a client takes several iterations. Between its polls, this loop
+    takes the calls of `LoopCalls` without being woken.
     """
 
     def __init__(self) -> None:
@@ -36,18 +36,18 @@ class SparingLoop(asyncio.SelectorEventLoop):
 
 
 class Rest(selectors.DefaultSelector):
-    """The selector of a `SparingLoop`: where it rests. Event loop only, except `asleep`."""
+    """The selector of a `SparingLoop`, in which the loop sleeps. Event loop only, except `asleep`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asleep = False
-        """Whether the loop rests, or is about to: a thread that has something for it must wake it."""
+        """Whether the loop sleeps or is about to: then a thread with a call for it must wake it."""
         self.before: list[Callable[[], bool]] = []
-        """Called before each rest; each one returns whether it has made work for the loop."""
+        """Functions called before the loop sleeps; each returns whether it has scheduled work for the loop."""
         self._next_look = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for input; return nothing at once if the loop has work and has looked a moment ago."""
+        """Wait for input; return nothing at once if the loop has work and has polled a moment ago."""
         self.asleep = timeout is None or timeout > 0
         # Asked after `asleep` is set: a thread whose call is not found here finds that it has to wake the loop.
         begun = [begin() for begin in self.before]
@@ -63,17 +63,17 @@ class Rest(selectors.DefaultSelector):
 
 
 class LoopCalls:
-    """The calls that wait for the event loop.
+    """The queue of function calls for the event loop.
 
-    A crossing to a loop at rest writes to a socket on the calling thread, which releases the interpreter lock, and
-    wakes the loop. A `SparingLoop` that is awake takes the calls in its next iteration.
+    To wake a sleeping loop, the calling thread writes to a socket, which releases the interpreter's lock. A
+    `SparingLoop` that is awake takes the calls in its next iteration without that.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
         self._crossing = False
-        """Whether the loop is going to take the calls that wait."""
+        """Whether the loop has been scheduled to take the queued calls."""
         self._rest = loop.rest if isinstance(loop, SparingLoop) else None
         if self._rest is not None:
             self._rest.before.append(self._begin)
@@ -81,8 +81,9 @@ class LoopCalls:
     def call(self, function: Callable[[], None]) -> None:
         """Schedule a call of `function` on the event loop. Any thread; never blocks.
 
-        A caller that finds no crossing scheduled schedules one. Two threads may both do so, which is harmless. No call
-        is missed, since it is queued before the flag is read, and the flag is cleared before the queue is read.
+        The first caller wakes the loop; later ones only queue their calls. If two threads both wake it, that is
+        harmless. No call is missed, because it is queued before `_crossing` is read, and `_crossing` is cleared before
+        the queue is read. Calls to a closed loop are dropped.
         """
         self._waiting.append(function)
         if self._crossing:
@@ -97,9 +98,9 @@ class LoopCalls:
             self._crossing = False
 
     def _begin(self) -> bool:
-        """Let the loop take the calls that wait; return whether there are any (event loop, before it rests).
+        """Schedule the queued calls; return whether there are any (event loop, before it sleeps).
 
-        `_crossing` is cleared before they are looked for, so that a later call is found here, or wakes the loop.
+        `_crossing` is cleared before the queue is read, so that a later call is either found here or wakes the loop.
         """
         self._crossing = False
         if not self._waiting:
@@ -130,7 +131,7 @@ class LoopCalls:
 
 
 def _settle(waiter: asyncio.Future[T], done: Future[T]) -> None:
-    """Give the result of a finished future to the one that waits for it, unless that was cancelled."""
+    """Copy the result of a finished future to the waiting asyncio future, unless that was cancelled."""
     if waiter.cancelled():
         return
     if done.cancelled():

@@ -1,1 +1,1 @@
-"""Rules of the contract for all calls: validation, errors, limits, resource names, pagination, authentication."""
+"""Rules of the gRPC API for all calls: validation, errors, limits, resource names, pagination and filters."""

@@ -55,14 +55,14 @@ RETRY_SECONDS: dict[str, int] = {
     Reason.SERVER_EXHAUSTED.value: 1,
     Reason.SHUTTING_DOWN.value: 1,
 }
-"""When the same call may be sent again, in seconds, for each reason that soon passes by itself.
+"""Seconds after which a refused call may be repeated, by reason, for reasons that soon pass by themselves.
 
-Never for a busy agent: a run takes as long as it takes, and its end is told by a stream.
+A busy agent is not among them: the duration of a run is unknown, and a stream reports its end.
 """
 UNREAD = "the store cannot be read now: try again"
-"""What calls are told that change nothing, while the store does not answer."""
+"""The message for calls that only read, while the store does not answer."""
 OWNERLESS_SECONDS = 1
-"""When to try again while a conversation has no owner."""
+"""Seconds after which a call may be repeated while its conversation has no owner."""
 
 _Code = grpc.StatusCode
 
@@ -156,7 +156,7 @@ class UnauthenticatedError(Exception):
 
 
 class AuthorizerUnavailableError(Exception):
-    """The authorizer of the operator's settings could not tell whether a call may be made."""
+    """The operator's authorizer failed, so nobody knows whether the call is allowed."""
 
     def __init__(self) -> None:
         super().__init__("the authorizer of this server does not answer as it should: try again later")
@@ -211,9 +211,9 @@ class ClientDisconnectedError(Exception):
 
 
 def status_of(error: BaseException, *, reading: bool = False) -> Status:
-    """Return the status that a client gets for `error`, and log the details that it does not get.
+    """Return the gRPC status for `error`, and log the details that are kept from the client.
 
-    `reading`: the call would have changed nothing.
+    `reading`: the method only reads.
     """
     match error:
         case Rejected():
@@ -286,7 +286,7 @@ def _plain(error: BaseException) -> Status:
 
 
 def _ownerless() -> Status:
-    """Return the status of a call whose conversation is being taken over: soon a server has it."""
+    """Return the status of a call whose conversation is just being taken over by another node."""
     retry = details.RetryInfo(retry_delay=Duration(seconds=OWNERLESS_SECONDS))
     text = "no server that owns the conversation can be reached now: repeat the call, or resume the stream"
     return make(_Code.UNAVAILABLE, text, _Code.UNAVAILABLE.name, None, retry)
@@ -316,7 +316,7 @@ def _internal(error: BaseException) -> Status:
 
 
 RUN_NAMED = {Reason.AGENT_BUSY, Reason.AWAITING_APPROVAL, Reason.CANCELLING, Reason.RUN_OVER}
-"""Refusals that tell which run is under way."""
+"""Refusals whose details name the active run."""
 
 
 def _refusal(
@@ -341,7 +341,7 @@ def _rejected(error: Rejected, *, reading: bool) -> Status:
 
 
 def _quota_exceeded(error: QuotaExceededError) -> Status:
-    """Return the status of a used-up quota, with its name, value and use, and when it may be free again."""
+    """Return the status for an exceeded quota, with its name, limit and usage, and when to try again."""
     metadata = {"quota": error.quota, "limit": str(error.limit), "used": str(error.used), "principal": error.principal}
     failure = details.QuotaFailure(
         violations=[

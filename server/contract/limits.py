@@ -1,4 +1,4 @@
-"""The limits of the contract: maximum sizes of requests and responses, and times. GetServerInfo reports them."""
+"""The limits of the gRPC API: maximum sizes of requests and responses, and times. GetServerInfo reports them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from actors.runtime.services import AgentLimits
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Maximum size of a request message; the transport refuses a larger one."""
 REQUEST_SECONDS = 120.0
-"""How long a request may take to arrive: one of the maximum size at 2.2 Mbit/s."""
+"""Seconds within which a request must arrive: enough for the maximum size at 2.2 Mbit/s."""
 MAX_STREAMS_PER_CONNECTION = 256
-"""Calls at the same time on one connection; clients keep further ones waiting until one of them has ended."""
+"""Maximum concurrent calls on one connection; clients queue further ones until a call has ended."""
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
 """Maximum size of a response message: the default limit of gRPC clients."""
 PAGE_BYTES = 3 * 1024 * 1024
@@ -37,7 +37,7 @@ MAX_CLIENT_TOOLS = 64
 MAX_MCP_SERVERS = 8
 MAX_TOOL_DESCRIPTION_CHARS = 4_096
 CLIENT_TOOL_SECONDS = (1, 24 * 60 * 60)
-"""Bounds of the time that a call of a client's tool waits for an answer."""
+"""Minimum and maximum time that a call of a client's tool waits for an answer."""
 MAX_TEMPERATURE = 2
 MAX_PATH_BYTES = 4_096
 MAX_NAME_CHARS = 512
@@ -55,7 +55,7 @@ MAX_TOOL_NAMES = 256
 MAX_RULE_CHARS = 4_096
 """Maximum length of the command or path of an approval rule."""
 MAX_PAGE_TOKEN_CHARS = 2_048
-"""A token of a list by title contains a title."""
+"""Maximum length of a page token: one of a list ordered by title contains a title."""
 MAX_FILTER_BYTES = 8_192
 """Maximum size of a filter in UTF-8: a path of the maximum length fits into it."""
 MAX_ORDER_BY_CHARS = 64
@@ -71,7 +71,7 @@ CYCLES_PAGE = (20, 100)
 QUEUE_PAGE = (100, 1_000)
 APPROVALS_PAGE = (100, 1_000)
 CATALOG_PAGE = (1_000, 1_000)
-"""Those of models, tools and entries of directories."""
+"""Default and maximum page size for models, tools and entries of directories."""
 RULES_PAGE = (100, 1_000)
 AUDIT_PAGE = (100, 1_000)
 RECENT_MESSAGES = (50, 200)

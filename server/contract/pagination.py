@@ -21,7 +21,7 @@ Position = TypeVar("Position", bound=msgspec.Struct)
 _CHECK = 8
 
 _BEYOND = 1 << 63
-"""What the store cannot hold as a number, which nobody but a forger writes into a token."""
+"""Numbers above the store's maximum, which only a forged token contains."""
 
 
 def size_of(wanted: int, bounds: tuple[int, int]) -> int:

@@ -1,4 +1,4 @@
-"""Conversion between the contract's resource names and the ids that the actors use."""
+"""Conversion between the API's resource names and the ids that the actors use."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _CHILD = {
 _OPERATOR_RULE = re.compile(r"approvalRules/([^\x00-\x1f\x7f]{1,256})")
 _MODEL = re.compile(r"models/([!-~]{1,200})")
 ALL_CONVERSATIONS = "conversations/-"
-"""Stands for all conversations of the caller where a list of what is in them takes a parent (AIP-159)."""
+"""The wildcard for all conversations of the caller, as the parent in a list request (AIP-159)."""
 _TOOL = re.compile(r"tools/([^\x00-\x1f\x7f]{1,256})")
 
 
 def name_in(request: Any) -> str:
-    """Return the name of what a request is about, as the caller wrote it; "" if it is about nothing that has one."""
+    """Return the resource name in a request, as the caller wrote it; "" if the request names no resource."""
     about = getattr(request, "conversation", request)
     name = about if isinstance(about, str) else getattr(about, "name", "") or getattr(about, "parent", "")
     return str(name)
 
 
 def conversation_in(request: Any) -> str:
-    """Return the name of the conversation that a request is about, or whose resource it is about."""
+    """Return the name of the conversation in a request, or of the conversation that contains the named resource."""
     return "/".join(name_in(request).split("/")[:2])
 
 
@@ -48,7 +48,7 @@ def approval(conversation_id: str, tool_use_id: str) -> str:
 
 
 def question(conversation_id: str, number: int) -> str:
-    """Return the name of what a tool asks a person."""
+    """Return the name of a question that a tool asks a person."""
     return f"conversations/{conversation_id}/questions/{number}"
 
 
@@ -58,7 +58,7 @@ def attachment(conversation_id: str, attachment_id: str) -> str:
 
 
 def approval_rule(conversation_id: str, rule_id: str) -> str:
-    """Return the name of an approval rule, without a conversation that of one of the operator; "" for an empty id."""
+    """Return the name of an approval rule; an empty `conversation` means the operator's. "" for an empty id."""
     if not rule_id:
         return ""
     return f"conversations/{conversation_id}/approvalRules/{rule_id}" if conversation_id else f"approvalRules/{rule_id}"
@@ -92,7 +92,7 @@ def parse_child(name: str, kind: str) -> tuple[str, str] | None:
 
 
 def parse_approval_rule(name: str) -> tuple[str, str] | None:
-    """Return the conversation and the id of an approval rule, of one of the operator with ""; None if it is neither."""
+    """Return the conversation ("" for the operator) and the id of an approval rule; None if it is no such name."""
     found = _OPERATOR_RULE.fullmatch(name) if len(name) <= MAX_NAME_CHARS else None
     return ("", found.group(1)) if found else parse_child(name, "approvalRules")
 

@@ -1,4 +1,4 @@
-"""The fields that an update sets, as AIP-134 has it: those of its mask, without one all that are set, with `*` all."""
+"""Update masks (AIP-134): an update sets the fields in its mask; without a mask the non-empty ones, with `*` all."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def paths_to_set(request: v1.UpdateConversationRequest, settable: Collection[str
 
 
 def key_of_label(path: str) -> str:
-    """Return the key in the path of one label; it may stand in backticks, as one with a dot must."""
+    """Return the key in the path of a label. It may be quoted in backticks, which a key with a dot needs."""
     key = path.partition(".")[2]
     return key[1:-1] if len(key) > 1 and key[0] == key[-1] == "`" else key

@@ -1,4 +1,4 @@
-"""Validation of requests, as a table of request, field and rule. Checks that need the server's state come later.
+"""Validation of requests by a table of request, field and rule. Checks that need the server's state come later.
 
 A rule takes the field's value and returns what is wrong with it, or None. All violations are reported together.
 """
@@ -66,7 +66,7 @@ def check(request: Message) -> None:
 
 
 def _of_a_steer(request: v1.SendMessageRequest) -> Iterator[tuple[str, str]]:
-    """Yield what a steer brings although only the first message of a run can."""
+    """Yield a violation for each field of a steering message that only the first message of a run may set."""
     if request.HasField("generation"):
         yield "generation", "cannot be set with a steer, which goes into a run that has its settings"
     if request.HasField("output_schema"):
@@ -126,7 +126,7 @@ def optional(rule: Rule) -> Rule:
 
 
 def known(enum: Any, *refused: int, required: bool = False) -> Rule:
-    """Return the rule that accepts only values of `enum` that the contract names: proto3 accepts any number."""
+    """Return the rule that accepts only the defined values of `enum`: proto3 itself accepts any number."""
     allowed = [number for number in enum.values() if number not in refused and (number or not required)]
     offered = ", ".join(enum.Name(number) for number in allowed if number)
     return lambda value: None if value in allowed else f"must be one of {offered}"

@@ -1,1 +1,1 @@
-"""What the server is as a process: its settings, its memory, its service manager, its certificate."""
+"""The server as an operating system process: limits, memory, open files, service manager, certificates."""

@@ -90,7 +90,7 @@ class _RunWait(LastingCall):
         return not self._ended
 
     def _look(self) -> None:
-        """Whether the run has ended, by the store (reading thread). Raises ConversationNotFoundError if there is no such run."""
+        """Read whether the run has ended (reading thread). Raises ConversationNotFoundError if there is no such run."""
         record = self._sources.store.load(self._conversation_id)
         self._ended = self._sources.store.stopped_run(self._conversation_id, self._run) is not None
         if self._ended:

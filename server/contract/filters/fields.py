@@ -1,4 +1,4 @@
-"""The fields that filters of conversations can name, and what a restriction of each means."""
+"""The fields that filters of conversations can use, and the conversion of their restrictions to conditions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)")
 _NANOS_PER_MS = 1_000_000
 _NEVER = -1
-"""A time in milliseconds that no conversation has."""
+"""A time in milliseconds that no conversation has, for comparisons that are never true."""
 
 
 def _kind(state: type) -> str:
@@ -44,7 +44,7 @@ _BUSY = frozenset(_KINDS) - frozenset(map(_kind, QUIET))
 
 
 def meaning(restriction: Restriction) -> Condition:
-    """Return the condition that a restriction states. Raises FilterError."""
+    """Convert a restriction to a condition of the store. Raises FilterError."""
     name, *keys = restriction.path
     if name == "labels":
         return _label(restriction)
@@ -111,7 +111,7 @@ def _mode(restriction: Restriction) -> Condition:
 
 
 def _text(field: TextField) -> Callable[[Restriction], Condition]:
-    """Return the meaning of a text: `:` looks for a part of it, regardless of case."""
+    """Convert a restriction of a text: `:` searches for a part of it, ignoring case."""
 
     def make(restriction: Restriction) -> Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -141,7 +141,7 @@ def _directory(restriction: Restriction) -> Condition:
 
 
 def _conversation(field: TextField) -> Callable[[Restriction], Condition]:
-    """Return the meaning of the name of a conversation."""
+    """Convert a restriction by the name of a conversation."""
 
     def make(restriction: Restriction) -> Condition:
         operator, value = _operator(restriction, "=", "!=", ":"), restriction.value
@@ -169,7 +169,7 @@ def _time(field: TimeField) -> Callable[[Restriction], Condition]:
 
 
 def _milliseconds(value: Value, comparison: Comparison) -> int:
-    """Return the time in milliseconds that compares with whole milliseconds as the given one does, to the nanosecond.
+    """Return a time in whole milliseconds that can replace the given one, with nanoseconds, in the comparison.
 
     Raises FilterError.
     """
@@ -216,4 +216,4 @@ FIELDS: dict[str, Callable[[Restriction], Condition]] = {
     "parent": _conversation(TextField.PARENT),
     "forked_from": _conversation(TextField.FORKED_FROM),
 }
-"""What a restriction of each field means, except of labels."""
+"""The conversion of a restriction of each field, except labels."""

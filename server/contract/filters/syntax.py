@@ -28,7 +28,7 @@ _WORDS = frozenset({"AND", "OR", "NOT"})
 
 
 class FilterError(Exception):
-    """A filter is not understood."""
+    """The filter is invalid."""
 
     def __init__(self, at: int, text: str) -> None:
         super().__init__(f"at character {at + 1}: {text}")
@@ -56,7 +56,7 @@ class Restriction(NamedTuple):
 
 
 def parse(text: str, meaning: Callable[[Restriction], Condition]) -> Condition:
-    """Return the condition that a filter states; `meaning` converts each restriction. Raises FilterError."""
+    """Parse a filter into a condition; `meaning` converts each restriction. Raises FilterError."""
     parser = _Parser(text, meaning)
     if parser.at_end():
         return Every()
