@@ -256,7 +256,7 @@ class ConversationActor(Actor):
                 return self._commands.carry_out(request)
         event = cancel_event(request, self._pipeline.now())
         with self._pipeline.attributed_to(origin):
-            receipt = self._commands.cancel(request, event)
+            receipt = self._commands.cancel_conversation(request, event)
         if not receipt.recorded and not any(covers_cancel(entry, event) for entry in self._retry_queue):
             self._retry_queue.requeue(EffectOutcome(event, origin=origin), first=True)
         return receipt

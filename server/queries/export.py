@@ -13,7 +13,7 @@ from actors.ports import ConversationRecord, RevisionTooOldError, StoredEvent, S
 from server.contract import limits
 from server.contract.errors import ConversationNotFoundError
 from server.queries.slow_reader import send
-from server.wire.conversation_messages import in_full
+from server.wire.conversations.conversation_messages import in_full
 from server.wire.events import event_alone
 from server.wire.messages import message
 

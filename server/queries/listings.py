@@ -17,9 +17,9 @@ from server.queries.conversation_filter import selection_of
 from server.queries.pending_approvals import find_approval, find_question, list_approvals, list_questions
 from server.queries.queue import list_queue, waiting
 from server.queries.request_cycles import find_cycle, list_cycles
-from server.wire import conversation_messages as states
 from server.wire import messages
-from server.wire.approval_rules import approval_rule
+from server.wire.conversations import conversation_messages as states
+from server.wire.conversations.approval_rules import approval_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import ConversationNotFoundError
 from server.contract.pagination import Page, position_of, size_of, token_of
-from server.wire.conversation_messages import pending_approvals, pending_questions, summary_of
+from server.wire.conversations.conversation_messages import pending_approvals, pending_questions, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, MutableSequence

@@ -20,9 +20,9 @@ from server.contract import limits
 from server.contract import resource_names as names
 from server.contract.errors import AnswerTimeoutError, ConversationNotFoundError, NestedFieldError
 from server.contract.resource_names import parse_approval_rule
-from server.wire import commands
-from server.wire.approval_rules import approval_rule
-from server.wire.conversation_messages import present, question
+from server.wire import commands, results
+from server.wire.conversations.approval_rules import approval_rule
+from server.wire.conversations.conversation_messages import present, question
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from server.streams.subscribe import SubscribeStreams
     from server.streams.watch_conversations import ConversationListStreams
     from server.wire.context import ConversionContext
-    from server.wire.encoded_conversations import EncodedConversations
+    from server.wire.conversations.encoded_conversations import EncodedConversations
 
 T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -107,7 +107,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.CreateConversationRequest, context: Context
     ) -> v1.CreateConversationResponse:
         seconds = _seconds(context)
-        create = commands.create(request, caller.get().principal)
+        create = commands.create_conversation(request, caller.get().principal)
         future = self._conversations.create(create, deadline=self._clock.monotonic() + seconds)
         with _within("conversation"):
             record = await self._answer(future, seconds)
@@ -117,7 +117,7 @@ class ConversationService(v1.ConversationServiceServicer):
         self, request: v1.UpdateConversationRequest, context: Context
     ) -> v1.UpdateConversationResponse:
         with _within("conversation"):
-            record = await self._ask(context, request.conversation.name, commands.update(request))
+            record = await self._ask(context, request.conversation.name, commands.update_conversation(request))
         return v1.UpdateConversationResponse(conversation=self._encoded.message(record))
 
     async def ArchiveConversation(
@@ -147,19 +147,19 @@ class ConversationService(v1.ConversationServiceServicer):
     async def SendMessage(self, request: v1.SendMessageRequest, context: Context) -> v1.SendMessageResponse:
         conversation_id = await self._resolver.identify(request.name)
         images = await self._pictures.taken(conversation_id, request, _seconds(context))
-        answer = await self._ask_id(context, request.name, conversation_id, commands.send(request, images))
-        return commands.sent(self._conversion, conversation_id, answer)
+        answer = await self._ask_id(context, request.name, conversation_id, commands.send_message(request, images))
+        return results.send_message(self._conversion, conversation_id, answer)
 
     async def CancelConversation(
         self, request: v1.CancelConversationRequest, context: Context
     ) -> v1.CancelConversationResponse:
         conversation_id = await self._resolver.identify(request.name)
-        answer = await self._ask_id(context, request.name, conversation_id, commands.cancel(request))
-        return commands.cancelled(self._conversion, conversation_id, answer, self._clock.now_ms())
+        answer = await self._ask_id(context, request.name, conversation_id, commands.cancel_conversation(request))
+        return results.cancel_conversation(self._conversion, conversation_id, answer, self._clock.now_ms())
 
     async def ResolveApproval(self, request: v1.ResolveApprovalRequest, context: Context) -> v1.ResolveApprovalResponse:
         conversation_id, approval = await self._child(request.name, "approvals")
-        resolve = commands.resolve(request, approval, caller.get().principal)
+        resolve = commands.resolve_approval(request, approval, caller.get().principal)
         record = await self._ask_id(context, request.name, conversation_id, resolve)
         return v1.ResolveApprovalResponse(conversation=self._encoded.message(record))
 
@@ -168,19 +168,21 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> v1.SubmitToolResultResponse:
         conversation_id, call = await self._child(request.name, "toolCalls")
         images = await self._pictures.taken(conversation_id, request, _seconds(context))
-        answer = await self._ask_id(context, request.name, conversation_id, commands.submit(request, call, images))
-        return commands.submitted(self._conversion, conversation_id, answer)
+        answer = await self._ask_id(
+            context, request.name, conversation_id, commands.submit_tool_result(request, call, images)
+        )
+        return results.submit_tool_result(self._conversion, conversation_id, answer)
 
     async def AnswerQuestion(self, request: v1.AnswerQuestionRequest, context: Context) -> v1.AnswerQuestionResponse:
         conversation_id, number = await self._child(request.name, "questions")
-        changed = await self._ask_id(context, request.name, conversation_id, commands.answer(request, number))
+        changed = await self._ask_id(context, request.name, conversation_id, commands.answer_question(request, number))
         return v1.AnswerQuestionResponse(question=question(conversation_id, changed))
 
     async def CreateApprovalRule(
         self, request: v1.CreateApprovalRuleRequest, context: Context
     ) -> v1.CreateApprovalRuleResponse:
         conversation_id = await self._resolver.identify(request.parent)
-        command = commands.make_rule(request, caller.get().principal)
+        command = commands.create_approval_rule(request, caller.get().principal)
         with _within("approval_rule"):
             rule = await self._ask_id(context, request.parent, conversation_id, command)
         return v1.CreateApprovalRuleResponse(approval_rule=approval_rule(conversation_id, rule))
@@ -197,7 +199,7 @@ class ConversationService(v1.ConversationServiceServicer):
         conversation_id, message_id = await self._child(request.name, "messages")
         withdraw = requests.WithdrawMessageCommand(message_id)
         answer = await self._ask_id(context, request.name, conversation_id, withdraw)
-        return commands.withdrawn(conversation_id, answer)
+        return results.withdraw_message(conversation_id, answer)
 
     async def SetMode(self, request: v1.SetModeRequest, context: Context) -> v1.SetModeResponse:
         answer: requests.SetModeResult = await self._ask(context, request.name, commands.set_mode(request))
@@ -218,7 +220,7 @@ class ConversationService(v1.ConversationServiceServicer):
     async def ContinueConversation(
         self, request: v1.ContinueConversationRequest, context: Context
     ) -> v1.ContinueConversationResponse:
-        record = await self._ask(context, request.name, commands.continue_(request))
+        record = await self._ask(context, request.name, commands.continue_conversation(request))
         return v1.ContinueConversationResponse(conversation=self._encoded.message(record))
 
     async def ForkConversation(
@@ -226,7 +228,7 @@ class ConversationService(v1.ConversationServiceServicer):
     ) -> v1.ForkConversationResponse:
         seconds = _seconds(context)
         origin = await self._resolver.identify(request.name)
-        fork = commands.fork(request, origin, caller.get().principal)
+        fork = commands.fork_conversation(request, origin, caller.get().principal)
         future = self._conversations.create(fork, deadline=self._clock.monotonic() + seconds)
         record = await self._answer(future, seconds)
         return v1.ForkConversationResponse(conversation=self._encoded.message(record))
@@ -234,10 +236,10 @@ class ConversationService(v1.ConversationServiceServicer):
     async def SpawnSubAgents(self, request: v1.SpawnSubAgentsRequest, context: Context) -> v1.SpawnSubAgentsResponse:
         conversation_id = await self._resolver.identify(request.name)
         try:
-            answer = await self._ask_id(context, request.name, conversation_id, commands.spawn(request))
+            answer = await self._ask_id(context, request.name, conversation_id, commands.spawn_sub_agents(request))
         except TaskRefusedError as refusal:
             raise NestedFieldError(f"tasks[{refusal.index}]", refusal) from None
-        return commands.spawned(self._conversion, conversation_id, answer)
+        return results.spawn_sub_agents(self._conversion, conversation_id, answer)
 
     async def _child(self, name: str, kind: str) -> tuple[str, str]:
         """Return the id of the conversation, and of the resource of this kind in it. Raises ConversationNotFoundError.

@@ -42,7 +42,7 @@ from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import TEXT_LONGEST_SECONDS, TEXT_PAUSE_SECONDS, Wakeups
 from server.streams.watch_conversations import ConversationListStreams
 from server.wire.context import ConversionContext
-from server.wire.encoded_conversations import EncodedConversations
+from server.wire.conversations.encoded_conversations import EncodedConversations
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bedrock import v1
 
 from server.contract.limits import BATCH_BYTES, BATCH_EVENTS
-from server.wire.conversation_messages import conversation
+from server.wire.conversations.conversation_messages import conversation
 from server.wire.events import event, needs_record, output_delta, text_delta
 from server.wire.values import timestamp
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actors.events.live_text import LiveText, TextChunk
     from actors.ports import Clock, ConversationReader, StoredEvent
     from server.wire.context import ConversionContext
-    from server.wire.encoded_conversations import EncodedConversations
+    from server.wire.conversations.encoded_conversations import EncodedConversations
 
 _TAG = bytes([v1.SubscribeResponse.EVENTS_FIELD_NUMBER << 3 | 2])
 _UPDATED_TAG = bytes([v1.Event.CONVERSATION_UPDATED_FIELD_NUMBER << 3 | 2])

@@ -13,8 +13,8 @@ from server.contract.errors import ConversationNotFoundError, MalformedRequestEr
 from server.contract.limits import PAGE_BYTES, RECENT_MESSAGES, SNAPSHOT_MESSAGES_BYTES
 from server.contract.pagination import Page
 from server.queries.queue import waiting, waiting_message
-from server.wire.agents import standing
-from server.wire.conversation_messages import (
+from server.wire.conversations.agents import standing
+from server.wire.conversations.conversation_messages import (
     pending_approvals,
     pending_client_tool_calls,
     pending_questions,

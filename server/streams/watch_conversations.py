@@ -21,7 +21,7 @@ from server.contract.errors import ListInterruptedError
 from server.queries.conversation_filter import selection_of
 from server.streams.base import Stream, Streams
 from server.streams.list_filter import ListFilter, ListVerdict
-from server.wire.conversation_messages import conversation
+from server.wire.conversations.conversation_messages import conversation
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
     from server.streams.wakeups import Wakeups
     from server.wire.context import ConversionContext
-    from server.wire.encoded_conversations import EncodedConversations
+    from server.wire.conversations.encoded_conversations import EncodedConversations
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Conversion of requests of the contract to commands for the actors, and of results to responses."""
+"""Conversion of requests of the contract to commands for the actors; each is named like its RPC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from google.protobuf.message import Message
 
 from actors.core.content import Delivery, Image, ToolError, ToolSuccess
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode, ToolGroup
-from actors.core.notifications import Fate
 from actors.core.profile import ClientTool, Generation, Profile, ReasoningEffort
 from actors.messages import commands as requests
 from server.contract import limits
@@ -20,8 +19,8 @@ from server.contract import resource_names as names
 from server.contract.errors import MalformedRequestError
 from server.contract.update_mask import key_of_label, paths_to_set
 from server.contract.validation import UPDATABLE
-from server.wire import approval_rules, enums, mcp_servers, messages
-from server.wire import conversation_messages as states
+from server.wire import enums
+from server.wire.conversations import approval_rules, mcp_servers
 from server.wire.values import plain
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from google.protobuf.struct_pb2 import Struct
 
-    from server.wire.context import ConversionContext
 
 M = TypeVar("M", bound=Message)
 
@@ -56,7 +54,7 @@ def body_hash(request: Message, *apart: str) -> str:
     return hashlib.sha256(body.SerializeToString(deterministic=True)).hexdigest()
 
 
-def create(request: v1.CreateConversationRequest, principal: str) -> requests.CreateConversationCommand:
+def create_conversation(request: v1.CreateConversationRequest, principal: str) -> requests.CreateConversationCommand:
     """Return the command of a CreateConversation request."""
     wanted = request.conversation
     return requests.CreateConversationCommand(
@@ -114,7 +112,7 @@ def _client_tool(tool: v1.ClientTool) -> ClientTool:
     )
 
 
-def update(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
+def update_conversation(request: v1.UpdateConversationRequest) -> requests.UpdateConversationCommand:
     """Return the command of an UpdateConversation request."""
     wanted, mask = request.conversation, set(paths_to_set(request, UPDATABLE))
     keys = () if "labels" in mask else (key_of_label(each) for each in mask if each.startswith("labels."))
@@ -150,7 +148,7 @@ def _inner(mask: Collection[str], field: str) -> list[str]:
     return [path.removeprefix(f"{field}.") for path in mask if path.startswith(f"{field}.")]
 
 
-def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:
+def send_message(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requests.SendMessageCommand:
     """Return the command of a SendMessage request, whose `images` are stored already and only named in it."""
     return requests.SendMessageCommand(
         text=request.text,
@@ -164,7 +162,7 @@ def send(request: v1.SendMessageRequest, images: tuple[Image, ...] = ()) -> requ
     )
 
 
-def cancel(request: v1.CancelConversationRequest) -> requests.CancelConversationCommand:
+def cancel_conversation(request: v1.CancelConversationRequest) -> requests.CancelConversationCommand:
     """Return the command of a CancelConversation request."""
     return requests.CancelConversationCommand(
         run_id=run_in(request.run),
@@ -174,7 +172,9 @@ def cancel(request: v1.CancelConversationRequest) -> requests.CancelConversation
     )
 
 
-def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str, principal: str) -> requests.ResolveApprovalCommand:
+def resolve_approval(
+    request: v1.ResolveApprovalRequest, tool_use_id: str, principal: str
+) -> requests.ResolveApprovalCommand:
     """Return the command of a ResolveApproval request."""
     return requests.ResolveApprovalCommand(
         tool_use_id=tool_use_id,
@@ -185,7 +185,7 @@ def resolve(request: v1.ResolveApprovalRequest, tool_use_id: str, principal: str
     )
 
 
-def make_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests.CreateApprovalRuleCommand:
+def create_approval_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests.CreateApprovalRuleCommand:
     """Return the command of a CreateApprovalRule request."""
     return requests.CreateApprovalRuleCommand(
         rule=approval_rules.parse(request.approval_rule),
@@ -195,7 +195,7 @@ def make_rule(request: v1.CreateApprovalRuleRequest, principal: str) -> requests
     )
 
 
-def submit(
+def submit_tool_result(
     request: v1.SubmitToolResultRequest, tool_use_id: str, images: tuple[Image, ...]
 ) -> requests.SubmitToolResultCommand:
     """Return the command of a SubmitToolResult request, whose `images` are stored already and only named in it.
@@ -226,7 +226,7 @@ def json_text(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def answer(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
+def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
     """Return the command of an AnswerQuestion request to the question with this id.
 
     Raises MalformedRequestError if its content has a number that JSON does not know.
@@ -249,7 +249,7 @@ def set_mode(request: v1.SetModeRequest) -> requests.SetModeCommand:
     return requests.SetModeCommand(_MODE[request.mode], request.stop_running)
 
 
-def continue_(request: v1.ContinueConversationRequest) -> requests.ContinueConversationCommand:
+def continue_conversation(request: v1.ContinueConversationRequest) -> requests.ContinueConversationCommand:
     """Return the command of a ContinueConversation request."""
     return requests.ContinueConversationCommand(
         include_summary=request.include_summary,
@@ -258,7 +258,9 @@ def continue_(request: v1.ContinueConversationRequest) -> requests.ContinueConve
     )
 
 
-def fork(request: v1.ForkConversationRequest, origin: str, principal: str) -> requests.ForkConversationCommand:
+def fork_conversation(
+    request: v1.ForkConversationRequest, origin: str, principal: str
+) -> requests.ForkConversationCommand:
     """Return the command of a ForkConversation request for the conversation with the id `origin`."""
     named_by_id = v1.ForkConversationRequest()
     named_by_id.CopyFrom(request)
@@ -274,15 +276,6 @@ def fork(request: v1.ForkConversationRequest, origin: str, principal: str) -> re
     )
 
 
-def submitted(
-    conversion: ConversionContext, conversation_id: str, answer: requests.SubmitToolResultResult
-) -> v1.SubmitToolResultResponse:
-    """Return the response to a SubmitToolResult request."""
-    return v1.SubmitToolResultResponse(
-        message=messages.message(conversion, conversation_id, answer.message), duplicate=answer.duplicate
-    )
-
-
 def run_in(name: str) -> str:
     """Return the id in the name of a run; "" for an empty name."""
     found = names.parse_child(name, "requestCycles") if name else None
@@ -293,54 +286,7 @@ def _budget(value: v1.Budget) -> Budget:
     return Budget(value.run_tokens, value.conversation_tokens, value.conversation_cost_micros)
 
 
-def sent(
-    conversion: ConversionContext, conversation_id: str, answer: requests.SendMessageResult
-) -> v1.SendMessageResponse:
-    """Return the response to a SendMessage request."""
-    delivery = "steer" if answer.disposition == "steer_queued" else "follow_up"
-    if answer.message is not None:
-        message = messages.message(conversion, conversation_id, answer.message)
-    elif answer.queued is not None:
-        message = messages.queued_message(conversation_id, answer.queued, delivery, answer.run)
-    else:
-        message = v1.Message(name=names.message(conversation_id, answer.message_id), role=v1.ROLE_USER)
-    return v1.SendMessageResponse(
-        message=message,
-        disposition=v1.DISPOSITION_DUPLICATE if answer.duplicate else enums.DISPOSITION[answer.disposition],
-        run=names.cycle(conversation_id, answer.run),
-        revision=answer.revision,
-    )
-
-
-def cancelled(
-    conversion: ConversionContext, conversation_id: str, answer: requests.CancelConversationResult, at: int
-) -> v1.CancelConversationResponse:
-    """Return the response to a cancel; `at` is when the conversation entered its state, in ms, 0 if unknown."""
-    settled: dict[Fate, list[v1.QueuedMessage]] = {Fate.RETURNED: [], Fate.DISCARDED: []}
-    for change in answer.settled:
-        settled[change.fate].append(messages.queued(conversation_id, change, at=answer.settled_at))
-    return v1.CancelConversationResponse(
-        no_op=answer.no_op,
-        state=states.state(conversion, conversation_id, answer.state, at),
-        run=names.cycle(conversation_id, answer.run),
-        llm_request_id=answer.llm_request_id,
-        tool_use_ids=answer.tool_use_ids,
-        sub_agents=[names.conversation(agent) for agent in answer.sub_agents],
-        returned_steers=settled[Fate.RETURNED],
-        discarded_follow_ups=settled[Fate.DISCARDED],
-        surviving_jobs=answer.surviving_jobs,
-        ended_jobs=answer.ended_jobs,
-        revision=0 if answer.no_op else answer.revision,
-        unrecorded=not answer.recorded,
-    )
-
-
-def withdrawn(conversation_id: str, answer: requests.WithdrawMessageResult) -> v1.WithdrawMessageResponse:
-    """Return the response to a WithdrawMessage request."""
-    return v1.WithdrawMessageResponse(message=messages.queued(conversation_id, answer.change, at=answer.at))
-
-
-def spawn(request: v1.SpawnSubAgentsRequest) -> requests.SpawnSubAgentsCommand:
+def spawn_sub_agents(request: v1.SpawnSubAgentsRequest) -> requests.SpawnSubAgentsCommand:
     """Return the command of a SpawnSubAgents request."""
     return requests.SpawnSubAgentsCommand(
         tasks=tuple(map(_task, request.tasks)),
@@ -357,16 +303,4 @@ def _task(task: v1.SpawnSubAgentsRequest.Task) -> requests.SpawnSubAgentsTask:
         timeout_ms=task.timeout.ToMilliseconds(),
         read_first=tuple(task.read_first),
         working_directory=task.working_directory,
-    )
-
-
-def spawned(
-    conversion: ConversionContext, conversation_id: str, answer: requests.SpawnSubAgentsResult
-) -> v1.SpawnSubAgentsResponse:
-    """Return the response to a SpawnSubAgents request."""
-    return v1.SpawnSubAgentsResponse(
-        message=messages.message(conversion, conversation_id, answer.message),
-        run=names.cycle(conversation_id, answer.run),
-        sub_agents=[names.conversation(agent) for agent in answer.sub_agents],
-        revision=answer.revision,
     )

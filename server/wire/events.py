@@ -28,8 +28,8 @@ from actors.core.notifications import (
     UsageChanged,
 )
 from server.contract import resource_names as names
-from server.wire import agents
-from server.wire.conversation_messages import client_tool_call, pending_approval, question, state
+from server.wire.conversations import agents
+from server.wire.conversations.conversation_messages import client_tool_call, pending_approval, question, state
 from server.wire.enums import CONTEXT_STATE, DECISION, MODE, STOP_REASON
 from server.wire.messages import message, queued
 from server.wire.values import duration, failure, json_value, run_error, timestamp, usage

@@ -27,7 +27,6 @@ LARGER = {
     "actors/core/steps",
     "actors/adapters/tools",
     "actors/adapters/tools/workers",
-    "server/wire",
     "bedrock/cli/commands",
     "bedrock/cli/display",
 }

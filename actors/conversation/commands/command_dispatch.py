@@ -109,13 +109,13 @@ class CommandDispatch:
     def _obey(self, loaded: LoadedConversation, request: ConversationCommand) -> object:
         match request:
             case SendMessageCommand():
-                return self._send(loaded, request)
+                return self._send_message(loaded, request)
             case CancelConversationCommand():
-                return self.cancel(request, cancel_event(request, self._pipeline.now()))
+                return self.cancel_conversation(request, cancel_event(request, self._pipeline.now()))
             case ResolveApprovalCommand() | SubmitToolResultCommand() | AnswerQuestionCommand():
                 return self._take_answer(loaded, request)
             case SetModeCommand():
-                return self._change_mode(loaded, request)
+                return self._set_mode(loaded, request)
             case TriggerContinuationCommand():
                 _refuse_archived(loaded)
                 self._pipeline.executor.read_history(loaded.record)
@@ -124,9 +124,9 @@ class CommandDispatch:
             case ContinueConversationCommand():
                 return new_conversations.continue_exhausted(self._pipeline, loaded, request)
             case WithdrawMessageCommand(message_id=message_id):
-                return self._withdraw(message_id)
+                return self._withdraw_message(message_id)
             case SpawnSubAgentsCommand():
-                return self._spawn(loaded, request)
+                return self._spawn_sub_agents(loaded, request)
             case DeleteConversationCommand(force=force, archived_before=before, etag=etag):
                 _check_archived(loaded, before)
                 _check_etag(loaded, etag)
@@ -138,15 +138,15 @@ class CommandDispatch:
     def _set(self, loaded: LoadedConversation, request: SettingsCommand) -> object:
         match request:
             case UpdateConversationCommand():
-                return self._update(loaded, request)
+                return self._update_conversation(loaded, request)
             case SetGeneratedTitleCommand():
-                return self._entitle(loaded, request)
+                return self._set_generated_title(loaded, request)
             case ArchiveConversationCommand(archived=archived):
-                return self._archive(loaded, archived)
+                return self._archive_conversation(loaded, archived)
             case CreateApprovalRuleCommand():
-                return self._make_rule(loaded, request)
+                return self._create_approval_rule(loaded, request)
             case DeleteApprovalRuleCommand():
-                self._revoke_rule(loaded, request)
+                self._delete_approval_rule(loaded, request)
                 return None
 
     def delete(self, origin: CommandOrigin | None) -> None:
@@ -172,7 +172,7 @@ class CommandDispatch:
             services.toolbox.forget(deleted)
             services.mcp.stop(deleted)
 
-    def _send(self, loaded: LoadedConversation, request: SendMessageCommand) -> SendMessageResult:
+    def _send_message(self, loaded: LoadedConversation, request: SendMessageCommand) -> SendMessageResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.structs.replace(msgspec.json.decode(known.answer, type=SendMessageResult), duplicate=True)
@@ -212,9 +212,9 @@ class CommandDispatch:
         """Handle a person's decision or answer to a question, or a client's answer to a tool call."""
         match request:
             case ResolveApprovalCommand():
-                return self._resolve(loaded, request)
+                return self._resolve_approval(loaded, request)
             case SubmitToolResultCommand():
-                return self._submit(loaded, request)
+                return self._submit_tool_result(loaded, request)
             case AnswerQuestionCommand():
                 return self._answer_question(loaded, request)
 
@@ -230,7 +230,9 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), at))
         return answer
 
-    def _submit(self, loaded: LoadedConversation, request: SubmitToolResultCommand) -> SubmitToolResultResult:
+    def _submit_tool_result(
+        self, loaded: LoadedConversation, request: SubmitToolResultCommand
+    ) -> SubmitToolResultResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.structs.replace(
@@ -246,7 +248,7 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), event.at))
         return answer
 
-    def _spawn(self, loaded: LoadedConversation, request: SpawnSubAgentsCommand) -> SpawnSubAgentsResult:
+    def _spawn_sub_agents(self, loaded: LoadedConversation, request: SpawnSubAgentsCommand) -> SpawnSubAgentsResult:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.json.decode(known.answer, type=SpawnSubAgentsResult)
@@ -257,7 +259,7 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(answer), at))
         return answer
 
-    def cancel(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
+    def cancel_conversation(self, request: CancelConversationCommand, event: UserCancel) -> CancelConversationResult:
         """Cancel the open run; `event` is the request as an event of the state machine.
 
         Background jobs are killed first, since that does not need the store. If the cancel cannot be stored, the work
@@ -284,12 +286,12 @@ class CommandDispatch:
         if isinstance(unit.record.state, QUIET) and (names := self._services.mcp.restart_for(unit.record)):
             unit.run(McpRestarted(at, names))
 
-    def _withdraw(self, message_id: str) -> WithdrawMessageResult:
+    def _withdraw_message(self, message_id: str) -> WithdrawMessageResult:
         event = WithdrawMessage(self._pipeline.now(), message_id)
         (withdrawn,) = self._pipeline.advance(event).find(QueueChanged)
         return WithdrawMessageResult(withdrawn, event.at)
 
-    def _change_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
+    def _set_mode(self, loaded: LoadedConversation, request: SetModeCommand) -> SetModeResult:
         """Change the mode. Rights are narrowed first, so that no tool starts in the wider mode during the change."""
         rights, mode = self._pipeline.executor.rights, request.mode
         if mode is not loaded.context.mode and not loaded.context.is_sub_agent:
@@ -310,7 +312,7 @@ class CommandDispatch:
         jobs = tuple(job for job in self._services.toolbox.jobs(loaded.record.id, mode) if job not in ended)
         return SetModeResult(loaded.record, jobs, calls, ended, stopped)
 
-    def _resolve(self, loaded: LoadedConversation, request: ResolveApprovalCommand) -> ConversationRecord:
+    def _resolve_approval(self, loaded: LoadedConversation, request: ResolveApprovalCommand) -> ConversationRecord:
         unit = loaded.begin()
         event = ApprovalResponse(self._pipeline.now(), request.tool_use_id, request.approve, request.note)
         if request.rule is not None:
@@ -321,7 +323,7 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit)
         return loaded.record
 
-    def _make_rule(self, loaded: LoadedConversation, request: CreateApprovalRuleCommand) -> ApprovalRule:
+    def _create_approval_rule(self, loaded: LoadedConversation, request: CreateApprovalRuleCommand) -> ApprovalRule:
         known = known_command(self._services.store, self._pipeline.conversation_id, request)
         if known is not None:
             return msgspec.json.decode(known.answer, type=ApprovalRule)
@@ -331,12 +333,14 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit, command=command_record(request, msgspec.json.encode(rule), at))
         return rule
 
-    def _revoke_rule(self, loaded: LoadedConversation, request: DeleteApprovalRuleCommand) -> None:
+    def _delete_approval_rule(self, loaded: LoadedConversation, request: DeleteApprovalRuleCommand) -> None:
         unit = loaded.begin()
         rule_changes.revoke(self._services, unit, request.rule_id, request.principal, self._pipeline.now())
         self._pipeline.perform(loaded, unit)
 
-    def _update(self, loaded: LoadedConversation, request: UpdateConversationCommand) -> ConversationRecord:
+    def _update_conversation(
+        self, loaded: LoadedConversation, request: UpdateConversationCommand
+    ) -> ConversationRecord:
         _check_etag(loaded, request.etag)
         unit = loaded.begin()
         settings.update(self._services, unit, request, self._pipeline.now())
@@ -345,7 +349,7 @@ class CommandDispatch:
             self._services.mcp.prepare(loaded.record)
         return loaded.record
 
-    def _entitle(self, loaded: LoadedConversation, request: SetGeneratedTitleCommand) -> ConversationRecord:
+    def _set_generated_title(self, loaded: LoadedConversation, request: SetGeneratedTitleCommand) -> ConversationRecord:
         unit, at = loaded.begin(), self._pipeline.now()
         if request.usage is not None:
             unit.run(UsageReported(at, request.usage, aside=True))
@@ -354,7 +358,7 @@ class CommandDispatch:
         self._pipeline.perform(loaded, unit)
         return loaded.record
 
-    def _archive(self, loaded: LoadedConversation, archived: bool) -> ConversationRecord:
+    def _archive_conversation(self, loaded: LoadedConversation, archived: bool) -> ConversationRecord:
         if archived and not self._pipeline.idle:
             raise Rejected(Reason.AGENT_BUSY, "agent is busy: cancel it first, then archive the conversation")
         if archived != (loaded.record.archived_at is not None):

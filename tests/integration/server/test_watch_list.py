@@ -18,8 +18,8 @@ from actors.core.notifications import ConversationUpdated, UsageChanged
 from actors.core.states import Error, Ledger
 from server.streams import encoding
 from server.streams import watch_conversations as watch_list
-from server.wire import encoded_conversations
-from server.wire.conversation_messages import conversation
+from server.wire.conversations import encoded_conversations
+from server.wire.conversations.conversation_messages import conversation
 from tests.integration.server.grpc_harness import AUTHORIZED, SECONDS, GrpcHarness, refused
 from tests.integration.server.watch_harness import NAME, Author, changed
 from tests.support.patience import eventually

@@ -26,7 +26,7 @@ from server.streams.encoding import EventEncoder
 from server.streams.subscribe import Sources, SubscribeStreams
 from server.streams.wakeups import Wakeups
 from server.wire.context import ConversionContext
-from server.wire.encoded_conversations import EncodedConversations
+from server.wire.conversations.encoded_conversations import EncodedConversations
 from tests.support.commit_builder import record_of
 
 if TYPE_CHECKING:

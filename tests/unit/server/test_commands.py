@@ -22,8 +22,8 @@ from actors.messages.commands import (
     SendMessageResult,
     UpdateConversationCommand,
 )
-from server.wire import commands
-from server.wire.approval_rules import approval_rule
+from server.wire import commands, results
+from server.wire.conversations.approval_rules import approval_rule
 from server.wire.values import timestamp
 from tests.support.samples import FACTS, MESSAGE, QUEUED
 
@@ -36,7 +36,7 @@ def test_create_says_everything() -> None:
         labels={"k": "v"}, approval_policy=v1.APPROVAL_POLICY_ASK_ALL,
         follow_up_policy=v1.FOLLOW_UP_POLICY_COMPLETED_ONLY, budget=v1.Budget(run_tokens=1, conversation_tokens=2),
     )  # fmt: skip
-    made = commands.create(v1.CreateConversationRequest(conversation=wanted, request_id=UUID), "somebody")
+    made = commands.create_conversation(v1.CreateConversationRequest(conversation=wanted, request_id=UUID), "somebody")
     assert made == CreateConversationCommand(
         principal="somebody", working_directory="/work", model="a/b", slug="s", title="t", mode=Mode.RESTRICTED,
         labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL, follow_up_policy=FollowUpPolicy.COMPLETED_ONLY,
@@ -50,23 +50,27 @@ MEANT = Generation(ReasoningEffort.MAX, 0.0, 9)
 
 def test_settings_of_generation_come_with_a_conversation_and_with_a_message() -> None:
     wanted = v1.Conversation(working_directory="/work", generation=GENERATION)
-    assert commands.create(v1.CreateConversationRequest(conversation=wanted), "p").profile.generation == MEANT
-    sent = commands.send(v1.SendMessageRequest(name="conversations/c", text="x", generation=GENERATION))
+    assert (
+        commands.create_conversation(v1.CreateConversationRequest(conversation=wanted), "p").profile.generation == MEANT
+    )
+    sent = commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x", generation=GENERATION))
     assert sent.generation == MEANT
-    assert commands.send(v1.SendMessageRequest(name="conversations/c", text="x")).generation is None
+    assert commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x")).generation is None
 
 
 def test_an_output_schema_becomes_json_text() -> None:
     request = v1.SendMessageRequest(name="conversations/c", text="x")
-    assert commands.send(request).output_schema == ""
+    assert commands.send_message(request).output_schema == ""
     request.output_schema.update({"type": "array", "minItems": 2})
-    assert json.loads(commands.send(request).output_schema) == {"type": "array", "minItems": 2}
+    assert json.loads(commands.send_message(request).output_schema) == {"type": "array", "minItems": 2}
     request.output_schema.Clear()
-    assert commands.send(request).output_schema == "{}"
+    assert commands.send_message(request).output_schema == "{}"
 
 
 def test_create_leaves_defaults_to_the_server() -> None:
-    made = commands.create(v1.CreateConversationRequest(conversation=v1.Conversation(working_directory="/work")), "p")
+    made = commands.create_conversation(
+        v1.CreateConversationRequest(conversation=v1.Conversation(working_directory="/work")), "p"
+    )
     assert (made.model, made.mode, made.slug) == ("", None, "")
 
 
@@ -76,13 +80,17 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
         approval_policy=v1.APPROVAL_POLICY_ASK_ALL,
         follow_up_policy=v1.FOLLOW_UP_POLICY_ALWAYS, budget=v1.Budget(run_tokens=3), generation=GENERATION,
     )  # fmt: skip
-    title = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=["title"])))
+    title = commands.update_conversation(
+        v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=["title"]))
+    )
     assert title == UpdateConversationCommand(etag="e", title="t")
     paths = [
         "slug", "title", "model", "labels", "approval_policy", "follow_up_policy", "budget",
         "generation",
     ]  # fmt: skip
-    every = commands.update(v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=paths)))
+    every = commands.update_conversation(
+        v1.UpdateConversationRequest(conversation=full, update_mask=FieldMask(paths=paths))
+    )
     assert every == UpdateConversationCommand(
         etag="e", slug="s", title="t", model="m", labels={"k": "v"}, approval_policy=ApprovalPolicy.ASK_ALL,
         follow_up_policy=FollowUpPolicy.ALWAYS, budget=Budget(3),
@@ -101,13 +109,15 @@ def test_an_update_sets_only_what_is_in_the_mask() -> None:
 )
 def test_deliveries(delivery: v1.Delivery.ValueType, meant: str) -> None:
     request = v1.SendMessageRequest(name="conversations/c", text="x", delivery=delivery)
-    assert commands.send(request).delivery == meant
+    assert commands.send_message(request).delivery == meant
 
 
 def test_a_run_is_named_by_its_id() -> None:
     name = "conversations/slug/requestCycles/c:4"
-    assert commands.send(v1.SendMessageRequest(text="x", expected_run=name)).expected_run == "c:4"
-    cancel = commands.cancel(v1.CancelConversationRequest(run=name, discard_queued=True, kill_jobs=True, reason="why"))
+    assert commands.send_message(v1.SendMessageRequest(text="x", expected_run=name)).expected_run == "c:4"
+    cancel = commands.cancel_conversation(
+        v1.CancelConversationRequest(run=name, discard_queued=True, kill_jobs=True, reason="why")
+    )
     assert (cancel.run_id, cancel.discard_queued, cancel.kill_jobs, cancel.reason) == ("c:4", True, True, "why")
 
 
@@ -115,13 +125,13 @@ def test_a_run_is_named_by_its_id() -> None:
     ("decision", "approve"), [(v1.APPROVAL_DECISION_APPROVE, True), (v1.APPROVAL_DECISION_DENY, False)]
 )
 def test_decisions(decision: v1.ApprovalDecision.ValueType, approve: bool) -> None:
-    made = commands.resolve(v1.ResolveApprovalRequest(decision=decision, note="n"), "call-1", "somebody")
+    made = commands.resolve_approval(v1.ResolveApprovalRequest(decision=decision, note="n"), "call-1", "somebody")
     assert made == ResolveApprovalCommand("call-1", approve, None, "n", "somebody")
 
 
 def test_a_rule_comes_with_a_decision() -> None:
     request = v1.ResolveApprovalRequest(decision=v1.APPROVAL_DECISION_APPROVE, rule=v1.ApprovalRule(command="make"))
-    assert commands.resolve(request, "call-1", "p").rule == ApprovalRule("", Action.ALLOW, command="make")
+    assert commands.resolve_approval(request, "call-1", "p").rule == ApprovalRule("", Action.ALLOW, command="make")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,7 @@ def test_a_rule_comes_with_a_decision() -> None:
 )
 def test_rules_there_and_back(subject: dict[str, Any], meant: dict[str, Any]) -> None:
     wanted = v1.ApprovalRule(action=v1.ApprovalRule.ACTION_DENY, **subject)
-    rule = commands.make_rule(v1.CreateApprovalRuleRequest(approval_rule=wanted), "somebody").rule
+    rule = commands.create_approval_rule(v1.CreateApprovalRuleRequest(approval_rule=wanted), "somebody").rule
     assert rule == ApprovalRule("", Action.DENY, **meant)
     shown = approval_rule("c", replace(rule, id="r3", creator="somebody", created_at=4_000))
     wanted.MergeFrom(
@@ -153,8 +163,8 @@ def test_rules_there_and_back(subject: dict[str, Any], meant: dict[str, Any]) ->
 
 
 def test_the_same_body_under_another_id_or_name_is_the_same() -> None:
-    first = commands.send(v1.SendMessageRequest(name="conversations/c", text="x", request_id=UUID))
-    second = commands.send(v1.SendMessageRequest(name="conversations/slug", text="x"))
+    first = commands.send_message(v1.SendMessageRequest(name="conversations/c", text="x", request_id=UUID))
+    second = commands.send_message(v1.SendMessageRequest(name="conversations/slug", text="x"))
     assert first.body_hash == second.body_hash
 
 
@@ -167,12 +177,12 @@ def test_the_same_body_under_another_id_or_name_is_the_same() -> None:
     ],
 )
 def test_another_body_is_another(other: v1.SendMessageRequest) -> None:
-    assert commands.send(v1.SendMessageRequest(text="x")).body_hash != commands.send(other).body_hash
+    assert commands.send_message(v1.SendMessageRequest(text="x")).body_hash != commands.send_message(other).body_hash
 
 
 def update(*paths: str, **fields: Any) -> UpdateConversationCommand:
     request = v1.UpdateConversationRequest(conversation=v1.Conversation(**fields), update_mask=FieldMask(paths=paths))
-    return commands.update(request)
+    return commands.update_conversation(request)
 
 
 def test_an_update_without_a_mask_sets_what_is_set() -> None:
@@ -201,7 +211,7 @@ def test_labels_in_another_order_are_the_same_body() -> None:
 
 
 def test_a_stored_message_is_answered_with_its_place() -> None:
-    answer = commands.sent(FACTS, "c", SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE))
+    answer = results.send_message(FACTS, "c", SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE))
     assert (answer.message.sequence, answer.disposition, answer.revision) == (7, v1.DISPOSITION_DIRECT, 41)
     assert answer.run == "conversations/c/requestCycles/c:3"
 
@@ -210,7 +220,7 @@ def test_a_stored_message_is_answered_with_its_place() -> None:
     ("disposition", "delivery", "run"), [("steer_queued", "STEER", "c:3"), ("follow_up_queued", "FOLLOW_UP", "")]
 )
 def test_a_waiting_message_is_answered_without_a_place(disposition: str, delivery: str, run: str) -> None:
-    answer = commands.sent(FACTS, "c", SendMessageResult("m-11", disposition, run, 41, queued=QUEUED))
+    answer = results.send_message(FACTS, "c", SendMessageResult("m-11", disposition, run, 41, queued=QUEUED))
     assert answer.message.sequence == 0
     assert v1.Delivery.Name(answer.message.delivery) == f"DELIVERY_{delivery}"
     assert v1.Disposition.Name(answer.disposition) == f"DISPOSITION_{disposition.upper()}"
@@ -218,7 +228,9 @@ def test_a_waiting_message_is_answered_without_a_place(disposition: str, deliver
 
 
 def test_a_repeated_request_says_so_and_answers_as_the_first_time() -> None:
-    answer = commands.sent(FACTS, "c", SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE, duplicate=True))
+    answer = results.send_message(
+        FACTS, "c", SendMessageResult("m-7", "direct", "c:3", 41, message=MESSAGE, duplicate=True)
+    )
     assert (answer.disposition, answer.message.sequence) == (v1.DISPOSITION_DUPLICATE, 7)
 
 
@@ -229,7 +241,7 @@ def test_the_receipt_of_a_cancel_names_what_was_stopped() -> None:
         settled=(QueueChanged(QUEUED, "steer", Fate.RETURNED), QueueChanged(QUEUED, "follow_up", Fate.DISCARDED)),
         ended_jobs=("job-2",), surviving_jobs=("job-1",),
     )  # fmt: skip
-    answer = commands.cancelled(FACTS, "c", stopped, 1)
+    answer = results.cancel_conversation(FACTS, "c", stopped, 1)
     named = {field.name for field, _ in answer.ListFields()}
     assert named == {field.name for field in answer.DESCRIPTOR.fields} - {"no_op", "unrecorded"}
     (steer,), (follow_up,) = answer.returned_steers, answer.discarded_follow_ups
@@ -242,12 +254,12 @@ def test_a_receipt_says_that_the_cancel_is_not_recorded() -> None:
     stopped = CancelConversationResult(
         no_op=False, state=StateSummary("tool_executing"), recorded=False, tool_use_ids=("call-1",)
     )
-    answer = commands.cancelled(FACTS, "c", stopped, 1)
+    answer = results.cancel_conversation(FACTS, "c", stopped, 1)
     assert (answer.unrecorded, list(answer.tool_use_ids)) == (True, ["call-1"])
 
 
 def test_a_cancel_that_did_nothing_says_only_that() -> None:
-    answer = commands.cancelled(
+    answer = results.cancel_conversation(
         FACTS, "c", CancelConversationResult(no_op=True, state=StateSummary("idle"), revision=50), 1
     )
     assert {field.name for field, _ in answer.ListFields()} == {"no_op", "state"}

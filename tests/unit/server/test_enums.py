@@ -15,7 +15,8 @@ from actors.core.fsm import ContextState
 from actors.core.notifications import ApprovalDecision, Fate, StopReason
 from actors.core.states import LlmPhase, State
 from actors.ports.store.audit import Outcome
-from server.wire import approval_rules, audit_entries, enums
+from server.wire import audit_entries, enums
+from server.wire.conversations import approval_rules
 
 if TYPE_CHECKING:
     from enum import EnumMeta

@@ -44,8 +44,8 @@ from actors.ports import ConversationRecord, Store, StoredEvent
 from actors.runtime.system_clock import SystemClock
 from server.contract.limits import REPORT_CHARS
 from server.streams.encoding import EventEncoder
-from server.wire.conversation_messages import conversation, state_of, summary_of
-from server.wire.encoded_conversations import EncodedConversations
+from server.wire.conversations.conversation_messages import conversation, state_of, summary_of
+from server.wire.conversations.encoded_conversations import EncodedConversations
 from server.wire.events import event, needs_record, output_delta, text_delta
 from tests.support.samples import BASH, FACTS, MESSAGE, QUEUED, REPORTS, STATES, TIMEOUT, UPGRADE, record
 

@@ -13,8 +13,8 @@ from actors.core.context import ToolGroup
 from actors.core.profile import ChosenMcpServer, ClientTool, Generation, Profile, ReasoningEffort
 from actors.core.states import AwaitingToolApproval, Idle, LlmPhase, LlmRequesting, ToolExecuting
 from actors.ports.mcp import McpServerStatus, McpState
-from server.wire import mcp_servers
-from server.wire.conversation_messages import (
+from server.wire.conversations import mcp_servers
+from server.wire.conversations.conversation_messages import (
     conversation,
     in_full,
     pending_approvals,

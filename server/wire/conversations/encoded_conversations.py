@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from server.wire.conversation_messages import conversation
+from server.wire.conversations.conversation_messages import conversation
 
 if TYPE_CHECKING:
     from bedrock import v1

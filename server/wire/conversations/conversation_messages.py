@@ -17,8 +17,9 @@ from actors.core.steps.approvals import approval_kind, requested_mode
 from actors.core.summary import StateSummary, summarize
 from actors.messages.commands import etag_of
 from server.contract import resource_names as names
-from server.wire.agents import sub_agent
-from server.wire.approval_rules import approval_rule
+from server.wire.conversations.agents import sub_agent
+from server.wire.conversations.approval_rules import approval_rule
+from server.wire.conversations.mcp_servers import servers_of
 from server.wire.enums import (
     APPROVAL_POLICY,
     CALL_STATUS,
@@ -30,7 +31,6 @@ from server.wire.enums import (
     STATE_KIND,
     TOOL_GROUP,
 )
-from server.wire.mcp_servers import servers_of
 from server.wire.messages import tool_call
 from server.wire.values import budget, duration, failure, run_error, struct, timestamp, usage
 

@@ -1,0 +1,1 @@
+"""A conversation as the contract shows it, and its parts: state, approvals, rules, sub-agents and MCP servers."""
