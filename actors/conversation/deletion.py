@@ -98,7 +98,10 @@ class ConversationDeletion:
             self._pending.leaked = True
 
     def finish_if_quiesced(self) -> None:
-        """Delete and answer if a deletion is pending and everything has exited. Raises NotOwnerError."""
+        """If a deletion is pending and all processes have exited, delete the conversation and answer.
+
+        Raises NotOwnerError.
+        """
         pending = self._pending
         if pending is None:
             return

@@ -65,10 +65,7 @@ class Lifecycle:
         self._sub_agents = sub_agents
         self._remind = remind
         self.sub_agent: CreateSubAgent | None = None
-        """The command that created this conversation as a sub-agent; None if this process created none.
-
-        Names the parent.
-        """
+        """The command by which this process created the conversation as a sub-agent, naming its parent; else None."""
         self.lost: NotOwnerError | None = None
         """The error by which the store said that another server owns the conversation; None before."""
         self._last_activity = -math.inf

@@ -249,7 +249,7 @@ class Supervisor:
     def _find(self, conversation_id: str, *, urgent: bool = False) -> ConversationActor | None:
         """Return the conversation's actor, started if needed; None while stopping.
 
-        Raises RuntimeError without a thread.
+        Raises RuntimeError if no thread can be started.
         """
         try:
             actor = self._live_or_new(conversation_id)

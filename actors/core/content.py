@@ -47,7 +47,7 @@ class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
 
 
 class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_use"):
-    """A tool call of the model."""
+    """A tool call that the model requested."""
 
     id: str
     """Unique in the conversation: `distinct_calls` replaces ids that were used before."""
@@ -79,7 +79,7 @@ class ToolOutcome(StrEnum):
     SKIPPED = "skipped"
     DENIED = "denied"
     TIMED_OUT = "timed_out"
-    """No client answered a call of a client's tool in time."""
+    """No client answered a call of a client tool in time."""
 
 
 class ToolSuccess(Struct, frozen=True, gc=False, tag="tool_success"):
@@ -105,7 +105,7 @@ class ToolError(Struct, frozen=True, gc=False, tag="tool_error"):
 
 
 class ToolCancelled(Struct, frozen=True, gc=False, tag="tool_cancelled"):
-    """Synthetic result of a call that a cancel or a restart interrupted or skipped."""
+    """A result that the server wrote for a call which a cancel or a restart interrupted or skipped."""
 
     tool_use_id: str
     output: str
@@ -126,7 +126,7 @@ Content: TypeAlias = Text | Reasoning | ToolUse | Image | ToolSuccess | ToolErro
 
 
 class MessageType(StrEnum):
-    """The author of a message; the database has a CHECK with the same five values."""
+    """The author of a message. The database has a CHECK constraint with these five values."""
 
     USER = "user"
     AGENT = "agent"
@@ -196,22 +196,22 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True):
 
     id: str
     sequence: int
-    """Number in the conversation, from 1 without gaps."""
+    """The number of the message in its conversation, counted from 1 without gaps."""
     type: MessageType
     content: tuple[Content, ...]
     created_at: int
-    """When it was stored, in milliseconds since the epoch (UTC)."""
+    """When the message was stored, in milliseconds since the epoch (UTC)."""
     run: str = ""
-    """Id of its run; "" outside of one."""
+    """The id of the run that the message belongs to; "" if it belongs to none."""
     delivery: str = ""
     """For user messages: "direct", "steer" or "follow_up"; "" for others."""
     request_id: str = ""
     """For agent messages: id of the model request that the message answers."""
     attempt: int = 0
     through_sequence: int = 0
-    """For agent messages: sequence of the last message that the model request contained.
+    """For agent messages: the sequence of the last message that the model request contained.
 
-    A later message that was stored before this answer is placed behind the answer and its tool results in the
+    A message with a higher sequence, stored before this answer, follows the answer and its tool results in the
     provider's view.
     """
     usage: Usage | None = None

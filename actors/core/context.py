@@ -13,7 +13,7 @@ from actors.core.approval.approval_rules import ApprovalRule
 
 
 class Mode(StrEnum):
-    """The mode: what tools may do (REQ-BED-014)."""
+    """The mode of a conversation: what its tools may do (REQ-BED-014)."""
 
     RESTRICTED = "restricted"
     WORKSPACE = "workspace"
@@ -76,7 +76,7 @@ class ToolTraits(Struct, frozen=True, omit_defaults=True):
     name: str
     group: ToolGroup
     retry_safe: bool = False
-    """Whether a failed call may be started again, because the tool cannot change anything."""
+    """Whether a failed call may be started again, because the tool changes nothing."""
     writes: bool = False
     """Whether calls need approval under ASK_WRITES. Tools that the machine does not know count as writing."""
     always_asks: bool = False

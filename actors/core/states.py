@@ -69,7 +69,7 @@ class Question(Struct, frozen=True, omit_defaults=True):
 
 
 class PastQuestion(Struct, frozen=True):
-    """How a question ended."""
+    """How an earlier question ended."""
 
     number: int
     status: QuestionStatus
@@ -83,19 +83,19 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     """Counters, queues and totals, which are part of every state. Counters only grow."""
 
     run: int = 0
-    """Number of the latest run (request cycle)."""
+    """The number of the latest run (request cycle) of the conversation."""
     live: bool = False
-    """Whether that run is open."""
+    """Whether the latest run is still open."""
     req: int = 0
-    """Number of the latest LLM request."""
+    """The number of the latest model request."""
     xid: int = 0
-    """Number of the latest tool execution."""
+    """The number of the latest tool execution."""
     seq: int = 0
-    """Sequence of the latest message."""
+    """The sequence of the latest message."""
     agents: int = 0
-    """Number of the latest sub-agent."""
+    """The number of the latest sub-agent."""
     rounds: int = 0
-    """Model requests of this run."""
+    """The number of model requests in the latest run."""
     steers: tuple[QueuedInput, ...] = ()
     follows: tuple[QueuedInput, ...] = ()
     pending_notices: tuple[Notice, ...] = ()
@@ -116,11 +116,11 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     last_text: str = ""
     """For sub-agents: the last text, which becomes the partial result if the sub-agent fails."""
     used_tokens: int = 0
-    """Tokens in the context window after the last response."""
+    """The number of tokens in the context window after the last response."""
     total_usage: Usage = Usage()
-    """Usage of the whole conversation, for budgets and display."""
+    """The token usage of the whole conversation, for budgets and display."""
     run_usage: Usage = Usage()
-    """Usage of this run."""
+    """The token usage of the latest run."""
     aside_usage: Usage = Usage()
     """Usage of the side queries; it counts towards the conversation's budget, but not towards a run's budget."""
     run_mode: Mode | None = None
@@ -164,7 +164,7 @@ class LlmReason(StrEnum):
 
 
 class Idle(Struct, frozen=True, tag="idle"):
-    """Ready for a message."""
+    """No run is open; the conversation is ready for a message."""
 
     ledger: Ledger = Ledger()
 
@@ -223,7 +223,7 @@ class ToolExecuting(Struct, frozen=True, omit_defaults=True, tag="tool_executing
     current_tool_id: str
     remaining_tool_ids: tuple[str, ...]
     completed_results: tuple[ToolResult, ...]
-    """Copies of this round's results; they are already persisted as messages."""
+    """Copies of the results of this round's finished calls, which are already stored as messages."""
     calls: tuple[ToolUse, ...]
     """All calls of the response, with their raw inputs."""
     execution_id: int

@@ -117,7 +117,7 @@ class ListFeed:
         self._put(conversation_id, record, deleted=True)
 
     def changed_elsewhere(self, conversation_id: str, record: ConversationRecord, *, deleted: bool) -> None:
-        """Publish a change from another server, unless a later change is known, because the conversation moved here."""
+        """Publish a change from another server; ignored if a later one is known here, as the conversation has moved."""
         self._put(conversation_id, record, deleted=deleted, elsewhere=True)
 
     def read(self, watch: ListWatch) -> list[ListChange]:

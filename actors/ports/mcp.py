@@ -206,8 +206,9 @@ class McpServers(Protocol):
     def statuses(self, principal: str = "") -> tuple[McpServerStatus, ...]:
         """Return the status of each server of the operator, in the order of the settings.
 
-        A program may fail to start in the conversations of a principal that is confined to some directories. So such a
-        principal gets the status in its own conversations, and all others ("") get the status elsewhere.
+        A program may fail to start in the conversations of a principal that is confined to some directories. Such a
+        principal therefore gets the states of the programs in its own conversations; "" gets their states in all other
+        conversations.
         """
         ...
 

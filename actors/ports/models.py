@@ -105,7 +105,10 @@ class ModelRequest(Struct, frozen=True):
     generation: Generation = Generation()
     """The generation settings; the model supports every setting that is set."""
     output: NativeOutput | None = None
-    """The schema that the provider must enforce for the run's last answer; None if there is none or a tool has it."""
+    """The schema that the provider must enforce for the run's last answer.
+
+    None if there is no schema, or if it is the input schema of a tool instead.
+    """
     purpose: Purpose = Purpose.CONVERSATION
     """Only the scripted model uses this field."""
     counted_tokens: int = 0

@@ -86,7 +86,7 @@ class StreamedText:
             self._waiting.append((reasoning, text))
 
     def announce(self) -> bool:
-        """Return whether a message has to be sent: there is text, and no earlier message is still waiting."""
+        """Return whether to send the actor a message about the text: there is text, and no earlier message waits."""
         with self._lock:
             if self._announced or not self._waiting:
                 return False

@@ -45,7 +45,7 @@ class AgentLimits:
     per_call: int = 10
     """The maximum number of sub-agents started together; a conversation cannot have others at that time."""
     at_once: int = 50
-    """The maximum number of running sub-agents in the process; any other fails to start, which its parent is told."""
+    """The maximum number of running sub-agents in the process. Others fail to start, and their parents get an error."""
     max_turns: int = 100
     timeout_ms: int = 20 * 60_000
     """The default time limit of a sub-agent, in milliseconds."""

@@ -39,7 +39,7 @@ class ThreadPool:
     def run(self, job: Callable[[], object], name: str) -> None:
         """Start `job` on a thread, which is called `name` until the job ends.
 
-        Raises RuntimeError without a free thread.
+        Raises RuntimeError if no thread can be started.
         """
         with self._lock:
             thread = self._idle.pop() if self._idle else None

@@ -1,4 +1,4 @@
-"""Handles answers of clients to tool calls that are not waiting for an answer, or no longer."""
+"""Handles clients' answers to tool calls that do not wait for an answer, or no longer wait for one."""
 
 from __future__ import annotations
 

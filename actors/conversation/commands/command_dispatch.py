@@ -93,7 +93,7 @@ class CommandDispatch:
     def carry_out(self, request: CreatingCommand | CreateSubAgent | Wake | ConversationCommand) -> object:
         """Handle a command and return its answer.
 
-        It is None for Wake, and for Delete, which `delete` completes later.
+        The answer is None for Wake, and for Delete, which `delete` completes later.
         """
         match request:
             case Wake():

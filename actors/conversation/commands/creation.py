@@ -180,7 +180,7 @@ def sub_agent(
 
 
 def _share(parent: ConversationRecord) -> Budget:
-    """Return the budget of one of several sub-agents that start together: an equal share of the parent's rest."""
+    """Return a sub-agent's budget: an equal share, among those started together, of what the parent has left."""
     ledger, state = parent.state.ledger, parent.state
     if spent := budget.spent(parent.budget, ledger):
         raise Rejected(Reason.BUDGET_REACHED, f"the budget of {spent} is spent")

@@ -64,7 +64,7 @@ class Judgement(Struct, frozen=True):
 def judge(context: ConvContext, call: ToolUse, subject: CallSubject | None) -> Judgement:
     """Return whether a call runs, needs approval or is denied: denials take precedence, then approvals.
 
-    A call that a rule might deny, which is known only when the call runs, needs approval.
+    A call also needs approval if a rule might deny it, but only running the call would show whether the rule matches.
     """
     if call.bad_input or left_out(context, call):  # such a call gets an error result in any mode
         return Judgement(CallVerdict.RUN)
@@ -102,7 +102,7 @@ def _allowed(context: ConvContext, call: ToolUse, subject: CallSubject | None) -
 
 
 def left_out(context: ConvContext, call: ToolUse) -> bool:
-    """Return whether the call is a request_mode_upgrade that this conversation is not offered. It never runs."""
+    """Return whether the call is a request_mode_upgrade that this conversation is not offered, and so never runs."""
     if call.name != REQUEST_MODE_UPGRADE or context.is_sub_agent or context.rules < Rules.OWN_TOOLS:
         return False
     return traits_of(context, call.name) is None

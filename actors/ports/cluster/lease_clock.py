@@ -24,8 +24,8 @@ class LeaseClock:
     def __init__(self, seconds: float) -> None:
         """Create the file (needs Linux 5.1). Raises OSError.
 
-        `seconds`: how long tools may start and live after a heartbeat was sent. This must be less than the time for
-        which a heartbeat keeps the node alive in the database, by the time that tool hosts need to end running tools.
+        `seconds`: how long tools may start and live after a heartbeat was sent. This must be shorter than the time for
+        which a heartbeat keeps the node alive in the database: tool hosts need the difference to end running tools.
         """
         self._seconds = seconds
         self._lock = threading.Lock()  # guards the fields below

@@ -1,1 +1,1 @@
-"""What this process gets from its machine: time, threads and file descriptors."""
+"""Ports for what this process gets from its machine: time, threads and file descriptors."""

@@ -11,7 +11,7 @@ from actors.core.errors import ErrorKind, LlmFailure
 
 _NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_THREAD = "can't start new thread"
-"""The text of the RuntimeError that Python raises in this case: there is no specific exception type."""
+"""The text of Python's RuntimeError if no thread can be started, which has no exception type of its own."""
 _COUNTED = "/proc/self/fd"
 _FOLDERS = (_COUNTED, "/dev/fd")
 

@@ -15,7 +15,7 @@ class Threads(Protocol):
     def run(self, job: Callable[[], object], name: str) -> None:
         """Start `job` on a thread that is called `name` until the job ends.
 
-        Raises RuntimeError without a free thread.
+        Raises RuntimeError if no thread can be started.
         """
         ...
 

@@ -16,7 +16,10 @@ MAX_SCHEMAS = 10_000
 """The maximum number of schemas that apply to one place of a value."""
 
 MAX_WORK = 20_000_000
-"""The maximum work of one validation: characters and values, times the schemas that look at them. About a second."""
+"""The maximum work of one validation: characters and values, times the schemas that look at them.
+
+This much work takes about a second.
+"""
 
 MAX_STEPS = 200_000
 """The maximum number of pairs of a schema and an object or list that an estimate looks at."""
@@ -71,7 +74,7 @@ class Comparisons:
         return self._at_one_place[id(schema)] if isinstance(schema, dict) else 1
 
     def same_place(self, schema: Mapping[str, Any]) -> Iterator[Any]:
-        """Yield the schemas that apply to the same place of a value as this one."""
+        """Yield the schemas inside `schema` that apply to the same place of a value as `schema` itself."""
         for key in _LISTS:
             yield from _listed(schema.get(key))
         yield from (schema[key] for key in _SINGLE if key in schema)
@@ -202,7 +205,7 @@ def _weight(schema: Mapping[str, Any]) -> int:
 
 
 def _times(schema: Mapping[str, Any]) -> int:
-    """Return how often the parts of a schema are evaluated: twice if it must find out what none of them evaluated."""
+    """Return how often the parts of a schema are evaluated: twice with an `unevaluated…` keyword, otherwise once."""
     return 2 if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
 
 

@@ -34,7 +34,7 @@ class CallDecision(Struct, frozen=True, omit_defaults=True):
     """The decision about a tool call before it ran."""
 
     call: str
-    """The id of the tool call that the model chose."""
+    """The id of the tool call."""
     tool: str = ""
     """The name of the tool; "" if a person decided, because the approval request names the tool."""
     verdict: str = ""

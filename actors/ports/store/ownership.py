@@ -46,8 +46,8 @@ class ConversationOwnership(Protocol):
         """Make this server the owner of a conversation and return its row; None if the conversation does not exist.
 
         The claim covers the conversation's whole family: the conversation at the top and all sub-agents beneath it. It
-        succeeds if nobody owns them, or a server that was declared dead. If the owner has changed, `taken` is called
-        with the ids of those that are unsettled, if there are any: these must be woken.
+        succeeds if the family has no owner, or if its owner was declared dead. If the owner has changed, `taken` is
+        called with the ids of unsettled conversations of the family, if there are any: these must be woken.
 
         Raises NotOwnerError if another server is the owner, or if this server was declared dead or is giving up its
         conversations; StoreDamagedError.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SlotRequest:
-    """A place in a principal's queue for slots; later it stands for the slot."""
+    """A request for a slot: a place in the queue of its principal, and later the slot itself."""
 
     def __init__(self, principal: str, start: Callable[[], bool]) -> None:
         self.principal = principal
@@ -36,7 +36,7 @@ class FairSlots:
         self._used: Counter[str] = Counter()
         self._total = 0
         self._queues: dict[str, deque[SlotRequest]] = {}
-        """The waiting places by principal. No queue is empty, and the principal with the next turn comes first."""
+        """The waiting requests by principal. No queue is empty, and the principal with the next turn comes first."""
         self._waiting = 0
 
     @property
@@ -53,7 +53,7 @@ class FairSlots:
         return self._used[principal] * len(self._used)
 
     def acquire(self, principal: str, start: Callable[[], bool]) -> SlotRequest:
-        """Call `start` when there is a slot: now, or later on the thread that releases one. Return the queue's place.
+        """Call `start` when there is a slot: now, or later on the thread that releases one. Return the request.
 
         `start` must not raise. It returns whether it keeps the slot until `release`; if not, the slot is free again at
         once.
@@ -98,7 +98,7 @@ class FairSlots:
             return place in self._queues.get(place.principal, ())
 
     def withdraw(self, place: SlotRequest) -> bool:
-        """Stop waiting. Return False if `start` has already been called or the place has already been withdrawn."""
+        """Stop waiting. Return False if `start` has already been called or the request has already been withdrawn."""
         with self._lock:
             queue = self._queues.get(place.principal)
             if queue is None or place not in queue:

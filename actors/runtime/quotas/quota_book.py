@@ -36,7 +36,7 @@ MILLISECONDS = 1_000
 RETRY_MS = 1_000
 """The suggested retry delay, in milliseconds, for quotas that are freed as soon as something ends."""
 LEARN_SECONDS = 10.0
-"""The seconds between two queries of what the other servers' principals have spent."""
+"""The seconds between two queries of how much was spent on all servers that share the store."""
 DAY_MS = 86_400_000
 
 
