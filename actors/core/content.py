@@ -167,7 +167,7 @@ class SystemKind(StrEnum):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens of one response, or a sum of them; `input` excludes tokens read from or written to the cache."""
+    """Tokens of one response or of several; `input_tokens` excludes tokens read from or written to the cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0

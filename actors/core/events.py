@@ -319,7 +319,7 @@ class InternalFault(Struct, frozen=True, tag="internal_fault"):
 
     at: int
     message: str
-    """A text for people, which refers to the server's log and reveals no internals."""
+    """A human-readable text, which refers to the server's log and reveals no internals."""
 
 
 class UsageReported(Struct, frozen=True, tag="usage_reported"):

@@ -1,6 +1,6 @@
 """Checks a conversation's log: whether its events are possible, and lead to the conversation's present state.
 
-An `InvariantChecker` receives the durable notifications in order and yields its findings as text for people: a call
+An `InvariantChecker` receives the durable notifications in order and yields its findings as human-readable text: a call
 without a result, a run that ended twice, a question without a decision. The checker shares no code with the rules of
 the state machine, so it finds bugs of the machine as well as damage on disk.
 """

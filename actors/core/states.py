@@ -80,7 +80,7 @@ MAX_PAST_QUESTIONS = 8
 
 
 class Ledger(Struct, frozen=True, omit_defaults=True):
-    """Counters, queues and totals, which are part of every state. Counters only grow."""
+    """Counters, queues and totals, which are part of every state. The counters that make up ids only grow."""
 
     run: int = 0
     """The number of the latest run (request cycle) of the conversation."""
@@ -124,7 +124,7 @@ class Ledger(Struct, frozen=True, omit_defaults=True):
     aside_usage: Usage = Usage()
     """Usage of the side queries; it counts towards the conversation's budget, but not towards a run's budget."""
     run_mode: Mode | None = None
-    """The mode in which the latest run began, which decides which client tools it offers. None: no run yet."""
+    """The mode in which the latest run began, which decides which client tools it offers; None if there are none."""
     generation: Generation | None = None
     """Settings for the requests of the latest run, from the message that began it."""
     output_schema: str = ""
@@ -202,7 +202,7 @@ class ApprovalKind(StrEnum):
 
 
 class AwaitingToolApproval(Struct, frozen=True, omit_defaults=True, tag="awaiting_tool_approval"):
-    """Tool calls of a response wait until a person has decided about each; none of the calls has run yet."""
+    """The tool calls of a response wait until a person has decided about those that need approval; none has run yet."""
 
     ledger: Ledger
     calls: tuple[ToolUse, ...]

@@ -39,7 +39,7 @@ class McpServerStatus(Struct, frozen=True):
     """The server's program and its arguments; () for a server with a URL."""
     url: str = ""
     error: str = ""
-    """Why the server failed, as text for people."""
+    """Why the server failed, as human-readable text."""
     tools: tuple[ToolSpec, ...] = ()
     """The tools of the server's latest list, in the form in which models are offered them."""
 

@@ -148,7 +148,7 @@ class ModelAnswer(Struct, frozen=True):
 
 
 class ModelFailedError(Exception):
-    """An attempt of a model request failed; the text is for people and contains no secret."""
+    """An attempt of a model request failed; the text is human-readable and contains no secret."""
 
     def __init__(self, failure: LlmFailure, retry_after_ms: int | None = None, usage: Usage | None = None) -> None:
         super().__init__(failure.message)

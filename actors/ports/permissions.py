@@ -23,7 +23,7 @@ class Permissions(Struct, frozen=True):
     """The operator's MCP servers whose tools the principal's conversations are offered; None: all."""
 
     def refusal(self, mode: Mode) -> str:
-        """Return why the principal's conversations may not have this mode, as text for people; "" if they may."""
+        """Return why the principal's conversations may not have this mode, as human-readable text; "" if they may."""
         if mode not in self.modes:
             return "this principal may not use it"
         if self.roots is not None and mode is not Mode.RESTRICTED:

@@ -68,7 +68,7 @@ class Workspace(Protocol):
     """The directories in which conversations work. Safe to call from any thread; reads the disk."""
 
     def check(self, path: str, within: Sequence[str] | None = None) -> str:
-        """Return the real path of an existing directory. Raises ValueError with a text for people.
+        """Return the real path of an existing directory. Raises ValueError with a human-readable text.
 
         With `within`, the directory must be one of these directories or beneath one; the text reveals nothing about
         others.

@@ -103,7 +103,7 @@ class Mailbox:
 
 
 def refuse(envelope: Envelope[Any]) -> None:
-    """Report to the sender of this message that the actor has stopped."""
+    """Report to the sender of this message that the actor has stopped. Raises ActorDeadError if no reply is awaited."""
     error = ActorDeadError("the actor has stopped")
     if envelope.reply_to is None:
         raise error

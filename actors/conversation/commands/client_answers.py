@@ -24,7 +24,7 @@ _CAUSES = {
     ToolOutcome.SKIPPED: ("withdrawn", "this call was never made"),
     ToolOutcome.DENIED: ("withdrawn", "this call was denied"),
 }
-"""By the outcome of a call's result: the cause (for programs) and the text (for people) of the refusal of an answer."""
+"""By the outcome of a call's result: the machine-readable cause and the text of the refusal of an answer."""
 
 
 def late_answer(history: Sequence[Message], request: SubmitToolResultCommand) -> SubmitToolResultResult:

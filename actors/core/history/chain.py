@@ -40,7 +40,7 @@ class ChainCheck:
         return tuple(self._open)
 
     def feed(self, message: Message) -> tuple[str, ...]:
-        """Check the next message; return findings as text for people."""
+        """Check the next message; return findings as human-readable text."""
         found = [*self._number(message), *self._interruption(message)]
         for block in message.content:
             match block:

@@ -153,7 +153,7 @@ class SandboxReport(Struct, frozen=True):
     landlock_abi: int
     pid_namespace: bool
     reason: str = ""
-    """Why the tier is not better, as text for people."""
+    """Why the tier is not better, as human-readable text."""
     hides_protected: bool = False
     """Whether even unrestricted tools cannot access `Sandbox.protected`."""
     by_setting: bool = False
@@ -165,10 +165,10 @@ class SandboxReport(Struct, frozen=True):
     workspace_available: bool = False
     """Whether workspace mode can be enforced, in directories that `Sandbox.mode_refusal` does not refuse."""
     workspace_reason: str = ""
-    """Why workspace mode cannot be enforced, as text for people."""
+    """Why workspace mode cannot be enforced, as human-readable text."""
 
     separation_reason: str = ""
-    """Why `Launch.readable` cannot be enforced, as text for people; "" if it can be, or if this was not tested."""
+    """Why `Launch.readable` cannot be enforced, as human-readable text; "" if it can be, or if this was not tested."""
 
     @property
     def restriction_available(self) -> bool:
@@ -190,7 +190,7 @@ class Sandbox(Protocol):
         ...
 
     def mode_refusal(self, mode: Mode, directory: str) -> str:
-        """Return why programs cannot run in this mode in this directory, as text for people; "" if they can.
+        """Return why programs cannot run in this mode in this directory, as human-readable text; "" if they can.
 
         Safe to call from any thread.
         """
