@@ -148,6 +148,7 @@ def test_the_conversations_of_a_node_that_dies_go_on_at_another(  # noqa: PLR091
     streaming.send("Talk.")
     streaming.part.next_reached(streams)
     eventually(lambda: processes.sleepers(forever), "the tool runs")
+    watcher.until(lambda event: event.revision > 0)
     owner.process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
 
     eventually(lambda: at_other.conversation(working.name).get().state.kind == "idle", "it was taken over")
