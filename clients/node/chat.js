@@ -13,7 +13,8 @@ const USAGE = `usage: node chat.js [options] [message]
   --yes                  answer every question with yes
   --json                 print every event as a line of JSON
 Without a message, each line that is typed is one. While the agent works, a line is a steer, and Ctrl-C cancels.
-Exit codes: 0 well, 1 Bedrock refused, 2 usage, 3 a question is open and standard input has ended, 130 Ctrl-C.`;
+Exit codes: 0 well, 1 Bedrock refused, 2 usage, 3 a question is open and standard input has ended, 130 Ctrl-C,
+141 standard output was closed by its reader, which cancels the run.`;
 
 const { values: options, positionals } = commandLine();
 let conversation;
@@ -117,6 +118,15 @@ async function cancel() {
   if (unrecorded) note('stopped, but not recorded yet: the server cannot store it now and tries again');
 }
 
+/** Nobody reads what the agent says any more (`| head`): stop it, and leave. */
+async function leave(error) {
+  if (error.code !== 'EPIPE') throw error;
+  if (process.exitCode === 141) return; // every later write fails as well
+  process.exitCode = 141;
+  if (conversation) await report(cancel());
+  process.exit(141);
+}
+
 /** Wait for something; what Bedrock refuses is told. */
 async function report(work) {
   try {
@@ -149,5 +159,6 @@ async function main() {
   bedrock.close();
 }
 
+process.stdout.on('error', leave);
 if (options.help) console.log(USAGE);
 else await report(main());

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 WORLD = "wörld 🌍🌎"
 """Code points beyond what a UTF-16 unit holds: offsets must not count units."""
 CUTS = 8
+HEAD = """
+const child = require('node:child_process').spawn(process.execPath, process.argv.slice(1), {
+  stdio: ['ignore', 'pipe', 'inherit'],
+});
+child.stdout.once('data', () => child.stdout.destroy());
+child.on('exit', (code) => process.exit(code));
+"""
+"""Runs a program of Node, reads the beginning of its output and no more, and ends as it does."""
 
 Start = Callable[..., NodeChat]
 
@@ -122,6 +130,28 @@ def test_ctrl_c_cancels_and_the_chat_goes_on(server: ServerProcess, client: Clie
     chat.noted.until(r"\[done\]")
     assert chat.leave() == 0
     assert "again" in chat.said.text
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_of_its_output_that_leaves_ends_it_and_the_run(
+    node: Node, server: ServerProcess, client: Client, tmp_path: Path, options: list[str]
+) -> None:
+    """As `| head` does."""
+    done = node.run(
+        "-e",
+        HEAD,
+        CHAT,
+        *options,
+        "count",
+        folder=tmp_path,
+        env={"BEDROCK_DATA_DIR": str(server.data)},
+    )
+    assert done.returncode == 141, done.stderr
+    name = re.search(r"conversations/\w+", done.stderr)
+    assert name
+    assert "EPIPE" not in done.stderr
+    settle(client.conversation(name[0]))
+    assert only(list(client.conversation(name[0]).cycles())).stop_reason == "interrupted"
 
 
 # --- whatever breaks --------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from bedrock.errors import (
     RevisionTooOld,
 )
 
+FOR_PROGRAMS = ": try again, with the same request_id"
+"""The end of a message about what was not stored, which a person has no use for."""
 RUNS_END = "A run has to end first: `bedrock ls --filter 'busy = true'` lists yours, `bedrock cancel NAME` ends one."
 
 _COMMAND_LINE: dict[type[BedrockError], str] = {
@@ -35,7 +37,7 @@ _CHAT: dict[type[BedrockError], str] = {
 def what_happened(error: BedrockError) -> str:
     """Return the message of an error, with a conversation named as it was typed."""
     missing = _missing_conversation(error)
-    return f"there is no conversation “{missing}”" if missing else error.message
+    return f"there is no conversation “{missing}”" if missing else error.message.removesuffix(FOR_PROGRAMS)
 
 
 def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
@@ -46,6 +48,8 @@ def what_to_do(error: BedrockError, *, in_chat: bool = False) -> str:
         return "A conversation in another directory can have it: -C chooses one."
     if isinstance(error, QuotaExceeded) and error.metadata.get("quota") == "concurrent_runs":
         return RUNS_END
+    if error.reason == "STORE_UNAVAILABLE":
+        return "Try again later. The server's log says why, for example a full disk."
     hint = (_CHAT if in_chat else _COMMAND_LINE).get(type(error), error.hint)
     return "" if hint.rstrip(".").casefold() in error.message.casefold() else hint
 

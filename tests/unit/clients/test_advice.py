@@ -9,6 +9,8 @@ import pytest
 from bedrock import errors
 from bedrock.cli.error_hints import what_happened, what_to_do
 
+from actors.core.errors import REFUSAL_TEXTS, Reason
+
 ALL = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, errors.BedrockError)]
 
 
@@ -35,3 +37,11 @@ def test_a_mistyped_name_is_reported_as_it_was_typed() -> None:
 def test_advice_that_the_message_gives_is_not_repeated() -> None:
     error = errors.NotExhausted("the context is not used up: send a message instead")
     assert what_to_do(error, in_chat=True) == ""
+
+
+@pytest.mark.parametrize("in_chat", [False, True])
+def test_a_store_that_cannot_write_is_a_matter_of_the_server(in_chat: bool) -> None:
+    """What the message says to programs is nothing that a person can do."""
+    error = errors.Unavailable(REFUSAL_TEXTS[Reason.STORE_UNAVAILABLE], reason="STORE_UNAVAILABLE")
+    assert what_happened(error) == "the store cannot confirm the change now"
+    assert "full disk" in what_to_do(error, in_chat=in_chat)

@@ -70,6 +70,19 @@ def test_names_are_whole_however_narrow_the_terminal(address: str, fake: FakeBed
             assert any("…" in row for row in rows)
 
 
-def test_an_empty_queue_is_said_to_be_empty(address: str) -> None:
-    assert printed(address, "queue", SLUG, columns=80) == ["Nothing waits."]
-    assert printed(address, "queue", SLUG, "--all", columns=80) == ["Nothing has waited yet."]
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("queue", SLUG), "Nothing waits."),
+        (("queue", SLUG, "--all"), "Nothing has waited yet."),
+        (("approvals",), "Nothing waits for approval."),
+        (("questions",), "No tool asks anything."),
+        (("cycles", SLUG), "It has no runs yet."),
+        (("mcp",), "There are no MCP servers: the settings name them in tables [[mcp_servers]]."),
+    ],
+)
+def test_an_empty_list_is_a_sentence_instead_of_a_table(
+    address: str, fake: FakeBedrock, command: tuple[str, ...], sentence: str
+) -> None:
+    del fake.info.mcp_servers[:]
+    assert printed(address, *command, columns=80) == [sentence]

@@ -71,7 +71,7 @@ def cycles(
         for line in timeline_of(found, Paint.for_stream(sys.stdout), columns(sys.stdout)):
             print_line(line)
     else:
-        print_table(COLUMNS, map(_row, found))
+        print_table(COLUMNS, map(_row, found), none="It has no runs yet.")
 
 
 @click.command()

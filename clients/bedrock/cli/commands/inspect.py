@@ -75,11 +75,9 @@ def list_(
     if output == "json":
         print_values(found)
         return
-    if not found and sys.stdout.isatty():
-        print_text("No such conversations." if filter_ else _nothing_found(here=here, archived=archived, parent=parent))
-        return
+    none = "No such conversations." if filter_ else _nothing_found(here=here, archived=archived, parent=parent)
     if parent:
-        print_table(sub_agents.COLUMNS, sub_agents.rows(found))
+        print_table(sub_agents.COLUMNS, sub_agents.rows(found), none=none)
         return
     now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
     print_table(
@@ -97,6 +95,7 @@ def list_(
             for conversation in found
         ),
         paths="directory",
+        none=none,
     )
 
 

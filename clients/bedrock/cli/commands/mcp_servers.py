@@ -69,4 +69,5 @@ def mcp(ctx: click.Context, output: str) -> None:
             )
             for server in found
         ),
+        none="There are no MCP servers: the settings name them in tables [[mcp_servers]].",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -29,11 +28,12 @@ def queue(ctx: click.Context, name: str, everything: bool, limit: int, output: s
     if output == "json":
         print_values(found)
         return
-    if not found and sys.stdout.isatty():
-        print_text("Nothing has waited yet." if everything else "Nothing waits.")
-        return
     now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
-    print_table(("message", "delivery", "sent", "fate", "text"), (queue_row(entry, now) for entry in found))
+    print_table(
+        ("message", "delivery", "sent", "fate", "text"),
+        (queue_row(entry, now) for entry in found),
+        none="Nothing has waited yet." if everything else "Nothing waits.",
+    )
 
 
 @click.command()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 
 import click
 
 from bedrock.cli.connect import connect
-from bedrock.cli.text.output import print_json, print_text
+from bedrock.cli.text.output import print_json
 from bedrock.cli.text.tables import JSON_OPTION, print_table
 
 #: What JSON leaves out of a message, and what programs reckon with: numbers of 64 bits are strings there.
@@ -27,9 +26,6 @@ def quota(ctx: click.Context, output: str) -> None:
     if output == "json":
         print_json([_ZEROS | each.to_dict() for each in found], indent=2)
         return
-    if not found and sys.stdout.isatty():
-        print_text("You have no quotas.")
-        return
     print_table(
         ("quota", "principal", "used", "limit", "counted anew"),
         (
@@ -42,6 +38,7 @@ def quota(ctx: click.Context, output: str) -> None:
             )
             for each in found
         ),
+        none="You have no quotas.",
     )
 
 

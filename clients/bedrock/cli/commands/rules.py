@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,9 +53,6 @@ def rules(
     if output == "json":
         print_values(found)
         return
-    if not found and sys.stdout.isatty():
-        print_text("There are no rules; the approval policy decides.")
-        return
     now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
     print_table(
         ("rule", "action", "made", "by", "about"),
@@ -70,4 +66,5 @@ def rules(
             )
             for rule in found
         ),
+        none="There are no rules; the approval policy decides.",
     )

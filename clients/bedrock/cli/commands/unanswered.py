@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +13,6 @@ from bedrock.cli import exit_codes as exits
 from bedrock.cli.arguments import CONVERSATION
 from bedrock.cli.connect import connect
 from bedrock.cli.display.question_form import clock_time
-from bedrock.cli.text.output import print_text
 from bedrock.cli.text.style import one_line
 from bedrock.cli.text.tables import JSON_OPTION, ago, print_table, print_values
 from bedrock.errors import BedrockError, NotFound
@@ -49,8 +47,6 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
         print_values(found)
         return
     _tell_unreadable(unreadable)
-    if not found and sys.stdout.isatty():
-        print_text("Nothing waits for approval.")
     now = datetime.now(UTC)  # noqa: TID251 -- the age of things is meant for the reader's clock
     slug = _slugs(client, (each.conversation for each in found))
     print_table(
@@ -65,6 +61,7 @@ def approvals(ctx: click.Context, name: str | None, limit: int, output: str) -> 
             )
             for each in found
         ),
+        none="Nothing waits for approval.",
     )
     if waiting := _number_of_questions(client, name):
         exits.print_message(f"tools ask, too: `bedrock questions` lists {waiting}")
@@ -86,9 +83,6 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
         print_values(found)
         return
     _tell_unreadable(unreadable)
-    if not found and sys.stdout.isatty():
-        print_text("No tool asks anything.")
-        return
     slug = _slugs(client, (each.conversation for each in found))
     print_table(
         ("conversation", "question", "server", "answer by", "message"),
@@ -102,6 +96,7 @@ def questions(ctx: click.Context, name: str | None, limit: int, output: str) -> 
             )
             for each in found
         ),
+        none="No tool asks anything.",
     )
 
 

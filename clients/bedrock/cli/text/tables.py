@@ -30,16 +30,21 @@ SHORT = 12
 _GAP = "  "
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: str = "") -> None:
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, paths: str = "", none: str = "") -> None:
     """Print a table: fitted to a terminal, or with a tab between the cells and whole values for a pipe.
 
     The first column is the argument of other commands, and is never cut. The column with the head `paths` has
     directories: at a terminal the home directory is shown as ~, and a path that is too long is truncated at its start.
+    Without a row a terminal shows the sentence `none` in place of the table, and a pipe gets nothing.
     """
     room, paint = columns(sys.stdout), Paint.for_stream(sys.stdout)
     if room is None:
         for row in rows:
             print_line(paint.text("\t".join(paint.clean(cell).replace("\n", " ").replace("\t", " ") for cell in row)))
+        return
+    rows = list(rows)
+    if none and not rows:
+        print_line(for_terminal(none))
         return
     at = head.index(paths) if paths else None
     first, *rest = fitted([head, *rows], room(), at)
