@@ -21,7 +21,7 @@ from msgspec import to_builtins
 
 from tests.bench.figures import ROOT, machine
 from tests.soak.cluster import clocks, networks
-from tests.soak.cluster.disturbances import KINDS, possible
+from tests.soak.cluster.disturbances import KINDS, ON_SMALL_DISK, possible
 from tests.soak.cluster.rounds import Outcome, Round
 from tests.soak.cluster.three_nodes import NAMES, World
 from tests.soak.programs import AskProgram, ChatProgram
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace, own: networks.Networks | None, without: di
     for what, why in without.items():
         if why:
             print(f"cluster: no {what}: {why}")
-    machine_before, order = machine(), Order(options.seed, list(KINDS))
+    machine_before, order = machine(), Order(options.seed, list(KINDS), frozenset(ON_SMALL_DISK))
     until = time.monotonic() + options.minutes * 60
     while time.monotonic() < until:
         count = len(outcomes) + 1
@@ -75,6 +75,8 @@ def _run(options: argparse.Namespace, own: networks.Networks | None, without: di
             shutil.rmtree(folder)
     wrong = sum(len(each.wrong) for each in outcomes)
     print(f"cluster: {len(outcomes)} rounds, {wrong} things wrong")
+    if order.left_out:
+        print(f"cluster: did not happen: {', '.join(order.left_out)}")
     return 1 if wrong else 0
 
 
@@ -91,23 +93,32 @@ def _disk_hindrance() -> str:
 
 
 class Order:
-    """Everything that may happen, in an order that goes on from round to round, so that all gets its turn."""
+    """Everything that may happen, in an order that goes on from round to round: all once, then all again."""
 
-    def __init__(self, seed: int, kinds: list[str]) -> None:
+    def __init__(self, seed: int, kinds: list[str], rare: frozenset[str] = frozenset()) -> None:
+        """`rare`: what few rounds can have, and which comes first in those."""
         self._chance = random.Random(f"{seed}/disturbances")
-        self._kinds = kinds
+        self._kinds, self._rare = kinds, rare
         self._waiting: list[str] = []
+        self.left_out = list(kinds)
+        """What has not happened yet."""
 
     def during(self, kinds: list[str], seconds: float) -> Iterator[str]:
         """Yield what happens in a round with these kinds, until the time is over; others wait for one that has them."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if not any(kind in kinds for kind in self._waiting):
-                left = [kind for kind in self._kinds if kind not in self._waiting]
-                self._waiting += self._chance.sample(left, len(left))
-            kind = next(kind for kind in self._waiting if kind in kinds)
-            self._waiting.remove(kind)
-            yield kind
+            yield self._next(kinds)
+
+    def _next(self, kinds: list[str]) -> str:
+        if not any(kind in kinds for kind in self._waiting):
+            left = [kind for kind in self._kinds if kind not in self._waiting]
+            self._waiting += self._chance.sample(left, len(left))
+        fitting = [kind for kind in self._waiting if kind in kinds]
+        kind = next((kind for kind in fitting if kind in self._rare), fitting[0])
+        self._waiting.remove(kind)
+        if kind in self.left_out:
+            self.left_out.remove(kind)
+        return kind
 
 
 def _show(outcome: Outcome) -> None:
