@@ -48,13 +48,14 @@ class Nodes:
         made_by: Callable[[str], object] | None = None,
         networks: Networks | None = None,
         room: int = 0,
+        programs_in: Path | None = None,
     ) -> None:
         """Start the database, with the content that `made_by` gives to an empty one (its URL).
 
         `env`: further variables of the environment of each node. `networks`: where each has an address of its own.
-        `room`: MiB of the database's disk, without end if 0.
+        `room`: MiB of the database's disk, without end if 0. `programs_in`: where those of its PostgreSQL are.
         """
-        self.database = PostgresServer(durable=True, room=room)
+        self.database = PostgresServer(durable=True, room=room, programs_in=programs_in)
         self.database_name = self.database.create(made_by)
         self.clients_token = secrets.token_hex(32)
         """The same at each node, so that a client may call any."""

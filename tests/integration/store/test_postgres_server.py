@@ -54,6 +54,7 @@ def test_what_a_server_spends_is_counted(request: pytest.FixtureRequest) -> None
 
 
 def test_a_machine_without_its_programs_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(postgres.PROGRAMS, raising=False)
     monkeypatch.setattr(postgres, "PACKAGE", "not_there_at_all")
     with pytest.raises(RuntimeError, match=r"package not_there_at_all: run `make setup`"):
         postgres.programs()

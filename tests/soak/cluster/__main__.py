@@ -27,6 +27,7 @@ from tests.soak.cluster.three_nodes import NAMES, World
 from tests.soak.programs import AskProgram, ChatProgram
 from tests.soak.python_clients import AsyncioClient, SyncClient
 from tests.soak.raw_client import RawClient
+from tests.support.postgres import programs_of_distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 ROUND_SECONDS = 60.0
 SMALL_DISK_EVERY = 3
 """In every third round the database has a small disk."""
+DISTRIBUTION_EVERY = 2
+"""In every second round PostgreSQL is the one that the machine's distribution brings, which is older."""
 STATE = ROOT / ".soak" / "cluster"
 REPORT = ROOT / "reports" / "cluster-soak.json"
 CLIENTS = (SyncClient, AsyncioClient, RawClient, AskProgram, ChatProgram)
@@ -44,6 +47,7 @@ def main() -> int:
         signal.signal(number, lambda *_: sys.exit("cluster: interrupted"))
     options = _options()
     without = {"networks": networks.hindrance(), "clock": clocks.hindrance(), "small disk": _disk_hindrance()}
+    without["other PostgreSQL"] = "" if programs_of_distribution() else "the distribution's is not installed"
     if not (networks.entered() or without["networks"]):
         return networks.again_in_a_network("tests.soak.cluster", sys.argv[1:])
     if networks.entered():
@@ -65,7 +69,8 @@ def _run(options: argparse.Namespace, own: networks.Networks | None, without: di
         shutil.rmtree(folder, ignore_errors=True)
         seconds = min(ROUND_SECONDS, max(1.0, until - time.monotonic()))
         small_disk = count % SMALL_DISK_EVERY == 0 and not without["small disk"]
-        world = World(own, clock=not without["clock"], small_disk=small_disk)
+        programs = None if count % DISTRIBUTION_EVERY else programs_of_distribution()
+        world = World(own, clock=not without["clock"], small_disk=small_disk, programs=programs)
         happening = order.during(possible(world), seconds)
         outcome = Round(folder, count, options.seed, CLIENTS, world).run(happening)
         outcomes.append(outcome)

@@ -6,6 +6,7 @@ import random
 import subprocess
 import time
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -22,7 +23,6 @@ from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from tests.support.server_process import ServerProcess
 
@@ -52,6 +52,8 @@ class World(Struct, frozen=True):
     """One node has a clock that can be set."""
     small_disk: bool = False
     """The database has a disk of its own that can be filled."""
+    programs: Path | None = None
+    """Where the programs of PostgreSQL are, if not those of the tests."""
 
     @property
     def host(self) -> str:
@@ -84,7 +86,14 @@ class Cluster:
             self.clock = SetClock(folder) if world.clock else None
             """The one of the node `SKEWED`."""
             room = DISK_MIB if world.small_disk else 0
-            self.nodes = Nodes(folder, env=env, made_by=make_watched, networks=world.networks, room=room)
+            self.nodes = Nodes(
+                folder,
+                env=env,
+                made_by=make_watched,
+                networks=world.networks,
+                room=room,
+                programs_in=world.programs,
+            )
             self._opened.callback(self.nodes.database.close)
             socket, self.networks = self.nodes.database.socket, world.networks
             self.ways = {name: self._opened.enter_context(Proxy(socket, host=world.host)) for name in NAMES}
