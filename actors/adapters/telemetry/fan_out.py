@@ -16,91 +16,101 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+_METHODS = tuple(name for name, member in vars(Telemetry).items() if callable(member))
+
+
 class FanOut(Telemetry):
-    """Passes each observation to each observer. One that fails disturbs neither the others nor what is observed."""
+    """Passes each observation to the observers that take it.
+
+    One that fails disturbs neither the others nor what is observed. What nobody takes costs a call and no more: most
+    observers take few of the observations, and those come many times a turn.
+    """
 
     def __init__(self, observers: Sequence[Telemetry]) -> None:
-        self._observers: list[Telemetry] = []
+        self._takers: dict[str, tuple[Callable[..., Any], ...]] = dict.fromkeys(_METHODS, ())
+        """By method: those of the observers whose classes have one of their own."""
         self._failed = False
         for observer in observers:
             self.add(observer)
 
     def add(self, observer: Telemetry) -> None:
         """Add an observer; call before anything is observed."""
-        self._observers.append(observer)
+        for name in _METHODS:
+            if getattr(type(observer), name) is not getattr(Telemetry, name):
+                self._takers[name] += (getattr(observer, name),)
         self.on = True
         self.measures |= observer.measures
 
-    def _each(self, tell: Callable[[Telemetry], None]) -> None:
-        for observer in self._observers:
+    def _tell(self, method: str, *facts: object) -> None:
+        for take in self._takers[method]:
             try:
-                tell(observer)
+                take(*facts)
             except Exception:
                 if not self._failed:  # once is enough: it would be said for each event
                     log.exception("what is observed could not be passed on; this is said once")
                 self._failed = True
 
     def close(self) -> None:
-        self._each(lambda each: each.close())
+        self._tell("close")
 
     def rpc_ended(self, rpc: Rpc) -> None:
-        self._each(lambda each: each.rpc_ended(rpc))
+        self._tell("rpc_ended", rpc)
 
     def command_taken(self, conversation: str, kind: str, asked_at: float, trace_parent: str) -> None:
-        self._each(lambda each: each.command_taken(conversation, kind, asked_at, trace_parent))
+        self._tell("command_taken", conversation, kind, asked_at, trace_parent)
 
     def command_done(self, conversation: str) -> None:
-        self._each(lambda each: each.command_done(conversation))
+        self._tell("command_done", conversation)
 
     def run_began(self, run: RunStart) -> None:
-        self._each(lambda each: each.run_began(run))
+        self._tell("run_began", run)
 
     def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
-        self._each(lambda each: each.run_recovered(run, outcome, detail))
+        self._tell("run_recovered", run, outcome, detail)
 
     def call_left_out(self, call: ToolStart, outcome: str) -> None:
-        self._each(lambda each: each.call_left_out(call, outcome))
+        self._tell("call_left_out", call, outcome)
 
     def run_ended(self, run: RunStart, end: RunEnd) -> None:
-        self._each(lambda each: each.run_ended(run, end))
+        self._tell("run_ended", run, end)
 
     def attempt_began(self, attempt: AttemptStart) -> None:
-        self._each(lambda each: each.attempt_began(attempt))
+        self._tell("attempt_began", attempt)
 
     def attempt_ended(
         self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
     ) -> None:
-        self._each(lambda each: each.attempt_ended(attempt, end, request, answer))
+        self._tell("attempt_ended", attempt, end, request, answer)
 
     def tool_began(self, call: ToolStart) -> None:
-        self._each(lambda each: each.tool_began(call))
+        self._tell("tool_began", call)
 
     def trace_parent_of(self, call: ToolStart) -> str:
-        return next((found for each in self._observers if (found := each.trace_parent_of(call))), "")
+        return next((found for ask in self._takers["trace_parent_of"] if (found := ask(call))), "")
 
     def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
-        self._each(lambda each: each.tool_ended(call, end, arguments, result))
+        self._tell("tool_ended", call, end, arguments, result)
 
     def cancelled(self, conversation: str, seconds: float) -> None:
-        self._each(lambda each: each.cancelled(conversation, seconds))
+        self._tell("cancelled", conversation, seconds)
 
     def reaped(self, conversation: str, seconds: float, leaked: bool) -> None:
-        self._each(lambda each: each.reaped(conversation, seconds, leaked))
+        self._tell("reaped", conversation, seconds, leaked)
 
     def quota_exceeded(self, quota: str) -> None:
-        self._each(lambda each: each.quota_exceeded(quota))
+        self._tell("quota_exceeded", quota)
 
     def taken_over(self, conversations: int) -> None:
-        self._each(lambda each: each.taken_over(conversations))
+        self._tell("taken_over", conversations)
 
     def forwarded(self, outcome: str) -> None:
-        self._each(lambda each: each.forwarded(outcome))
+        self._tell("forwarded", outcome)
 
     def written(self, changes: int, seconds: float) -> None:
-        self._each(lambda each: each.written(changes, seconds))
+        self._tell("written", changes, seconds)
 
     def delivered(self, seconds: float) -> None:
-        self._each(lambda each: each.delivered(seconds))
+        self._tell("delivered", seconds)
 
     def loop_delayed(self, seconds: float) -> None:
-        self._each(lambda each: each.loop_delayed(seconds))
+        self._tell("loop_delayed", seconds)

@@ -34,8 +34,8 @@ class Kind(Enum):
     GAUGE = "gauge"
 
 
-class Metric(Struct, frozen=True):
-    """One metric."""
+class Metric(Struct, frozen=True, eq=False):
+    """One metric; it equals itself only, so that it is found quickly in tables."""
 
     name: str
     """Its name in OpenTelemetry."""

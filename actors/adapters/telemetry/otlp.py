@@ -7,13 +7,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from actors.adapters.telemetry.metrics import Metric, Metrics
 from actors.adapters.telemetry.otlp_metrics import OtlpMetrics
+from actors.adapters.telemetry.otlp_spans import Spans, SpanSender
 from actors.adapters.telemetry.traces import Traces
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def otlp(
     """
     plain = endpoint.startswith("http://")
     resource = Resource.create({"service.name": "bedrock", "service.version": version("phoenix-bedrock")})
-    tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, insecure=plain)))
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    spans = Spans(provider, BatchSpanProcessor(SpanSender(endpoint, insecure=plain)))
     seconds = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", "60000")) / 1000
     exporter = OtlpMetrics(OTLPMetricExporter(endpoint, insecure=plain), resource, seconds)
-    return (Traces(tracers, contents), Metrics(exporter, clock, gauges))
+    return (Traces(spans, contents), Metrics(exporter, clock, gauges))

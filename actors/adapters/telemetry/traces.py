@@ -9,18 +9,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import SpanKind
 
+from actors.adapters.telemetry.otlp_spans import OpenSpan, Spans, context_of, trace_parent
 from actors.core.content import Text, ToolUse, Usage
 from actors.ports.telemetry import ARGUMENTS, INPUT, OUTPUT, RESULT, RunEnd, Telemetry, ToolEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.util.types import AttributeValue
 
     from actors.core.content import Content
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from actors.ports.telemetry import AttemptEnd, AttemptStart, RunStart, ToolStart
 
 AGENT, SUB_AGENT = "bedrock", "bedrock.sub_agent"
-_PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class _OpenRun:
@@ -36,43 +32,40 @@ class _OpenRun:
 
     __slots__ = ("provider", "span", "usage")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: OpenSpan) -> None:
         self.span = span
         self.provider = ""
         self.usage = Usage()
 
 
 class Traces(Telemetry):
-    """Makes the spans with a provider of tracers, which it shuts down."""
+    """Makes the spans of what it is told."""
 
     on = True
 
-    def __init__(self, provider: TracerProvider, contents: Iterable[str] = ()) -> None:
+    def __init__(self, spans: Spans, contents: Iterable[str] = ()) -> None:
         """`contents` are names of CONTENTS."""
-        self._provider = provider
+        self._spans = spans
         self._contents = frozenset(contents)
-        self._tracer = provider.get_tracer("bedrock")
         self._runs: dict[str, _OpenRun] = {}
         """By conversation."""
-        self._attempts: dict[AttemptStart, Span] = {}
-        self._calls: dict[ToolStart, Span] = {}
+        self._attempts: dict[AttemptStart, OpenSpan] = {}
+        self._calls: dict[ToolStart, OpenSpan] = {}
 
     def close(self) -> None:
-        self._provider.shutdown()
+        self._spans.close()
 
     def run_began(self, run: RunStart) -> None:
-        context = self._context_of(run.parent)
-        if context is None and run.trace_parent:
-            context = _PROPAGATOR.extract({"traceparent": run.trace_parent})
+        parent = self._span_of(run.parent) or (context_of(run.trace_parent) if run.trace_parent else None)
         agent = SUB_AGENT if run.parent else AGENT
-        attributes = {
+        attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": agent,
             "gen_ai.conversation.id": run.conversation,
             "gen_ai.request.model": run.model,
             "bedrock.run": run.run,
         }
-        span = self._tracer.start_span(f"invoke_agent {agent}", context, SpanKind.INTERNAL, attributes)
+        span = self._spans.begin(f"invoke_agent {agent}", SpanKind.INTERNAL, attributes, parent)
         self._runs[run.conversation] = _OpenRun(span)
 
     def run_ended(self, run: RunStart, end: RunEnd) -> None:
@@ -80,10 +73,8 @@ class Traces(Telemetry):
         if open_ is None:
             return
         facts = {"gen_ai.provider.name": open_.provider, "bedrock.outcome": end.outcome, "bedrock.detail": end.detail}
-        open_.span.set_attributes({name: fact for name, fact in facts.items() if fact} | _tokens(open_.usage))
-        if end.outcome == "error":
-            _fail(open_.span, end.detail or "error")
-        open_.span.end()
+        error = (end.detail or "error") if end.outcome == "error" else ""
+        self._spans.end(open_.span, {name: fact for name, fact in facts.items() if fact} | _tokens(open_.usage), error)
 
     def run_recovered(self, run: RunStart, outcome: str, detail: str) -> None:
         self.run_began(run)
@@ -97,7 +88,7 @@ class Traces(Telemetry):
         open_ = self._runs.get(attempt.conversation)
         if open_ is not None:
             open_.provider = attempt.provider
-        attributes: dict[str, str | int] = {
+        attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": attempt.provider,
             "gen_ai.request.model": attempt.model,
@@ -107,9 +98,8 @@ class Traces(Telemetry):
             "bedrock.attempt": attempt.attempt,
             "bedrock.purpose": attempt.purpose,
         }
-        context = self._context_of(attempt.conversation)
-        span = self._tracer.start_span(f"chat {attempt.model}", context, SpanKind.CLIENT, attributes)
-        self._attempts[attempt] = span
+        inside_of = None if open_ is None else open_.span
+        self._attempts[attempt] = self._spans.begin(f"chat {attempt.model}", SpanKind.CLIENT, attributes, inside_of)
 
     def attempt_ended(
         self, attempt: AttemptStart, end: AttemptEnd, request: ModelRequest, answer: ModelAnswer | None
@@ -125,57 +115,43 @@ class Traces(Telemetry):
             if (open_ := self._runs.get(attempt.conversation)) is not None:
                 open_.usage += end.usage
         if answer is not None:
-            facts["gen_ai.response.finish_reasons"] = [_finish_reason(answer)]
+            facts["gen_ai.response.finish_reasons"] = (_finish_reason(answer),)
             if OUTPUT in self._contents:
                 facts[OUTPUT] = _messages("assistant", answer.content)
         if INPUT in self._contents and request.turns:
             facts[INPUT] = _messages(request.turns[-1].role, request.turns[-1].content)
-        span.set_attributes(facts)
-        if answer is None:
-            _fail(span, end.outcome)
-        span.end()
+        self._spans.end(span, facts, end.outcome if answer is None else "")
 
     def tool_began(self, call: ToolStart) -> None:
-        attributes = {
+        attributes: dict[str, AttributeValue] = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": call.tool,
             "gen_ai.tool.call.id": call.call,
             "gen_ai.tool.type": "function" if call.group in {call.tool, "client"} else "extension",
             "gen_ai.conversation.id": call.conversation,
         }
-        context = self._context_of(call.conversation)
-        self._calls[call] = self._tracer.start_span(f"execute_tool {call.tool}", context, SpanKind.INTERNAL, attributes)
+        inside_of = self._span_of(call.conversation)
+        self._calls[call] = self._spans.begin(f"execute_tool {call.tool}", SpanKind.INTERNAL, attributes, inside_of)
 
     def trace_parent_of(self, call: ToolStart) -> str:
         span = self._calls.get(call)
-        if span is None:
-            return ""
-        carrier: dict[str, str] = {}
-        _PROPAGATOR.inject(carrier, trace.set_span_in_context(span))
-        return carrier.get("traceparent", "")
+        return "" if span is None else trace_parent(span)
 
     def tool_ended(self, call: ToolStart, end: ToolEnd, arguments: Mapping[str, Any], result: str) -> None:
         span = self._calls.pop(call, None)
         if span is None:
             return
-        span.set_attribute("bedrock.outcome", end.outcome)
+        facts: dict[str, AttributeValue] = {"bedrock.outcome": end.outcome}
         if ARGUMENTS in self._contents:
-            span.set_attribute(ARGUMENTS, json.dumps(arguments, default=str))
+            facts[ARGUMENTS] = json.dumps(arguments, default=str)
         if RESULT in self._contents:
-            span.set_attribute(RESULT, result)
-        if end.outcome not in {"ok", "sub_agents", "answered"}:
-            _fail(span, end.outcome)
-        span.end()
+            facts[RESULT] = result
+        self._spans.end(span, facts, "" if end.outcome in {"ok", "sub_agents", "answered"} else end.outcome)
 
-    def _context_of(self, conversation: str) -> Context | None:
-        """Return the context of the run that is under way in a conversation."""
+    def _span_of(self, conversation: str) -> OpenSpan | None:
+        """Return the span of the run that is under way in a conversation."""
         open_ = self._runs.get(conversation)
-        return None if open_ is None else trace.set_span_in_context(open_.span)
-
-
-def _fail(span: Span, kind: str) -> None:
-    span.set_attribute("error.type", kind)
-    span.set_status(Status(StatusCode.ERROR))
+        return None if open_ is None else open_.span
 
 
 def _tokens(usage: Usage) -> dict[str, AttributeValue]:

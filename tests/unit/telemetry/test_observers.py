@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -126,6 +127,23 @@ def test_an_observer_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture
     both.close()
     assert counting.runs == 2
     assert len(caplog.records) == 1, "it is said once"
+
+
+def test_each_observation_reaches_those_that_take_it() -> None:
+    methods = {name: inspect.signature(member) for name, member in vars(Telemetry).items() if callable(member)}
+    told: list[tuple[str, tuple[Any, ...]]] = []
+
+    def telling(name: str) -> Callable[..., None]:
+        return lambda _self, *facts: told.append((name, facts))
+
+    overridden = {name: telling(name) for name in methods}
+    takes_all = type("TakesAll", (Telemetry,), overridden)
+    both = FanOut([Telemetry(), takes_all()])
+    for name, signature in methods.items():
+        facts = tuple(range(len(signature.parameters) - 1))
+        getattr(both, name)(*facts)
+        assert told == [(name, facts)]
+        told.clear()
 
 
 def test_a_server_that_exports_nothing_imports_nothing_for_it() -> None:

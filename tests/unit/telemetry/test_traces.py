@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import StatusCode, format_span_id
 
+from actors.adapters.telemetry import otlp_spans
+from actors.adapters.telemetry.otlp_spans import Spans, SpanSender, encoded
 from actors.adapters.telemetry.traces import Traces
 from actors.core.content import Text, ToolUse, Usage
 from actors.core.history import ProviderView, Turn
 from actors.ports import ModelAnswer, ModelRequest
 from actors.ports.telemetry import CONTENTS, AttemptEnd, AttemptStart, RunEnd, RunStart, ToolEnd, ToolStart
+from tests.support.collector import Collector
+
+if TYPE_CHECKING:
+    import pytest
 
 RUN = RunStart("c", "c:1", "opus")
 ATTEMPT = AttemptStart("c", "c:r1", 1, "opus", "anthropic", "conversation")
@@ -28,13 +36,15 @@ class Told:
 
     def __init__(self, *contents: str) -> None:
         self._exporter = InMemorySpanExporter()
-        provider = TracerProvider()
-        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.traces = Traces(provider, contents)
+        self.traces = Traces(Spans(TracerProvider(), SimpleSpanProcessor(self._exporter)), contents)
+
+    @property
+    def ended(self) -> tuple[Any, ...]:
+        return self._exporter.get_finished_spans()
 
     @property
     def spans(self) -> dict[str, Any]:
-        return {span.name.partition(" ")[0]: span for span in self._exporter.get_finished_spans()}
+        return {span.name.partition(" ")[0]: span for span in self.ended}
 
     def turn(self, end: AttemptEnd = OK, answer: ModelAnswer | None = ANSWER) -> dict[str, Any]:
         """One attempt and one call, in a run."""
@@ -93,3 +103,53 @@ def test_what_is_not_part_of_a_run_has_a_trace_of_its_own() -> None:
     told.traces.attempt_ended(ATTEMPT, OK, REQUEST, ANSWER)
     assert told.spans["chat"].parent is None
     assert told.traces.trace_parent_of(CALL) == ""
+
+
+def test_what_a_client_has_begun_goes_on_as_it_was_decided_there() -> None:
+    for recorded, flags in ((True, "01"), (False, "00")):
+        told = Told()
+        began = f"00-{'a1' * 16}-{'b2' * 8}-{flags}"
+        told.traces.run_began(replace(RUN, trace_parent=began))
+        told.traces.tool_began(CALL)
+        named = told.traces.trace_parent_of(CALL)
+        told.traces.tool_ended(CALL, ToolEnd("ok", 1.0), {}, "")
+        told.traces.run_ended(RUN, RunEnd("completed", "", 2.0))
+        assert set(told.spans) == ({"invoke_agent", "execute_tool"} if recorded else set())
+        assert named.startswith(f"00-{'a1' * 16}-")
+        assert named.endswith(f"-{flags}")
+        if recorded:
+            assert format_span_id(told.spans["execute_tool"].context.span_id) in named
+            assert format_span_id(told.spans["invoke_agent"].parent.span_id) == "b2" * 8
+
+
+def test_spans_are_sent_as_the_sdk_would_send_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(*CONTENTS)
+    told.turn(AttemptEnd("rate_limit", 1.0), None)
+    told.traces.run_began(replace(RUN, trace_parent=f"00-{'a1' * 16}-{'b2' * 8}-01"))
+    told.turn()
+    told.traces.call_left_out(CALL, "cancelled")
+    told.traces.run_ended(RUN, RunEnd("error", "rate_limit", 2.0))
+    assert len(told.ended) > 6
+    assert encoded(told.ended) == encode_spans(told.ended)
+    asked: list[Any] = []
+
+    def noted(spans: Any) -> Any:
+        asked.append(spans)
+        return encoded(spans)
+
+    monkeypatch.setattr(otlp_spans, "encoded", noted)
+    with Collector() as collector:
+        sender = SpanSender(collector.url, insecure=True)
+        sender.export(told.ended)
+        sender.shutdown()
+    assert asked == [told.ended], "the exporter of this version takes the encoding"
+    assert len(collector.spans) == len(told.ended)
+
+
+def test_the_limits_of_opentelemetry_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "4")
+    assert Told("gen_ai.tool.call.result").turn()["execute_tool"].attributes["gen_ai.tool.call.result"] == "a fi"
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "3")
+    assert {span.dropped_attributes > 0 for span in Told().turn().values()} == {True}
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert Told().turn() == {}
