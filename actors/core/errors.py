@@ -146,7 +146,15 @@ class QuotaExceededError(Rejected):
     """A quota of the caller's principal, or of all principals together, is used up."""
 
     def __init__(
-        self, quota: str, principal: str, *, limit: int, used: int, retry_ms: int, dollars: bool = False
+        self,
+        quota: str,
+        principal: str,
+        *,
+        limit: int,
+        used: int,
+        retry_ms: int,
+        needed: int = 0,
+        dollars: bool = False,
     ) -> None:
         """Describe the quota that is used up.
 
@@ -156,15 +164,16 @@ class QuotaExceededError(Rejected):
             limit: The limit.
             used: How much was used.
             retry_ms: The milliseconds after which a retry may succeed.
+            needed: How much this would use, if that is more than what is left; 0 if nothing is left.
             dollars: Whether `limit` and `used` are in millionths of a dollar.
         """
         allowed, taken = ((f"${each / 1e6:,.2f}" if dollars else f"{each:,}") for each in (limit, used))
         self.described = f"the quota {quota} of {principal or 'this server'}, {allowed}"
         """Describes the quota, with its owner and its limit."""
-        super().__init__(
-            Reason.QUOTA_EXCEEDED,
-            f"the quota {quota} of {principal or 'this server'} is used up: {taken} of {allowed}",
+        state = (
+            f"needs {needed:,} more: {taken} of {allowed} are used" if needed else f"is used up: {taken} of {allowed}"
         )
+        super().__init__(Reason.QUOTA_EXCEEDED, f"the quota {quota} of {principal or 'this server'} {state}")
         self.quota, self.principal = quota, principal
         self.limit, self.used = limit, used
         self.retry_ms = retry_ms

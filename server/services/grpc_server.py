@@ -112,7 +112,7 @@ class GrpcServer:
         conversion = conversion_context(services)
         reads, store = ReadPool(), services.store
         self._reads = reads
-        self._pictures = ImageUploads(services.images, services.quotas.check_stored)
+        self._pictures = ImageUploads(services.images, services.quotas.take_stored)
         calls, encoded = LoopCalls(asyncio.get_running_loop()), EncodedConversations(conversion)
         sources = Sources(
             hub=hub,

@@ -30,10 +30,12 @@ THREADS = 2
 class ImageUploads:
     """Event loop only. Owns the threads that wait for images."""
 
-    def __init__(self, images: Images, check_stored: Callable[[str], None] = lambda _principal: None) -> None:
-        """`check_stored` raises QuotaExceededError if a principal has used up its storage; it may block."""
+    def __init__(
+        self, images: Images, take_stored: Callable[[str, int], None] = lambda _principal, _more: None
+    ) -> None:
+        """`take_stored` raises QuotaExceededError if a principal may not store that many more bytes; it may block."""
         self._images = images
-        self._check_stored = check_stored
+        self._take_stored = take_stored
         self._threads = ReadPool(THREADS, name="bedrock-image")
 
     async def taken(
@@ -47,8 +49,8 @@ class ImageUploads:
             ImageRefusedError: An image is invalid; the error names the first such image.
             ConversationNotFoundError: The conversation was deleted during the upload.
             AnswerTimeoutError: The images took longer than `seconds`.
-            QuotaExceededError: The caller's storage is used up, and an image is new. (Those of a repeated call are
-                stored already.)
+            QuotaExceededError: An image is new and does not fit into what is left of the caller's storage. (Those of a
+                repeated call are stored already.)
             ImagesUnavailableError, StoreError: Images cannot be decoded, or not be stored, now.
         """
         pictures = list(request.images)
@@ -73,12 +75,9 @@ class ImageUploads:
     ) -> tuple[Image, ...]:
         """Ingest the images one after the other."""
         taken: list[Image] = []
-        checked = False
         for index, picture in enumerate(pictures):
             try:
-                image, checked = await self._threads(
-                    self._ingest, principal, conversation_id, picture.data, cancel, checked=checked
-                )
+                image = await self._threads(self._ingest, principal, conversation_id, picture.data, cancel)
             except InvalidImageError as invalid:
                 raise ImageRefusedError(index, str(invalid)) from None
             except FencedError:
@@ -88,16 +87,13 @@ class ImageUploads:
             taken.append(image)
         return tuple(taken)
 
-    def _ingest(
-        self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken, *, checked: bool
-    ) -> tuple[Image, bool]:
-        """Return a reference to the stored image, and whether the quota has been checked (upload thread)."""
+    def _ingest(self, principal: str, conversation_id: str, data: bytes, cancel: CancelToken) -> Image:
+        """Return a reference to the stored image; a new one counts towards the quota (upload thread)."""
         image = self._images.stored(conversation_id, data)
-        if image is not None:
-            return image, checked
-        if not checked:  # now, since images are kept even if their message is refused
-            self._check_stored(principal)
-        return self._images.ingest(conversation_id, data, cancel, uploaded=True), True
+        if image is None:
+            self._take_stored(principal, len(data))  # now, since images are kept even if their message is refused
+            image = self._images.ingest(conversation_id, data, cancel, uploaded=True)
+        return image
 
     def close(self) -> None:
         """Wait for running uploads and end the threads."""

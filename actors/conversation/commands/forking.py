@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from actors.core.content import Message
     from actors.core.states import Notice
     from actors.messages.commands import ForkConversationCommand
+    from actors.ports import Store
     from actors.runtime.services import Services
 
 PAGE = 200
@@ -165,6 +166,19 @@ def _attachments(services: Services, messages: Sequence[Message]) -> Iterator[st
             images |= {image.attachment: image for image in shown}
     for image in images.values():
         yield from services.images.stored_as(image)
+
+
+def stored_bytes(store: Store, commit: Commit) -> int:
+    """Return how many bytes a new conversation takes of its principal's quota; it reads what is copied.
+
+    Raises StoreError.
+    """
+    content = sum(len(msgspec.json.encode(message.content)) for message in commit.messages)
+    profile = len(msgspec.json.encode(commit.record.profile))
+    if commit.fork is None:
+        return content + profile
+    copied = (store.attachment(commit.fork.origin, each) for each in commit.fork.attachments)
+    return content + profile + sum(len(each.data) for each in copied if each is not None)
 
 
 def _commit(

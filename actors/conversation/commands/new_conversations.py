@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from actors.conversation.commands import creation
-from actors.conversation.commands.forking import forked_conversation
+from actors.conversation.commands.forking import forked_conversation, stored_bytes
 from actors.conversation.commands.idempotency import command_record, created_by, known_command, known_create
 from actors.conversation.pipeline import LoadedConversation
 from actors.conversation.unit_of_work import attributed
@@ -32,12 +32,17 @@ def create(pipeline: ConversationPipeline, request: CreatingCommand) -> Conversa
     Raises Rejected, InvalidFieldError, SlugTakenError, UnknownConversationError or StoreError.
     """
     services = pipeline.services
+    counted = not services.quotas.limits_stored
     for _ in range(SLUG_TRIES):
         known = known_create(services.store, request)
         if known is not None:
             return created_by(services.store, known)
-        services.quotas.check_stored(request.principal)
+        if not counted:
+            services.quotas.check_stored(request.principal)
         record, commit = _first_commit(pipeline, request)
+        if not counted:
+            services.quotas.take_stored(request.principal, stored_bytes(services.store, commit))
+            counted = True
         if pipeline.origin is not None:
             first, *others = commit.log
             commit = replace(commit, log=(attributed(first, pipeline.origin), *others))

@@ -102,6 +102,8 @@ class QuotaBook:
             lambda principal: settings.of(principal).get(Quota.CONCURRENT_MODEL_REQUESTS, 0),
         )
         """The slots for the model requests of runs."""
+        self.limits_stored = settings.limits(Quota.STORED_BYTES)
+        """Whether anybody has a quota of stored bytes."""
         self._stored = StoredBytes(stored_bytes, clock)
         self._put_spending = put_spending
         self._spent_by_all = spent_by_all
@@ -146,6 +148,17 @@ class QuotaBook:
             if limit and (used := self._stored.of(whose)) >= limit:
                 retry_ms = int(MEASURED_SECONDS * MILLISECONDS)
                 raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms))
+
+    def take_stored(self, principal: str, more: int) -> None:
+        """Count bytes that will be stored: a conversation, or an image. May block.
+
+        Raises QuotaExceededError if there is not enough room left, and StoreError.
+        """
+        for whose in (principal, TOGETHER):
+            limit = self._settings.of(whose).get(Quota.STORED_BYTES, 0)
+            if limit and (used := self._stored.add(whose, more, limit)) + more > limit:
+                retry_ms = int(MEASURED_SECONDS * MILLISECONDS)
+                raise self._refused(_exceeded(Quota.STORED_BYTES, whose, limit, used, retry_ms, needed=more))
 
     def deleted(self, conversation_id: str, principal: str) -> None:
         """Note that a conversation was deleted: its run ends, and stored bytes must be measured again."""
@@ -340,9 +353,13 @@ class _Bucket:
         self._filled = now
 
 
-def _exceeded(quota: Quota, principal: str, limit: int, used: int, retry_ms: int) -> QuotaExceededError:
+def _exceeded(
+    quota: Quota, principal: str, limit: int, used: int, retry_ms: int, *, needed: int = 0
+) -> QuotaExceededError:
     dollars = quota in COSTS
-    return QuotaExceededError(quota.value, principal, limit=limit, used=used, retry_ms=retry_ms, dollars=dollars)
+    return QuotaExceededError(
+        quota.value, principal, limit=limit, used=used, retry_ms=retry_ms, needed=needed, dollars=dollars
+    )
 
 
 def _amounts(spending: Spending) -> Iterable[tuple[str, str, int]]:

@@ -1,4 +1,4 @@
-"""Measures how many bytes principals have stored: on demand, but not too often."""
+"""Measures how many bytes principals have stored: on demand, but not too often; in between it counts what is added."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class _Measurement:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.value = 0
+        """What was measured, and what was added since."""
         self.due = float("-inf")
 
 
@@ -39,11 +40,27 @@ class StoredBytes:
         """
         last = self._measured.setdefault(principal, _Measurement())
         with last.lock:
-            now = self._clock.monotonic()
-            if now >= last.due:
-                last.value = self._measure(principal)
-                last.due = now + max(SECONDS, COST * (self._clock.monotonic() - now))
-            return last.value
+            return self._current(principal, last)
+
+    def add(self, principal: str, more: int, limit: int) -> int:
+        """Count bytes that will be stored, unless the sum exceeds the limit. Return how many there were before.
+
+        What is not stored after all counts until the next measurement. Raises what measuring raises.
+        """
+        last = self._measured.setdefault(principal, _Measurement())
+        with last.lock:
+            before = self._current(principal, last)
+            if before + more <= limit:
+                last.value += more
+            return before
+
+    def _current(self, principal: str, last: _Measurement) -> int:
+        """Return what is stored now as far as it is known; call with the lock of the measurement."""
+        now = self._clock.monotonic()
+        if now >= last.due:
+            last.value = self._measure(principal)
+            last.due = now + max(SECONDS, COST * (self._clock.monotonic() - now))
+        return last.value
 
     def forget(self, principal: str) -> None:
         """Drop the measurement, because something was deleted; the next `of` measures again."""

@@ -21,7 +21,7 @@ from actors.messages.commands import (
     SpawnSubAgentsCommand,
     SpawnSubAgentsTask,
 )
-from actors.ports import Spending, ToolOutput, day_of
+from actors.ports import Attachment, Spending, ToolOutput, day_of
 from actors.runtime.quotas.quota_book import QuotaBook
 from actors.runtime.quotas.quota_limits import Quota, QuotaSettings
 from actors.runtime.system_clock import SystemClock
@@ -201,6 +201,27 @@ def test_nothing_is_made_forked_or_begun_when_no_more_may_be_stored(make_world: 
             world.supervisor.create(command).result(PATIENCE)
     talk.ask(DeleteConversationCommand())
     world.create()
+
+
+def test_forks_count_at_once_and_one_without_room_is_refused(make_world: Callable[..., World]) -> None:
+    store = MemoryStore()
+    settings = QuotaSettings(each={Quota.STORED_BYTES: 10_000})
+    book = QuotaBook(settings, SystemClock(), stored_bytes=store.stored_bytes)
+    world = make_world(store, quotas=book)
+    talk = world.create()
+    talk.send("x" * 3_000)
+    talk.exchange().say("done")
+    talk.rest(Idle)
+    store.put_attachment(talk.id, Attachment("not shown", "image/png", b"x", 1, 1))
+    book.deleted("another", "tester")
+    fork = ForkConversationCommand("tester", talk.id)
+    for _ in range(2):
+        world.supervisor.create(fork).result(PATIENCE)
+    with pytest.raises(QuotaExceededError, match="needs 3,"):
+        world.supervisor.create(fork).result(PATIENCE)
+    counted = book.uses("tester")[0].used
+    book.deleted("another", "tester")
+    assert counted == book.uses("tester")[0].used, "what was counted is what the store has"
 
 
 def test_what_sub_agents_spend_is_counted_once_and_they_are_no_runs(limited: Callable[..., World]) -> None:

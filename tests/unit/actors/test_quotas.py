@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,30 @@ def test_a_month_goes_on_when_a_day_ends(clock: SetClock) -> None:
 
 
 # --- storage ------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_that_will_be_stored_count_at_once_and_exactly_among_many_threads(clock: SetClock) -> None:
+    stored = {"ada": 40, "ben": 0, "": 200}
+    together, each = {Quota.STORED_BYTES: 1_000}, {Quota.STORED_BYTES: 100}
+    book = QuotaBook(QuotaSettings(together, each), clock, stored_bytes=stored.__getitem__)
+    refused = refusal(lambda: book.take_stored("ada", 61))
+    assert (refused.used, refused.limit) == (40, 100)
+    assert str(refused).endswith("of ada needs 61 more: 40 of 100 are used")
+    with ThreadPoolExecutor(10) as threads:
+        outcomes = list(threads.map(lambda _: taken(book, "ada", 1), range(100)))
+    assert outcomes.count(True) == 60
+    assert refusal(lambda: book.check_stored("ada")).used == 100
+    assert taken(book, "ben", 100)
+    clock.seconds = 10.0
+    assert taken(book, "ada", 60), "what was measured counts, and what did not come to pass does not"
+
+
+def taken(book: QuotaBook, principal: str, more: int) -> bool:
+    try:
+        book.take_stored(principal, more)
+    except QuotaExceededError:
+        return False
+    return True
 
 
 def test_stored_bytes_are_measured_now_and_then_and_after_a_deletion(clock: SetClock) -> None:

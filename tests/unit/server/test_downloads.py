@@ -119,8 +119,8 @@ def test_an_image_that_takes_too_long_fails_and_its_decoder_is_stopped() -> None
 def test_no_image_is_looked_at_or_kept_for_a_principal_who_may_store_nothing_more() -> None:
     images, asked = Endless(), []
 
-    def refuse(principal: str) -> None:
-        asked.append(principal)
+    def refuse(principal: str, more: int) -> None:
+        asked.append((principal, more))
         raise QuotaExceededError("stored_bytes", principal, limit=1, used=1, retry_ms=1, dollars=False)
 
     pictures = ImageUploads(images, refuse)
@@ -128,7 +128,7 @@ def test_no_image_is_looked_at_or_kept_for_a_principal_who_may_store_nothing_mor
     try:
         with pytest.raises(QuotaExceededError):
             asyncio.run(pictures.taken("c1", request, 60))
-        assert (asked, images.stopped.is_set()) == (["local"], False)
+        assert (asked, images.stopped.is_set()) == ([("local", 1)], False)
         repeated = v1.SendMessageRequest(images=[v1.Image(media_type="image/png", data=b"known")])
         assert asyncio.run(pictures.taken("c1", repeated, 60)) == (KNOWN,), "it needs no more room"
     finally:
