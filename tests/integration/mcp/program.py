@@ -80,6 +80,8 @@ def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
     match name:
         case "echo":
             return text(f"echo {arguments.get('text', '')}")
+        case "traced":
+            return text(str(arguments["_meta"].get("traceparent")))
         case "count":
             COUNT[0] += 1
             return text(str(COUNT[0]))
@@ -159,7 +161,7 @@ def call_tool(call: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
 TOOLS = (
     "echo", "count", "fail", "picture", "bad-picture", "structured", "huge", "write", "environment", "where", "spawn",
     "wait", "sleep", "die", "nonsense", "more", "ask", "ask-and-leave", "ask-and-drop", "ask-often",
-    "garbled", "parts", "wordy-failure", "bad-pictures",
+    "garbled", "parts", "wordy-failure", "bad-pictures", "traced",
 )  # fmt: skip
 
 
@@ -228,7 +230,8 @@ def answer(message: dict[str, Any]) -> None:
             send({"id": call, "result": {"tools": tools(), **cursor}})
         case "tools/call":
             try:
-                send({"id": call, "result": call_tool(call, params["name"], params.get("arguments") or {})})
+                arguments = {"_meta": params["_meta"]} | params["arguments"]
+                send({"id": call, "result": call_tool(call, params["name"], arguments)})
             except (OSError, KeyError) as error:
                 send({"id": call, "error": {"code": -32602, "message": f"{type(error).__name__}: {error}"}})
         case _:

@@ -164,6 +164,12 @@ def test_a_program_that_does_not_exist_is_named(hub: Callable[..., Hub], sandbox
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_call_is_part_of_the_trace_of_its_run(hub: Callable[..., Hub]) -> None:
+    made, traced = hub(server()), f"00-{'a1' * 16}-{'b2' * 8}-01"
+    assert made.call("traced", trace_parent=traced).text == traced
+    assert made.call("traced").text == "None"
+
+
 def test_results_are_what_the_server_says(hub: Callable[..., Hub]) -> None:
     made = hub(server())
     assert made.call("echo", {"text": "hi"}).text == "echo hi"
