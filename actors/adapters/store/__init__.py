@@ -1,1 +1,1 @@
-"""Stores: SQLite behind one writer thread, and an equivalent store in memory for tests."""
+"""Stores: SQLite behind one writing connection, and an equivalent store in memory for tests."""

@@ -1,7 +1,7 @@
 """Rows of the log: how a transition is encoded and hashed.
 
 A row's hash is SHA-256 over the row, then over the hash of the row before it. The row comes first so that the
-committing thread can digest it; the writer thread, which alone knows the previous row, adds 64 bytes.
+committing thread can digest it; the thread that writes, which alone knows the previous row, adds 64 bytes.
 """
 
 from __future__ import annotations

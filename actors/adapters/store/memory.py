@@ -50,7 +50,7 @@ class StoredData:
     """What is stored; nodes that share it have a MemoryStore each."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # serialises commits, as the writer's thread does in the SQLite store
+        self.lock = threading.Lock()  # serialises commits, as the right to write does in the SQLite store
         self.kept: dict[str, KeptConversation] = {}
         self.created: dict[tuple[str, str], CommandRecord] = {}
         self.spent: dict[tuple[str, int], Spending] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import peewee
@@ -14,6 +15,7 @@ from actors.adapters.store.rows import MESSAGE
 from actors.adapters.store.sql import change_queue
 from actors.adapters.store.sqlite import statements, writer
 from actors.adapters.store.sqlite.engine import raw, sqlite3
+from actors.adapters.store.sqlite.files import write_ahead_log
 from actors.adapters.store.sqlite.store import PeeweeStore, open_store
 from actors.adapters.store.sqlite.writer import Writer
 from actors.core.content import Usage
@@ -23,7 +25,7 @@ from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CommitBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -61,14 +63,20 @@ def names(database: peewee.SqliteDatabase) -> list[str]:
 
 def queued(notes: Writer, threads: ThreadPoolExecutor, name: str, *, urgent: bool = False) -> Future[None]:
     """Hand a note in, and return once it waits."""
-    waiting = len(notes._urgent) + len(notes._normal)
+    waiting = notes.waiting
     future = threads.submit(notes.write, Note(name), urgent=urgent)
+    until(lambda: notes.waiting > waiting)
+    return future
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait until it has happened."""
     pause = threading.Event()
     for _ in range(int(SECONDS * 1000)):
-        if len(notes._urgent) + len(notes._normal) > waiting:
-            return future
+        if happened():
+            return
         pause.wait(0.001)
-    raise AssertionError("it was never queued")
+    raise AssertionError("it never happened")
 
 
 def test_what_waits_is_written_in_one_transaction_urgent_ones_first(
@@ -140,6 +148,84 @@ def test_many_threads_never_miss_their_wake_up(notes: Writer, database: peewee.S
     written = names(database)
     assert len(written) == len(set(written)) == 32 * 60
     assert [name for name in written if name.startswith("7-")] == [f"7-{step}" for step in range(60)]
+
+
+@dataclass(eq=False)
+class Seen:
+    """A change that notes which thread writes it."""
+
+    thread: str = ""
+
+    def apply(self, _connection: sqlite3.Connection) -> None:
+        self.thread = threading.current_thread().name
+
+
+def test_a_commit_that_nobody_disturbs_needs_no_other_thread(notes: Writer) -> None:
+    seen = Seen()
+    notes.write(seen)
+    assert seen.thread == threading.current_thread().name
+
+
+def test_one_of_those_that_wait_writes_for_all(notes: Writer, gate: Gate) -> None:
+    gate.close()
+    with ThreadPoolExecutor(4, thread_name_prefix="caller") as threads:
+        first = threads.submit(notes.write, Note("first"))
+        gate.wait_until_held()
+        changes = [Seen() for _ in range(3)]
+        waiting = []
+        for change in changes:
+            waiting.append(threads.submit(notes.write, change))
+            until(lambda: notes.waiting == len(waiting))
+        gate.open()
+        for future in (first, *waiting):
+            future.result(SECONDS)
+    assert len({change.thread for change in changes}) == 1
+    assert changes[0].thread.startswith("caller")
+    assert gate.hits.count("store.after_commit") == 2
+
+
+def test_background_work_gets_its_turn_among_changes_and_is_done_by_a_thread_of_its_own(
+    database: peewee.SqliteDatabase, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    moved: list[str] = []
+
+    def tidy(_connection: sqlite3.Connection) -> bool:
+        done.append(threading.current_thread().name)
+        return len(done) < 3
+
+    def move(log: write_ahead_log.WriteAheadLog) -> None:
+        log._since = 0
+        moved.append(threading.current_thread().name)
+
+    monkeypatch.setattr(write_ahead_log, "MOVE_EVERY", 5)
+    monkeypatch.setattr(change_queue, "TIDY_SECONDS", 0.0)
+    monkeypatch.setattr(write_ahead_log.WriteAheadLog, "move", move)
+    made = Writer(database, gate, tidy=tidy)
+    try:
+        made.tidy()
+        until(lambda: len(done) == 3)
+        for number in range(11):  # behind the three slices, which count as changes
+            made.write(Note(f"{number}"))
+    finally:
+        made.close()
+    assert done == ["store-writer"] * 3
+    assert moved == ["store-writer"] * 2
+    assert len(names(database)) == 11
+
+
+def test_what_ends_all_writing_releases_those_that_wait(notes: Writer, gate: Gate) -> None:
+    gate.close()
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(notes.write, Note("first"))
+        gate.wait_until_held()
+        waiting = [queued(notes, threads, name) for name in "abc"]
+        gate.failing["store.before_savepoint"] = SystemExit("the end")
+        gate.open()
+        outcome = [future.exception(SECONDS) for future in (first, *waiting)]
+    assert [type(error) for error in outcome] == [StoreUnavailableError] * 4
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        notes.write(Note("later"))
 
 
 # --- together or alone ----------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ _ESCAPED = (b"\\u0000", b"\\u0001")
 
 
 class KnownHeads:
-    """What this server last knew of the conversations that it writes (writer's thread)."""
+    """What this server last knew of the conversations that it writes (the thread that writes)."""
 
     def __init__(self) -> None:
         self._heads: OrderedDict[str, Head] = OrderedDict()

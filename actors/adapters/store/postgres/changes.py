@@ -1,7 +1,8 @@
 """The changes that the writer applies; each belongs to one caller and is written completely or not at all.
 
-A change is built and encoded on the calling thread; `apply` runs on the writer's thread inside a savepoint. Exceptions
-of `apply` are raised in the caller. Each says whose server it is of (`me`), and is refused if that is not the owner.
+A change is built and encoded on the calling thread; `apply` runs on the thread that writes, inside a savepoint.
+Exceptions of `apply` are raised in the caller. Each says whose server it is of (`me`), and is refused if that is not
+the owner.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Change(Protocol):
     """A unit of work for the writer."""
 
     def apply(self, session: PostgresConnection, /) -> None:
-        """Write the change (writer's thread). Raises StoreError, or what psycopg raises."""
+        """Write the change (the thread that writes). Raises StoreError, or what psycopg raises."""
         ...
 
 

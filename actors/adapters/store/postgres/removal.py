@@ -62,7 +62,7 @@ def hide(connection: Connection, conversation_id: str, me: int) -> bool:
 
 
 def remove_slice(connection: Connection) -> bool:
-    """Remove some rows of a deleted conversation; return whether there was one (writer's thread)."""
+    """Remove some rows of a deleted conversation; return whether there was one (writer's own thread)."""
     connection.execute(_ABANDON_OF_THE_DEAD)
     found = connection.execute(_NEXT).fetchone()
     if found is None:

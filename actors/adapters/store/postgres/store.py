@@ -114,7 +114,7 @@ def open_postgres(
 
     Everything is claimed and written in the name of the server with the incarnation `me`, which can do neither before
     it has joined: before its row is in the table `nodes`. `faults` is hit at store.before_begin, store.before_savepoint
-    (once per change), store.before_commit and store.after_commit (once per transaction), all on the writer's thread.
+    (once per change), store.before_commit and store.after_commit (once per transaction), all on the thread that writes.
     `written` is called there after each batch, with the number of its changes and the seconds it took.
     `outages` gets the outages of the database. Raises StoreUnusableError.
     """

@@ -1,6 +1,6 @@
-"""The only thread that writes (group commit).
+"""The only connection that writes (group commit).
 
-Calling threads queue a change and wait. The writer takes all queued changes, urgent ones first. Those that can be
+The thread that has the right to write takes all queued changes, urgent ones first. Those that can be
 written in one statement are one transaction; the others are the next one, in which each has a savepoint, so that a
 refused change does not affect the others. If a transaction fails, nothing of it is written and its callers get the
 error. If the connection is lost while one is under way, it is unknown whether it was carried out: the callers get the

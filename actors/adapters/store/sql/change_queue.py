@@ -1,4 +1,10 @@
-"""The changes that wait for the only thread that writes, and their callers (group commit)."""
+"""The changes that wait for the only connection that writes, and their callers (group commit).
+
+One thread at a time has the right to write. A caller that finds it free takes it and writes its change itself, so that
+a commit that nobody else disturbs needs no other thread. Callers that come meanwhile wait; then one of them is woken,
+and writes what all of them want in one batch. Background work has a thread of its own, which gets the right once such
+work is due.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +33,23 @@ TIDY_SECONDS = 0.25
 class Ticket(Generic[ChangeT]):
     """A queued change and its waiting caller."""
 
-    __slots__ = ("change", "done", "error", "written")
+    __slots__ = ("change", "done", "error", "leads", "written")
 
     def __init__(self, change: ChangeT) -> None:
         self.change = change
         self.error: Exception | None = None
         self.written = False
         """Whether it is written, even if the batch that it was taken with fails."""
-        self.done = threading.Lock()  # held until the change is written; cheaper than an Event per change
+        self.leads = False
+        """Whether its caller is woken because it has got the right to write."""
+        self.done = threading.Lock()  # held until the caller is woken; cheaper than an Event per change
         self.done.acquire()
 
 
 class ChangeQueue(ABC, Generic[ChangeT]):
-    """Callers queue a change and wait; one thread takes the changes in batches, urgent ones first.
+    """Callers queue a change and wait; one of them writes what is queued, urgent changes first.
 
-    A subclass says how a batch is written, and what is done between two batches.
+    A subclass says how a batch is written, and what is done between two batches, by the thread of the queue.
     """
 
     def __init__(
@@ -57,24 +65,32 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         self._written = written
         self._tidying = False
         self._tidied_at = 0.0
-        self._arrived = threading.Condition()  # guards the queues and _closing; the thread waits on it
+        self._lock = threading.Lock()  # guards the queues, _writing, _closing and the two conditions of the thread
+        self._due = threading.Condition(self._lock)
+        """The thread waits on it until background work is due, then until it has the right to write."""
         self._urgent: deque[Ticket[ChangeT]] = deque()
         self._normal: deque[Ticket[ChangeT]] = deque()
+        self._writing = False
+        """Whether a thread has the right to write. It hands it over, and never leaves it to nobody while one waits."""
+        self._asking, self._handed = False, False
+        """Whether the thread waits for the right; whether it has just been given it."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
 
     def write(self, change: ChangeT, *, urgent: bool = False) -> None:
-        """Return once `change` is durable (any thread but the writer's).
+        """Return once `change` is durable (any thread that is not writing).
 
         Raises the errors of the change, or StoreUnavailableError.
         """
         ticket = Ticket(change)
-        with self._arrived:
+        with self._lock:
             if self._closing:
                 raise StoreUnavailableError("the store is closed")
             (self._urgent if urgent else self._normal).append(ticket)
-            self._arrived.notify()
-        ticket.done.acquire()
+            leads, self._writing = not self._writing, True
+        while leads or self._woken_to_write(ticket):
+            self._write_next()
+            leads = False
         if ticket.error is not None:
             raise ticket.error
 
@@ -85,18 +101,18 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     def tidy(self) -> None:
         """Request background work (any thread)."""
-        with self._arrived:
+        with self._lock:
             self._tidying = True
-            self._arrived.notify()
+            self._due.notify()
 
     def close(self) -> None:
         """Write the queued changes and end the thread. Idempotent."""
-        with self._arrived:
+        with self._lock:
             self._closing = True
-            self._arrived.notify()
+            self._due.notify()
         self._thread.join()
 
-    # --- on the writer's thread -------------------------------------------------------------------------------
+    # --- with the right to write ------------------------------------------------------------------------------
 
     @abstractmethod
     def _serve(self, batch: list[Ticket[ChangeT]]) -> None:
@@ -104,38 +120,79 @@ class ChangeQueue(ABC, Generic[ChangeT]):
 
     @abstractmethod
     def _between(self, batch: int) -> None:
-        """Do background work that is due, after `batch` changes were written. An error ends the thread."""
+        """Do background work that is due, just after `batch` changes (queue's thread). An error ends the thread."""
+
+    def _has_work(self) -> bool:
+        """Whether the thread has to do something before the next change is written."""
+        return False
 
     def _end(self) -> None:
-        """Release what the thread has, at its end."""
+        """Release what the connection has, at the end of the thread."""
+
+    def _write_next(self) -> None:
+        """Write a batch on the thread of a caller, and hand the right over."""
+        try:
+            with self._lock:
+                batch = self._take()
+            self._serve_measured(batch)
+        except BaseException:  # noqa: BLE001 -- the errors of changes are in their tickets; this one ends all writing
+            self._abandon()
+        with self._lock:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give the right to the thread if it has work, else to a caller that waits, else to nobody. Under the lock."""
+        if self._closing or self._asking or self._has_work():
+            self._handed = True
+            self._due.notify()
+        elif queue := self._urgent or self._normal:
+            queue[0].leads = True
+            queue[0].done.release()
+        else:
+            self._writing = False
+
+    def _woken_to_write(self, ticket: Ticket[ChangeT]) -> bool:
+        """Wait until the change is written; return True if the caller has to write before that."""
+        ticket.done.acquire()
+        leads, ticket.leads = ticket.leads, False
+        return leads
+
+    def _take(self) -> list[Ticket[ChangeT]]:
+        """Remove and return the next batch, urgent changes first. Under the lock."""
+        batch: list[Ticket[ChangeT]] = []
+        for queue in (self._urgent, self._normal):
+            while queue and len(batch) < MAX_BATCH:
+                batch.append(queue.popleft())
+        return batch
 
     def _run(self) -> None:
+        """Do background work, and write what waits before it, each time that such work is due (queue's thread)."""
         try:
-            while (batch := self._take()) is not None:
+            while (batch := self._turn()) is not None:
                 if batch:
-                    self._serve_measured(batch) if self._written is not None else self._serve(batch)
+                    self._serve_measured(batch)
                 self._between(len(batch))
-        except BaseException:  # noqa: BLE001 -- after any error the callers of this thread must be released
-            _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
-        finally:
+                with self._lock:
+                    self._hand_over()
+        except BaseException:  # noqa: BLE001 -- after any error the callers must be released
             self._abandon()
+        finally:
             self._end()
 
-    def _take(self) -> list[Ticket[ChangeT]] | None:
-        """Wait for changes and return the next batch, urgent ones first.
+    def _turn(self) -> list[Ticket[ChangeT]] | None:
+        """Wait until background work may be due and no other thread writes; return the next batch.
 
-        Returns [] if there are none but background work may be due, None if the thread should end.
+        Returns None if the thread should end: nobody has the right to write any more.
         """
-        with self._arrived:
-            if not (self._urgent or self._normal or self._closing or self._tidying):
-                self._arrived.wait(self._longest_wait)
-            if self._closing and not (self._urgent or self._normal):
-                return None
-            batch: list[Ticket[ChangeT]] = []
-            for queue in (self._urgent, self._normal):
-                while queue and len(batch) < MAX_BATCH:
-                    batch.append(queue.popleft())
-            return batch
+        with self._lock:
+            if not (self._handed or self._closing or self._tidying):
+                self._due.wait(self._longest_wait)
+            self._asking = True
+            while self._writing and not self._handed:
+                self._due.wait()
+            self._writing, self._asking, self._handed = True, False, False
+            batch = self._take()
+            return None if self._closing and not batch else batch
 
     def _serve_measured(self, batch: list[Ticket[ChangeT]]) -> None:
         began = time.monotonic()
@@ -155,9 +212,13 @@ class ChangeQueue(ABC, Generic[ChangeT]):
         return ticket.error is None
 
     def _abandon(self) -> None:
-        with self._arrived:
+        """Let nothing more be written, after an error that is not of a change, and release all who wait."""
+        _log.critical("the store's writer ended; nothing more can be written", exc_info=True)
+        with self._lock:
             self._closing = True
             left = [*self._urgent, *self._normal]
+            self._urgent.clear()
+            self._normal.clear()
         for ticket in left:
             ticket.error = StoreUnavailableError("the store's writer ended")
             ticket.done.release()

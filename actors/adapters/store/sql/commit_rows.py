@@ -1,4 +1,4 @@
-"""How a commit becomes rows: encoded on the calling thread, and chained to the log on the writer's thread."""
+"""How a commit becomes rows: encoded on the calling thread, and chained to the log by the thread that writes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def copied_pieces(
 ) -> Iterator[list[CopiedAttachment]]:
     """Yield what a fork copies, those that exist, a transaction's worth at a time; one is in memory at once.
 
-    Digests are computed here, which takes long: not on the writer's thread. Raises what `attachment` raises.
+    Digests are computed here, which takes long: not while others wait to write. Raises what `attachment` raises.
     """
     piece, size, fork, record = list[CopiedAttachment](), 0, commit.fork, commit.record
     for attachment_id in () if fork is None else fork.attachments:

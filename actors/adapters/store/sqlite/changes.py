@@ -1,7 +1,7 @@
 """The changes that the writer applies; each belongs to one caller and is written completely or not at all.
 
-A change is built and encoded on the calling thread; `apply` runs on the writer's thread inside a savepoint. Exceptions
-of `apply` are raised in the caller.
+A change is built and encoded on the calling thread; `apply` runs on the thread that writes, inside a savepoint.
+Exceptions of `apply` are raised in the caller.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Change(Protocol):
     """A unit of work for the writer."""
 
     def apply(self, connection: sqlite3.Connection, /) -> None:
-        """Write the change (writer's thread). Raises StoreError, or what SQLite raises."""
+        """Write the change (the thread that writes). Raises StoreError, or what SQLite raises."""
         ...
 
 

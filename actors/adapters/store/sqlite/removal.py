@@ -88,7 +88,7 @@ class Removal:
         self._hidden.difference_update(ids)
 
     def remove_slice(self, connection: sqlite3.Connection) -> bool:
-        """Remove some rows, sub-agents before their parents; return whether there were any (writer's thread)."""
+        """Remove some rows, sub-agents before their parents; return whether there were any (writer's own thread)."""
         budget = _Budget(SLICE_ROWS, time.monotonic() + SLICE_SECONDS)
         found = connection.execute(_NEXT).fetchone()
         if found is None:

@@ -156,8 +156,8 @@ def open_store(
     """Open or create the store in the data directory `path`, which this process keeps locked until `close`.
 
     `faults` is hit at store.before_begin, store.before_savepoint (once per change), store.before_commit and
-    store.after_commit, all on the writer's thread. `written` is called there after each transaction, with the number of
-    its changes and the seconds it took. Raises DataDirectoryBusyError or StoreUnusableError.
+    store.after_commit, all on the thread that writes. `written` is called there after each transaction, with the
+    number of its changes and the seconds it took. Raises DataDirectoryBusyError or StoreUnusableError.
     """
     with ExitStack() as opened:
         directory = DataDirectory(path)

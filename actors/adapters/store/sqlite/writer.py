@@ -1,10 +1,9 @@
-"""The only thread that writes (group commit).
+"""The only connection that writes (group commit).
 
-Calling threads queue a change and wait. The writer takes all queued changes, urgent ones first, and writes them in one
-transaction, with one sync of the disk for all. Inside it every change has a savepoint, so that a refused change does
-not affect the others. If the transaction itself fails, nothing is written and all its callers get the error. Only this
-thread checkpoints, between transactions, after the callers were woken; under heavy load SQLite does it at the end of a
-commit.
+A thread that has the right to write takes all queued changes, urgent ones first, and writes them in one transaction,
+with one sync of the disk for all. Inside it every change has a savepoint, so that a refused change does not affect the
+others. If the transaction itself fails, nothing is written and all its callers get the error. The writer's own thread
+checkpoints, between transactions, after the callers were woken; under heavy load SQLite does it at the end of a commit.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ class Writer(ChangeQueue[Change]):
     ) -> None:
         """Start the thread. `files` is None for a database without files.
 
-        `every_second` is called on the writer's thread, and `tidy` in separate transactions while no change waits, as
-        long as it returns that there is more to do. `written` is told of each transaction, see ChangeQueue.
+        `every_second` is called on the writer's own thread, and so is `tidy`, in separate transactions while no change
+        waits, as long as it returns that there is more to do. `written` is told of each transaction, see ChangeQueue.
         """
         super().__init__(faults, written, longest_wait=WATCH_SECONDS)
         self._database = database
@@ -69,20 +68,24 @@ class Writer(ChangeQueue[Change]):
 
     def _between(self, batch: int) -> None:
         """Do background work and the periodic check if they are due, and checkpoint if the log is long."""
-        tidied = self._tidy_if_due(batch)
-        self._log.move_if_due(batch + tidied, self._space)
+        self._tidy_if_due(batch)
+        self._log.move_if_due(self._space)
         self._watch_if_due()
 
-    def _tidy_if_due(self, batch: int) -> bool:
-        """Do a slice of background work if it is due; return whether it did."""
+    def _has_work(self) -> bool:
+        return self._log.due
+
+    def _tidy_if_due(self, batch: int) -> None:
+        """Do a slice of background work if it is due."""
         if not self._may_tidy(batch):
-            return False
+            return
         try:
             self._check_files()
             connection = raw(self._database)
             connection.execute("BEGIN IMMEDIATE")
             self._tidying = self._tidy_slice(connection)
             connection.execute("COMMIT")
+            self._log.count(1)
         except Exception as error:  # noqa: BLE001 -- background work is repeated, and no caller waits for it
             _log.warning("what was deleted could not be removed yet: %s", error)
             self._roll_back()
@@ -92,7 +95,6 @@ class Writer(ChangeQueue[Change]):
         if self._space is not None and self._space.scarce:
             self._log.cut(self._space)
         self._tidied_at = time.monotonic()
-        return True
 
     def _watch_if_due(self) -> None:
         now = time.monotonic()
@@ -120,6 +122,7 @@ class Writer(ChangeQueue[Change]):
 
     def _serve(self, batch: list[Ticket[Change]]) -> None:
         """Write the changes in one transaction, and release their callers."""
+        self._log.count(len(batch))
         try:
             self._transact(batch)
         except BaseException as error:

@@ -67,7 +67,7 @@ def disk_is_full(directory: Path) -> str:
 
 
 class DiskReserve:
-    """Owns the reserve file. Used by the writer's thread, except when the store opens and closes."""
+    """Owns the reserve file. Used by the thread that writes, except when the store opens and closes."""
 
     def __init__(self, directory: Path) -> None:
         """Create the object, not the file (see `make`); the data directory must be locked."""

@@ -40,7 +40,7 @@ def inode_at(path: str | Path) -> Inode | None:
 
 
 class OpenFiles:
-    """The files of an open database. `check` belongs to the writer's thread, the rest to any thread."""
+    """The files of an open database. `check` belongs to the thread that writes, the rest to any thread."""
 
     def __init__(self, path: Path) -> None:
         """Record the inodes. Call it right after opening the database, while holding its directory."""

@@ -1,4 +1,4 @@
-"""Checkpoints of the write-ahead log, made between transactions by the writer's thread."""
+"""Checkpoints of the write-ahead log, made between transactions by the thread of the writer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,24 @@ CUT_SECONDS = 0.1
 
 
 class WriteAheadLog:
-    """The log of a database that only this connection writes. Used by the writer's thread."""
+    """The log of a database that only this connection writes. Used by the thread that has the right to write."""
 
     def __init__(self, database: peewee.SqliteDatabase) -> None:
         self._database = database
         self._since = 0
 
-    def move_if_due(self, written: int, space: DiskReserve | None = None) -> None:
-        """Count `written` changes, and checkpoint after MOVE_EVERY of them if there is enough disk space."""
+    def count(self, written: int) -> None:
+        """Count changes that were written."""
         self._since += written
-        if self._since < MOVE_EVERY or self._database.is_closed():
+
+    @property
+    def due(self) -> bool:
+        """Whether MOVE_EVERY changes were written since the last checkpoint."""
+        return self._since >= MOVE_EVERY and not self._database.is_closed()
+
+    def move_if_due(self, space: DiskReserve | None = None) -> None:
+        """Checkpoint after MOVE_EVERY changes if there is enough disk space."""
+        if not self.due:
             return
         if space is None or _fits(self._database, space):
             self.move()
