@@ -41,7 +41,7 @@ class AttachmentDownloads:
                 raise SlowReaderError("nothing was read for too long; read the attachment again") from None
 
     async def described(self, conversation_id: str, name: str) -> v1.Attachment:
-        """Return what an attachment is. Raises ConversationNotFoundError or StoreError."""
+        """Return the properties of an attachment. Raises ConversationNotFoundError or StoreError."""
         found = await self._found(conversation_id, name)
         return v1.Attachment(
             name=names.attachment(conversation_id, found.id),

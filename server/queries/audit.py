@@ -1,4 +1,4 @@
-"""VerifyConversation, ReplayConversation, ListAuditEntries: check, replay and trace what is stored."""
+"""Serves VerifyConversation, ReplayConversation and ListAuditEntries: checks, replays and lists the stored log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = 50
 
 
 class AuditReader(StoreReader, AuditStore, Protocol):
-    """What these calls read."""
+    """The reads that these calls need from the store."""
 
 
 class StoredAudits:

@@ -45,5 +45,5 @@ def browse_directory(
 
 
 def _key(entry: v1.BrowseDirectoryResponse.Entry) -> str:
-    """Return what entries are ordered by: directories first."""
+    """Return the sort key of an entry: directories first."""
     return f"{0 if entry.directory else 1}{entry.name}"

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def selection_of(
     store: ConversationReader, principal: str, text: str, order_by: str, *, parent: str | None = None
 ) -> Selection:
-    """Return the conversations that a valid filter selects, in an order; `parent` as in Selection.
+    """Return the selection for a valid filter and an order; `parent` as in Selection.
 
-    Directories and conversations are looked up now: what they are named by may be a symbolic link or a slug.
+    Directories and conversations are looked up now, because a path may contain a symbolic link, and a name a slug.
     """
     where = rewritten(parse(text, meaning), partial(_looked_up, store, principal))
     order = order_of(order_by)
@@ -57,5 +57,5 @@ def _about_parent(condition: Condition) -> bool:
 
 
 def _parent(condition: Condition) -> str:
-    """Return the conversation whose sub-agents alone a condition selects; "" if there is none."""
+    """Return the parent to which a condition restricts the selection; "" if there is none."""
     return condition.value if isinstance(condition, TextEquals) and condition.field is TextField.PARENT else ""

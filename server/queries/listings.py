@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from server.wire.cycles import View
 
 CHUNK = 100
-"""Rows read at a time; a page that reaches its limit of bytes has read at most this many rows too many."""
+"""Rows read at a time: a page that reaches its limit of bytes reads at most this many rows in vain."""
 READS = 20
-"""Reads for a page of conversations: enough for the largest one, and an end to the search for what is rare."""
+"""Maximum reads for a page of conversations: enough for the largest page, and a limit for filters that match rarely."""
 
 
 class _Messages(Struct):
@@ -43,7 +43,7 @@ class _Messages(Struct):
 
 
 class _Rules(Struct):
-    """Page token: continue with the rule at this place."""
+    """Page token: continue with the rule at this index."""
 
     place: int
 
@@ -61,7 +61,7 @@ class Listings:
     def conversations(
         self, request: v1.ListConversationsRequest, principal: str, parent: str | None
     ) -> v1.ListConversationsResponse:
-        """Return a page of conversations; `parent` is the id of the one whose sub-agents are wanted."""
+        """Return a page of conversations; with `parent`, of the sub-agents of the conversation with this id."""
         listing = ("conversations", principal, parent, request.filter, request.order_by)
         place = position_of(request.page_token, ListPosition, *listing)
         selection = selection_of(self._store, principal, request.filter, request.order_by, parent=parent)
@@ -89,7 +89,7 @@ class Listings:
         return answer
 
     def messages(self, request: v1.ListMessagesRequest, conversation_id: str) -> v1.ListMessagesResponse:
-        """Return a page of messages, and a revision read before them: a subscription after it misses none."""
+        """Return a page of messages, and a revision read before them: a subscription after it misses nothing."""
         record = self._store.load(conversation_id)
         if record is None:
             raise ConversationNotFoundError(request.parent)
@@ -156,11 +156,11 @@ class Listings:
     def questions(
         self, request: v1.ListQuestionsRequest, principal: str, conversation_id: str | None
     ) -> v1.ListQuestionsResponse:
-        """Return a page of what running tools ask, in one conversation or in all."""
+        """Return a page of the questions that running tools ask, in one conversation or in all."""
         return list_questions(self._store, self._conversion, request, principal, conversation_id)
 
     def question(self, request: v1.GetQuestionRequest, conversation_id: str) -> v1.Question:
-        """Return what a running tool asks a person. Raises ConversationNotFoundError."""
+        """Return a question that a running tool asks. Raises ConversationNotFoundError."""
         return find_question(self._store, self._conversion, conversation_id, request)
 
     def approval_rules(
@@ -180,7 +180,7 @@ class Listings:
         return answer
 
     def approval_rule(self, name: str, rule_id: str, record: ConversationRecord | None) -> v1.ApprovalRule:
-        """Return a rule of a conversation, without one a rule of the operator. Raises UnknownApprovalRuleError."""
+        """Return a rule of a conversation, or of the operator if none is given. Raises UnknownApprovalRuleError."""
         for rule in record.approval_rules if record else self._operator_rules:
             if rule.id == rule_id:
                 return approval_rule(record.id if record else "", rule)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from server.queries.read_pool import ReadPool
 
 OWNERS = 10_000
-"""Maximum number of cached owners of conversations, which save a read for each command on a known id."""
+"""Maximum number of cached owners of conversations; a cached owner saves a read for each command."""
 
 
 class NameResolver:

@@ -1,6 +1,6 @@
-"""Read the questions that wait for a person: approvals, and what running tools ask. Blocks, on a reading thread.
+"""Read the questions that wait for a person: approvals, and questions of running tools. Blocks, on a reading thread.
 
-They are part of the states, so a list of them is a list of the conversations that wait, and costs nothing otherwise.
+They are part of the conversations' states, so only the conversations that wait for a person are read.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def find_approval(
 def find_question(
     store: ConversationReader, conversion: ConversionContext, conversation_id: str, request: v1.GetQuestionRequest
 ) -> v1.Question:
-    """Return what a running tool asks a person. Raises ConversationNotFoundError."""
+    """Return a question that a running tool asks. Raises ConversationNotFoundError."""
     record, (_, wanted) = store.load(conversation_id), names.parse_child(request.name, "questions") or ("", "")
     if record is not None:
         for question in pending_questions(conversation_id, summary_of(conversion, record.id, record.state)):
@@ -115,22 +115,22 @@ def find_question(
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Which conversations a list is of."""
+    """The conversations of a list."""
 
     principal: str
     conversation_id: str | None
-    """The only one; None: all that the principal has."""
+    """The only conversation; None: all conversations of the principal."""
     last: _Position | None
-    """Where the page before ended."""
+    """The position where the previous page ended."""
     states: StateIs
 
 
 def _waiting(
     store: ConversationReader, where: _Where, unreadable: MutableSequence[str]
 ) -> Iterator[ConversationRecord]:
-    """Yield the conversations that may have questions after a position: first the one that is there.
+    """Yield the conversations that may have questions after a position, beginning with the one at the position.
 
-    The names of those that cannot be read are added to `unreadable`.
+    The names of unreadable conversations are added to `unreadable`.
     """
     last, only = where.last, where.conversation_id
     record = store.load(only or (last.id if last else ""))
@@ -156,7 +156,7 @@ def _fill(
     page_size: int,
     listing: tuple[str, str, str | None],
 ) -> str:
-    """Fill a page with what was found; return the token of the next one, "" for the last."""
+    """Fill a page with the questions found; return the next page's token, "" for the last page."""
     page, last = Page(size_of(page_size, limits.APPROVALS_PAGE), limits.PAGE_BYTES), None
     for question, position in found:
         if not page.take(question.ByteSize()):
@@ -170,7 +170,7 @@ def _fill(
 def _approvals(
     conversion: ConversionContext, record: ConversationRecord, last: _Position | None
 ) -> Iterator[tuple[v1.PendingApproval, _Position]]:
-    """Yield the open approvals of a conversation after a position, each with its own."""
+    """Yield the open approvals of a conversation after a position, each with its own position."""
     state = record.state
     if not isinstance(state, AwaitingToolApproval):
         return
@@ -186,7 +186,7 @@ def _approvals(
 def _questions(
     conversion: ConversionContext, record: ConversationRecord, last: _Position | None
 ) -> Iterator[tuple[v1.Question, _Position]]:
-    """Yield what the running tool of a conversation asks after a position, each with its own."""
+    """Yield the questions of a conversation's running tool after a position, each with its own position."""
     if not isinstance(record.state, ToolExecuting):
         return
     summary = summary_of(conversion, record.id, record.state)

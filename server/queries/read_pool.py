@@ -1,8 +1,8 @@
-"""Read the store from the event loop: on a thread of a small pool, never on the loop itself.
+"""Runs reads of the store for the event loop on a small pool of threads.
 
-Principals take turns: one with a thousand reads waiting delays another's by one read for each thread, and none has all
-threads. Reads that may take minutes, such as the check of a long log, have half of the threads at most, however many
-principals ask for them: so what is quick waits for what is quick only.
+Principals take turns: one with a thousand waiting reads delays another's by one read per thread, and none can occupy
+all threads. Reads that may take minutes, such as the verification of a long log, occupy at most half of the threads, so
+that short reads wait only for short ones.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 THREADS = 8
 KEPT_SHARE = 4
-"""One in so many threads is kept from each principal, for others."""
+"""One in this many threads is reserved: a single principal cannot occupy it."""
 LONG_SHARE = 2
-"""One in so many threads is for reads that take long, and one in so many of these for those of one principal."""
+"""One in this many threads serves long reads, and one in this many of those serves a single principal's."""
 
 
 class ReadPool:
@@ -104,7 +104,7 @@ async def _turn(slots: FairSlots, principal: str) -> None:
 
 
 def _take(turn: asyncio.Future[None]) -> bool:
-    """Let a read begin; return False if its caller has gone."""
+    """Start a waiting read; return False if its caller has been cancelled."""
     if turn.cancelled():
         return False
     turn.set_result(None)
@@ -112,6 +112,6 @@ def _take(turn: asyncio.Future[None]) -> bool:
 
 
 def _ignore(running: asyncio.Future[T]) -> None:
-    """Take the outcome of a read that nobody waits for, which asyncio would log otherwise."""
+    """Retrieve the outcome of a read that nobody waits for; otherwise asyncio would log it."""
     if not running.cancelled():
         running.exception()

@@ -101,7 +101,7 @@ def _last(ended: Sequence[StoppedRun]) -> int:
 def _shown(
     store: StoreReader, conversion: ConversionContext, conversation_id: str, span: _Span, view: View
 ) -> v1.RequestCycle | None:
-    """Read a cycle; None if it has no root message."""
+    """Read and build a cycle; None if it has no root message."""
     found = store.messages(conversation_id, after=span.after, before=span.through + 1, limit=span.through - span.after)
     own = [message for message in found if message.run == span.run]
     cycle = _fold(conversion, own, span.ended)

@@ -17,7 +17,7 @@ Response = TypeVar("Response")
 async def send(
     write: Callable[[Response], Awaitable[None]], response: Response, stall_seconds: float = limits.STALL_SECONDS
 ) -> None:
-    """Return once the transport has taken the response. Raises SlowReaderError."""
+    """Send a response; return once the transport has accepted it. Raises SlowReaderError."""
     try:
         async with asyncio.timeout(stall_seconds):
             await write(response)

@@ -1,1 +1,1 @@
-"""Conversion between the core's values and the contract's messages. Nothing here reads a store, a clock or a socket."""
+"""Conversion between the core's values and protobuf messages. Nothing here reads a store, a clock or a socket."""

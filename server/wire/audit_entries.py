@@ -32,7 +32,7 @@ _OUTCOMES = {number: outcome for outcome, number in OUTCOME.items()}
 
 
 def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
-    """Return which entries a request wants."""
+    """Return the filter of a request for audit entries."""
     return AuditFilter(
         since=_milliseconds(request.start_time) if request.HasField("start_time") else 0,
         until=_milliseconds(request.end_time) if request.HasField("end_time") else None,
@@ -43,12 +43,12 @@ def audit_filter(request: v1.ListAuditEntriesRequest) -> AuditFilter:
 
 
 def _milliseconds(time: Timestamp) -> int:
-    """Return a time in milliseconds since the epoch, also one with more nanoseconds than a second has."""
+    """Return a timestamp in milliseconds since the epoch; its nanoseconds may exceed a second."""
     return time.seconds * 1_000 + time.nanos // 10**6
 
 
 def audit_entry(entry: AuditEntry) -> v1.AuditEntry:
-    """Return an entry as a message of the contract."""
+    """Return an entry as an API message."""
     origin = entry.origin
     return v1.AuditEntry(
         time=timestamp(entry.at),

@@ -1,4 +1,4 @@
-"""Conversion of requests of the contract to commands for the actors; each is named like its RPC."""
+"""Conversion of API requests to commands for the actors. Each function is named like its RPC."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def update_conversation(request: v1.UpdateConversationRequest) -> requests.Updat
 
 
 def _inner(mask: Collection[str], field: str) -> list[str]:
-    """Return the fields of a message that a mask names by themselves."""
+    """Return the fields within a message field that a mask names individually."""
     return [path.removeprefix(f"{field}.") for path in mask if path.startswith(f"{field}.")]
 
 
@@ -200,7 +200,7 @@ def submit_tool_result(
 ) -> requests.SubmitToolResultCommand:
     """Return the command of a SubmitToolResult request, whose `images` are stored already and only named in it.
 
-    Raises MalformedRequestError if its JSON has a number that JSON does not know, or is too large.
+    Raises MalformedRequestError if the result is too large, or contains NaN or an infinity.
     """
     result: ToolSuccess | ToolError
     if request.error:
@@ -229,7 +229,7 @@ def json_text(value: dict[str, Any]) -> str:
 def answer_question(request: v1.AnswerQuestionRequest, number: str) -> requests.AnswerQuestionCommand:
     """Return the command of an AnswerQuestion request to the question with this id.
 
-    Raises MalformedRequestError if its content has a number that JSON does not know.
+    Raises MalformedRequestError if the content contains NaN or an infinity.
     """
     try:
         content = json_text(plain(request.content)) if request.HasField("content") else ""

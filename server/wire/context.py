@@ -1,4 +1,4 @@
-"""Facts that conversions need and that are not in the value to convert."""
+"""Additional facts that conversions need beside the value to convert."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ConversionContext:
     background_jobs: Callable[[str], Sequence[str]] = _no_jobs
     """Returns the handles of a conversation's running jobs. Any thread; must not block."""
     mcp_servers: Callable[[ConversationRecord], Sequence[McpServerStatus]] = _no_servers
-    """Returns what is known of the MCP servers of a conversation itself. Any thread; must not block."""
+    """Returns the states of a conversation's own MCP servers. Any thread; must not block."""
 
     def group_of(self, call: ToolUse) -> ToolGroup:
         """Return the group of the tool that is called."""

@@ -1,4 +1,4 @@
-"""Conversion of request cycles to messages of the contract: their two views, and their events."""
+"""Conversion of request cycles to API messages: their two views, and their events."""
 
 from __future__ import annotations
 

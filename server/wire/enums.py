@@ -1,4 +1,4 @@
-"""Tables between the contract's enums and the core's; tests in `tests/unit/server` check that they are complete."""
+"""Tables between the API's enums and the core's; tests in `tests/unit/server` check that they are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of durable notifications and of ephemeral text to events of the contract."""
+"""Conversion of stored notifications, and of live text that is not stored, to events of the API."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _fill(answer: v1.Event, conversion: ConversionContext, conversation_id: str,
 def _fill_wait(
     answer: v1.Event, conversion: ConversionContext, conversation_id: str, waits: ClientToolCall | QuestionChanged
 ) -> None:
-    """Fill in where a call is that waits for a client, or what one asks a person."""
+    """Fill in the state of a call of a client's tool, or a question of a tool."""
     if isinstance(waits, ClientToolCall):
         answer.client_tool_call_changed.CopyFrom(client_tool_call(conversion, waits))
     else:

@@ -68,7 +68,7 @@ def queued_message(conversation_id: str, queued: QueuedInput, delivery: str, run
 
 
 def queued(conversation_id: str, change: QueueChanged, *, run: str = "", at: int = 0) -> v1.QueuedMessage:
-    """Return a steer or follow-up with what has become of it, and when it left the queue (Unix milliseconds)."""
+    """Return a steer or follow-up with its outcome, and the time when it left the queue (Unix milliseconds)."""
     return v1.QueuedMessage(
         message=queued_message(conversation_id, change.input, change.delivery, run),
         fate=FATE[change.fate],

@@ -1,6 +1,6 @@
-"""Request cycles of a file of events, derived and shown in the same way as those of a stored conversation.
+"""Derives request cycles from a file of events, in the same form as those of a stored conversation.
 
-The command line program finds `fold` as an entry point; it needs neither a running server nor a store.
+The command line program finds `fold` as a package entry point. It needs neither a running server nor a store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conversion of the results of commands to responses of the contract; each is named like its RPC."""
+"""Conversion of the results of commands to API responses. Each function is named like its RPC."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def timestamp(milliseconds: int) -> Timestamp | None:
 
 
 def duration(milliseconds: int) -> Duration:
-    """Return a duration of the contract."""
+    """Return a protobuf duration."""
     return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
 
 

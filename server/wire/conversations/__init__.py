@@ -1,1 +1,1 @@
-"""A conversation as the contract shows it, and its parts: state, approvals, rules, sub-agents and MCP servers."""
+"""Conversion of a conversation to an API message, and of its parts: state, approvals, rules, sub-agents and MCP servers."""

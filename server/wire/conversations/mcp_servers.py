@@ -1,4 +1,4 @@
-"""Conversion of MCP servers: those of the operator, and those that clients name for a conversation."""
+"""Conversion of MCP servers: the operator's, and those that clients add to a conversation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATES = {
 
 
 def chosen(wanted: Iterable[v1.McpServer]) -> tuple[ChosenMcpServer, ...]:
-    """Return the servers that a client names."""
+    """Return the servers that a client adds."""
     return tuple(
         ChosenMcpServer(
             name=server.name,
