@@ -99,6 +99,6 @@ def _settings(stored: StoredEvent) -> dict[str, list[str]]:
 
 
 def _line(kind: str, body: Message, **more: object) -> str:
-    """Encode one line, with the field names of the contract."""
+    """Encode one line, with the field names of the API."""
     fields = json_format.MessageToDict(body, preserving_proto_field_name=True)
     return json.dumps({"kind": kind, kind: fields, **more}, ensure_ascii=False, separators=(",", ":"))

@@ -78,7 +78,7 @@ def _is_any(value: Value) -> bool:
 
 
 def _choice(value: Value, choices: tuple[str, ...], prefix: str) -> str:
-    """Return one of the choices, which may be written as in the contract's enum. Raises FilterError."""
+    """Return one of the choices, which may be written like the API's enum. Raises FilterError."""
     chosen = value.text.lower().removeprefix(prefix)
     if chosen not in choices:
         raise FilterError(value.at, f"must be one of {', '.join(choices)}")

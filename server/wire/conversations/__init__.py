@@ -1,1 +1,1 @@
-"""Conversion of a conversation to an API message, and of its parts: state, approvals, rules, sub-agents and MCP servers."""
+"""Conversion of a conversation and its parts to API messages: state, approvals, rules, sub-agents, MCP servers."""
