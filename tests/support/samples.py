@@ -60,8 +60,10 @@ if TYPE_CHECKING:
 FACTS = ConversionContext({"bash": ToolGroup.BASH, "read_file": ToolGroup.READ}, lambda model: 1_000, Limits())
 
 LEDGER = Ledger(
-    run=3, live=True, seq=9, used_tokens=800, warned=True, total_usage=Usage(1, 2, 3, 4, 5), aside_usage=Usage(9),
-    steers=(QueuedInput("m-steer", "left", (), 1_700),), follows=(QueuedInput("m-follow", "then", (), 1_600),),
+    run=3, live=True, req=7, xid=4, seq=9, agents=2, used_tokens=800, warned=True,
+    total_usage=Usage(1, 2, 3, 4, 5), aside_usage=Usage(9),
+    steers=(QueuedInput("m-steer", "left ✓", (Image("hash", "image/png", 2, 3),), 1_700),),
+    follows=(QueuedInput("m-follow", "then", (), 1_600),),
 )  # fmt: skip
 BASH = ToolUse("call-1", "bash", '{"command": "ls"}')
 READ = ToolUse("call-2", "read_file", '{"path": "a"}')
@@ -83,7 +85,7 @@ STATES: dict[str, State] = {
         (PendingAgent("agent-2", 1, "\n  look\nclosely", 9_000),),
         (AgentReport("agent-1", 0, "first", AgentSucceeded("done")),),
     ),
-    "cancelling": Cancelling(LEDGER, CancelKind.AGENTS),
+    "cancelling": Cancelling(LEDGER, CancelKind.AGENTS, (PendingAgent("agent-2", 1, "look", 99),), True),
     "error": Error(Ledger(run=3), "try again", ErrorKind.NETWORK),
     "awaiting_continuation": AwaitingContinuation(LEDGER, "c:r6", 1, LlmPhase.STREAMING, ("bash",), 9),
     "context_exhausted": ContextExhausted(Ledger(run=3), "what happened so far"),

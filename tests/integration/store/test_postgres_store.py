@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,8 @@ from tests.support.postgres import PASSWORD_USER, PostgresServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from actors.ports import Commit
+
 COLUMNS = "SELECT column_name FROM information_schema.columns WHERE table_name = 'conversations'"
 ENDED = """
 SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
@@ -59,6 +61,23 @@ def query(url: str, sql: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
         found = connection.execute(sql.encode())
         return found.fetchall() if found.description else []
+
+
+@contextmanager
+def waiting(store: PostgresStore, gate: Gate, first: Commit, *calls: Callable[[], object]) -> Iterator[None]:
+    """Hold a first commit until the context ends; these calls wait behind it. Then all of them end."""
+    gate.close()
+    held = threading.Thread(target=store.commit, args=(first,))
+    held.start()
+    gate.wait_until_held()
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: store.waiting == len(calls), "they wait")
+    yield
+    gate.open()
+    for thread in (held, *threads):
+        thread.join(SECONDS)
 
 
 # --- texts ----------------------------------------------------------------------------------------------------
@@ -145,18 +164,8 @@ def test_what_waits_is_one_statement_and_one_transaction(store: PostgresStore, g
     store.commit(*(draft.create() for draft in drafts))
     for draft in drafts:
         store.commit(draft.next())
-    gate.close()
-    held = threading.Thread(target=store.commit, args=(drafts[0].next(),))
-    held.start()
-    gate.wait_until_held()
-    gate.hits.clear()
-    threads = [threading.Thread(target=store.commit, args=(draft.next(),)) for draft in drafts[1:]]
-    for thread in threads:
-        thread.start()
-    eventually(lambda: store.waiting == 5, "they wait")
-    gate.open()
-    for thread in (held, *threads):
-        thread.join(SECONDS)
+    with waiting(store, gate, drafts[0].next(), *(partial(store.commit, draft.next()) for draft in drafts[1:])):
+        gate.hits.clear()
     assert [hit for hit in gate.hits if hit != "store.before_savepoint"] == [
         "store.before_commit", "store.after_commit", "store.before_begin", "store.before_commit", "store.after_commit",
     ]  # fmt: skip
@@ -321,20 +330,11 @@ def test_a_number_that_is_too_large_fails_its_own_commit_only(store: PostgresSto
     good, bad = CommitBuilder("c1"), CommitBuilder("c2")
     store.commit(good.create(), bad.create())
     store.commit(good.next(), bad.next())
-    gate.close()
-    held = threading.Thread(target=store.commit, args=(good.next(),))
-    held.start()
-    gate.wait_until_held()
     outcome: list[BaseException | None] = []
-    wrong = partial(store.commit, bad.next(state_updated_at=1 << 63))
-    threads = [threading.Thread(target=lambda: outcome.append(raised(wrong, psycopg.DataError)))]
-    threads.append(threading.Thread(target=store.commit, args=(good.next(),)))
-    for thread in threads:
-        thread.start()
-    eventually(lambda: store.waiting == 2, "they wait")
-    gate.open()
-    for thread in (held, *threads):
-        thread.join(SECONDS)
+    first, wrong = good.next(), partial(store.commit, bad.next(state_updated_at=1 << 63))
+    calls = (lambda: outcome.append(raised(wrong, psycopg.DataError)), partial(store.commit, good.next()))
+    with waiting(store, gate, first, *calls):
+        pass
     assert isinstance(outcome[0], psycopg.DataError)
     assert ((store.load("c1") or good.record).step, (store.load("c2") or bad.record).step) == (4, 2)
 
@@ -346,22 +346,11 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_commit_only(
     with closing(open_postgres(database, ME, gate)) as store:
         free, locked = CommitBuilder("c1"), CommitBuilder("c2")
         store.commit(free.create(), locked.create())
-        gate.close()
-        held = threading.Thread(target=store.commit, args=(free.next(),))
-        held.start()
-        gate.wait_until_held()
         outcome: list[BaseException | None] = []
-        late = partial(store.commit, locked.next())
-        threads = [threading.Thread(target=lambda: outcome.append(raised(late)))]
-        threads.append(threading.Thread(target=store.commit, args=(free.next(),)))
-        for thread in threads:
-            thread.start()
-        eventually(lambda: store.waiting == 2, "they wait")
-        with psycopg.connect(database) as locking:
+        first, late = free.next(), partial(store.commit, locked.next())
+        calls = (lambda: outcome.append(raised(late)), partial(store.commit, free.next()))
+        with psycopg.connect(database) as locking, waiting(store, gate, first, *calls):
             locking.execute("SELECT FROM conversations WHERE id = 'c2' FOR UPDATE")
-            gate.open()
-            for thread in (held, *threads):
-                thread.join(SECONDS)
         assert isinstance(outcome[0], StoreUnavailableError)
         assert "nothing was written" in str(outcome[0])
         late()

@@ -28,32 +28,16 @@ from actors.core.content import (
     Usage,
 )
 from actors.core.context import ApprovalPolicy, Budget, FollowUpPolicy, Mode
-from actors.core.errors import ErrorKind, LlmFailure
 from actors.core.notifications import Fate, MessageAdded, QueueChanged, RunStop, StopReason
 from actors.core.profile import Profile
 from actors.core.states import (
-    AgentFailed,
-    AgentReport,
-    ApprovalKind,
-    AwaitingContinuation,
-    AwaitingLlm,
-    AwaitingSubAgents,
-    AwaitingToolApproval,
-    CancelKind,
-    Cancelling,
     Completed,
     ContextExhausted,
-    Error,
     Failed,
     Idle,
     Ledger,
-    LlmPhase,
-    LlmReason,
-    LlmRequesting,
-    PendingAgent,
     QueuedInput,
     State,
-    ToolExecuting,
 )
 from actors.ports import (
     Attachment,
@@ -79,38 +63,13 @@ from actors.ports.store.audit import AuditEntry, AuditFilter, CallDecision, Comm
 from actors.ports.store.conditions import UNARCHIVED, Every, IsArchived, IsWithin, Selection, TextEquals, TextField
 from tests.integration.store.conftest import SECONDS, Gate
 from tests.support.commit_builder import CHANGED, CommitBuilder, message_of, record_of
+from tests.support.samples import REPORTS, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 IMAGE = Image("sha256-1", "image/png", 10, 20)
-LEDGER = Ledger(
-    run=3,
-    live=True,
-    req=7,
-    xid=4,
-    seq=9,
-    agents=2,
-    steers=(QueuedInput("q1", "steer ✓", (IMAGE,), 5),),
-    warned=True,
-    total_usage=Usage(1, 2, 3, 4, 5),
-)
 CALL = ToolUse("t1", "bash", '{"command": "ls"}')
-AGENT = PendingAgent("c1-a1", 0, "look", 99)
-STATES: tuple[State, ...] = (
-    Idle(LEDGER),
-    AwaitingLlm(LEDGER, LlmReason.STEER),
-    LlmRequesting(LEDGER, "c1:r7", 2, LlmPhase.BACKOFF, 8, 77, 1, LlmFailure(ErrorKind.NETWORK, "down")),
-    AwaitingToolApproval(LEDGER, (CALL,), ("t1",), ApprovalKind.MODE_UPGRADE, "c1:r7", 55),
-    ToolExecuting(LEDGER, "t1", ("t2",), (ToolError("t0", "no"),), (CALL,), 4),
-    AwaitingSubAgents(LEDGER, (AGENT,), (AgentReport("c1-a2", 1, "x", AgentFailed(ErrorKind.UNKNOWN, "e")),)),
-    Cancelling(LEDGER, CancelKind.AGENTS, (AGENT,), True),
-    Error(LEDGER, "it failed", ErrorKind.AUTH),
-    AwaitingContinuation(LEDGER, "c1:r7", 1, LlmPhase.CONNECTING, ("bash",), 8),
-    ContextExhausted(LEDGER, "a summary"),
-    Completed(LEDGER, "a result"),
-    Failed(LEDGER, ErrorKind.TURN_LIMIT, "too long", "half"),
-)
 
 
 def command(request_id: str) -> CommandRecord:
@@ -151,7 +110,13 @@ def together(store: Store, gate: Gate, commits: list[Callable[[], None]]) -> lis
 # --- records --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda state: type(state).__name__)
+MORE_STATES = {
+    "with_results": replace(STATES["tool_executing"], completed_results=(ToolError("t0", "no"),)),
+    "with_reports": replace(STATES["awaiting_sub_agents"], completed_results=REPORTS),
+}
+
+
+@pytest.mark.parametrize("state", (STATES | MORE_STATES).values(), ids=STATES | MORE_STATES)
 def test_a_record_comes_back_as_it_was_in_every_state(store: Store, state: State) -> None:
     draft = CommitBuilder("c1")
     store.commit(draft.create())
@@ -953,7 +918,7 @@ def test_children_are_the_sub_agents_of_a_conversation(listed: Store) -> None:
 
 
 @pytest.mark.parametrize("sub_agent", [False, True])
-@pytest.mark.parametrize("state", STATES, ids=lambda state: type(state).__name__)
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_conversations_to_recover_at_a_restart_are_known(store: Store, state: State, sub_agent: bool) -> None:
     at_rest = (ContextExhausted, Completed, Failed) if sub_agent else (Idle, ContextExhausted, Completed, Failed)
     store.commit(CommitBuilder("parent").create())
