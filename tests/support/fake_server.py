@@ -481,7 +481,10 @@ class FakeBedrock:
         streams = (context,) if method.name in ("Subscribe", "WatchConversations") else ()
         if behaviour := getattr(self, method.name, None):
             return behaviour(request, *streams)
-        return message_factory.GetMessageClass(method.output_type)(conversation=self.conversation)
+        answer = message_factory.GetMessageClass(method.output_type)()
+        resource = getattr(answer, method.output_type.fields[0].name)
+        resource.MergeFrom(self.conversation if isinstance(resource, v1.Conversation) else type(resource)(name=name))
+        return answer
 
     @property
     def created(self) -> list[v1.Conversation]:
@@ -674,9 +677,6 @@ class FakeBedrock:
         page, more = _page(found[::-1] if request.descending else found, request.page_token)
         return v1.ListQueueResponse(messages=page, next_page_token=more)
 
-    def ForkConversation(self, request: v1.ForkConversationRequest) -> v1.ForkConversationResponse:
-        return v1.ForkConversationResponse(conversation=self.conversation)
-
     def WithdrawMessage(self, request: v1.WithdrawMessageRequest) -> v1.WithdrawMessageResponse:
         known = [each.message for each in self.queued if each.message.name == request.name]
         taken = v1.QueuedMessage(
@@ -803,9 +803,6 @@ class FakeBedrock:
             while self.keeps_list_open and not self._closing and context.is_active():
                 self._changed.wait(0.1)
 
-    def GetMessage(self, request: v1.GetMessageRequest) -> v1.GetMessageResponse:
-        return v1.GetMessageResponse(message=v1.Message(name=request.name))
-
     def ListApprovals(self, request: v1.ListApprovalsRequest) -> v1.ListApprovalsResponse:
         open_ = self.conversation.state.awaiting_approval.pending
         return v1.ListApprovalsResponse(approvals=open_, unreadable=self.unreadable)
@@ -817,9 +814,6 @@ class FakeBedrock:
         )
         entry.time.CopyFrom(request.start_time)
         return v1.ListAuditEntriesResponse(entries=[entry], next_page_token="" if request.page_token else "1")
-
-    def GetApproval(self, request: v1.GetApprovalRequest) -> v1.GetApprovalResponse:
-        return v1.GetApprovalResponse(approval=v1.PendingApproval(name=request.name))
 
     def ListQuestions(self, request: v1.ListQuestionsRequest) -> v1.ListQuestionsResponse:
         if self.before_questions:
@@ -836,16 +830,8 @@ class FakeBedrock:
         return v1.GetAttachmentResponse(attachment=v1.Attachment(name=request.name, size_bytes=4))
 
     def ListModels(self, request: v1.ListModelsRequest) -> v1.ListModelsResponse:
-        """Answer in pages of one."""
-        number = int(request.page_token or 0)
-        token = str(number + 1) if number + 1 < len(self.models) else ""
-        return v1.ListModelsResponse(models=self.models[number : number + 1], next_page_token=token)
-
-    def GetModel(self, request: v1.GetModelRequest) -> v1.GetModelResponse:
-        return v1.GetModelResponse(model=v1.Model(name=request.name))
-
-    def GetTool(self, request: v1.GetToolRequest) -> v1.GetToolResponse:
-        return v1.GetToolResponse(tool=v1.Tool(name=request.name))
+        page, more = _page(self.models, request.page_token, size=1)
+        return v1.ListModelsResponse(models=page, next_page_token=more)
 
     def ListTools(self, request: v1.ListToolsRequest) -> v1.ListToolsResponse:
         return v1.ListToolsResponse(tools=[v1.Tool(name="tools/bash", description="Runs a command.", writes=True)])
@@ -857,10 +843,8 @@ class FakeBedrock:
         return v1.BrowseDirectoryResponse(path=request.path or "/root", entries=[entry], next_page_token=token)
 
     def ListNodes(self, request: v1.ListNodesRequest) -> v1.ListNodesResponse:
-        """One node a page."""
-        at = int(request.page_token or 0)
-        more = "" if at + 1 >= len(self.nodes) else str(at + 1)
-        return v1.ListNodesResponse(nodes=self.nodes[at : at + 1], next_page_token=more)
+        page, more = _page(self.nodes, request.page_token, size=1)
+        return v1.ListNodesResponse(nodes=page, next_page_token=more)
 
     def GetQuotas(self, request: v1.GetQuotasRequest) -> v1.GetQuotasResponse:
         return v1.GetQuotasResponse(quotas=self.quotas)
@@ -869,10 +853,10 @@ class FakeBedrock:
         return self.info
 
 
-def _page(items: list[T], token: str) -> tuple[list[T], str]:
+def _page(items: list[T], token: str, size: int = PAGE_SIZE) -> tuple[list[T], str]:
     """The page of a token, and the token of the next one."""
     start = int(token or 0)
-    end = start + PAGE_SIZE
+    end = start + size
     return items[start:end], str(end) if len(items) > end else ""
 
 
