@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from actors.adapters.tools.spawn_sub_agent import SpawnSubAgentTool
@@ -19,7 +20,6 @@ from actors.ports import (
     ModelInfo,
     ModelRequest,
     ModelSink,
-    Tool,
     ToolContext,
     ToolOutput,
     ToolSpec,
@@ -163,8 +163,10 @@ class FamilyBox(NothingKept):
         standard = tuple(ToolSpec(each.name, {}, each) for each in traits)
         return (*standard, RESULT_SPEC, ERROR_SPEC) if sub_agent else (*standard, SpawnSubAgentTool().spec)
 
-    def get(self, name: str) -> Tool | None:
-        return SpawnSubAgentTool() if name == "spawn_sub_agent" else Runnable(name, self._runs[name])
+    def get(self, name: str) -> Any:
+        if name == "spawn_sub_agent":
+            return SpawnSubAgentTool()
+        return SimpleNamespace(spec=ToolSpec(name, {}, ToolTraits(name, ToolGroup.OTHER)), run=self._runs[name])
 
     def parse(self, name: str, raw: str) -> Mapping[str, Any]:
         parsed: Mapping[str, Any] = json.loads(raw)
@@ -184,15 +186,6 @@ class FamilyBox(NothingKept):
         if text is None:
             return ToolOutput(f"Cannot read {arguments['path']}: no such file.", is_error=True)
         return ToolOutput(text)
-
-
-class Runnable:
-    def __init__(self, name: str, run: Callable[[Mapping[str, Any], ToolContext], ToolOutput]) -> None:
-        self.spec = ToolSpec(name, {}, ToolTraits(name, ToolGroup.OTHER))
-        self._run = run
-
-    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        return self._run(arguments, context)
 
 
 def tasks(*texts: str, **more: Any) -> str:

@@ -18,11 +18,11 @@ from actors.core.context import Mode
 from actors.core.states import Idle
 from actors.ports import CancelToken, ConversationRecord, ToolContext, ToolOutput
 from actors.ports.mcp import McpServerStatus, McpState
-from actors.runtime.system_clock import SystemClock
 from actors.runtime.thread_pool import ThreadPool
 from tests.support import processes
 from tests.support.patience import eventually
 from tests.support.sandbox_reports import sandbox_report
+from tests.support.tool_harness import ToolHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,21 +55,8 @@ class Hub:
         self.images: list[bytes] = []
 
     def context(self, cancel: CancelToken | None = None, **changes: Any) -> ToolContext:
-        context = ToolContext(
-            conversation_id="c1",
-            principal="local",
-            tool_use_id="t1",
-            working_directory="/",
-            mode=Mode.UNRESTRICTED,
-            cancel=cancel or CancelToken(),
-            sandbox=self.sandbox,
-            clock=SystemClock(),
-            on_output=self.shown.append,
-            track=lambda _: lambda: True,
-            reaped=lambda _: None,
-            keep_image=self._keep,
-        )
-        return replace(context, **changes)
+        context = ToolHarness(self.sandbox, Path("/"), conversation="c1", show=self.shown.append).context
+        return replace(context, **{"cancel": cancel or CancelToken(), "keep_image": self._keep} | changes)
 
     def _keep(self, data: bytes) -> Image:
         self.images.append(data)
