@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from bedrock import v1
 from bedrock._shared.deadline import checked_timeout
 from bedrock._shared.enum_names import enum_value, resource_name
-from bedrock._shared.wrapper import Value, Wrapper, new_message
+from bedrock._shared.wrapper import Value, Wrapper, new_message, struct_message
 from bedrock.catalog import McpServer
 from bedrock.messages import QueuedMessage, Usage
 from bedrock.states import ApprovalRule, ConversationState
@@ -110,12 +110,11 @@ class ClientTool(Value[v1.ClientTool]):
             requires_approval=self.requires_approval,
         )
         if self.input_schema:
-            proto.input_schema.update(self.input_schema)
+            proto.input_schema.CopyFrom(struct_message("input_schema", self.input_schema))
+        if not isinstance(self.timeout, timedelta):  # versions of protobuf tell it in different ways
+            raise TypeError(f"timeout: must be a timedelta, not {self.timeout!r}")
         if self.timeout:
-            try:
-                proto.timeout.FromTimedelta(self.timeout)
-            except AttributeError:  # how protobuf tells that it is of another type
-                raise TypeError(f"timeout: must be a timedelta, not {self.timeout!r}") from None
+            proto.timeout.FromTimedelta(self.timeout)
         object.__setattr__(self, "proto", proto)
 
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from google.protobuf import json_format
 from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.struct_pb2 import Struct
 
 from bedrock import v1
 from bedrock._shared.enum_names import enum_name, enum_value, resource_name
-from bedrock._shared.wrapper import check_list, new_message
+from bedrock._shared.wrapper import check_list, new_message, struct_message
 from bedrock.catalog import McpServer
 from bedrock.conversations import Budget, ClientTool, Generation, Instructions, Task, ToolSelection, quoted
 from bedrock.states import Approval, ApprovalRule, Question
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from bedrock.messages import ToolCall
@@ -164,7 +161,7 @@ def send(
         request_id=request_id or new_request_id(),
     )
     if output_schema is not None:
-        request.output_schema.CopyFrom(_struct("output_schema", output_schema))
+        request.output_schema.CopyFrom(struct_message("output_schema", output_schema))
     return request
 
 
@@ -384,7 +381,7 @@ def tool_result(
         request_id=request_id or new_request_id(),
     )
     if json is not None:
-        request.json.update(json)
+        request.json.CopyFrom(struct_message("json", json))
     request.images.extend(image_messages(images))
     return request
 
@@ -395,7 +392,7 @@ def answer_question(
     """Make the request that answers a question, given as object, by its name or its id. Raises TypeError."""
     request = _to_question(conversation, question, request_id)
     if content is not None:
-        request.content.CopyFrom(_struct("content", content))
+        request.content.CopyFrom(struct_message("content", content))
     return request
 
 
@@ -411,18 +408,6 @@ def _to_question(conversation: str, question: Question | str, request_id: str | 
     return v1.AnswerQuestionRequest(
         name=child_name(conversation, "questions", name), request_id=request_id or new_request_id()
     )
-
-
-def _struct(name: str, value: Mapping[str, Any]) -> Struct:
-    """Return the message of a JSON object, or raise TypeError."""
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
-    try:
-        return json_format.ParseDict(dict(value), Struct())
-    except json_format.ParseError as error:
-        raise TypeError(f"{name}: must hold values of JSON only: {error}") from None
-    except RecursionError:
-        raise TypeError(f"{name}: must not be nested that deeply") from None
 
 
 def _generation_message(generation: Generation | None) -> v1.Generation | None:

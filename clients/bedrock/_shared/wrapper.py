@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args, g
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.struct_pb2 import Struct
 
 from bedrock._shared.enum_names import number_name
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from google.protobuf.duration_pb2 import Duration
-    from google.protobuf.struct_pb2 import Struct
     from google.protobuf.struct_pb2 import Value as StructValue
     from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -116,6 +116,20 @@ def new_message(kind: type[MessageT], **values: Any) -> MessageT:
         if value is not None or not descriptor.has_presence:
             _check(descriptor, value)
     return kind(**{name: _enum_number(kind, name, value) for name, value in values.items()})
+
+
+def struct_message(name: str, value: Mapping[str, Any]) -> Struct:
+    """Return the message of a JSON object. Raises TypeError, whose text begins with `name`."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name}: must be a dict, not {type(value)!r}")
+    try:
+        made = json_format.ParseDict(dict(value), Struct())
+        Struct.FromString(made.SerializeToString())
+    except json_format.ParseError as error:
+        raise TypeError(f"{name}: must hold values of JSON only: {error}") from None
+    except (RecursionError, DecodeError):
+        raise TypeError(f"{name}: must not be nested that deeply") from None
+    return made
 
 
 def _enum_number(kind: type[Message], name: str, value: Any) -> Any:

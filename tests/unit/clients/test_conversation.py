@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-from bedrock import Client, Event, Generation, Instructions, SubAgentStatus, Task, v1
+from bedrock import Client, ClientTool, Event, Generation, Instructions, SubAgentStatus, Task, v1
 from bedrock.errors import AgentBusy, NotForkable, RevisionTooOld, RunFailed, RunInterrupted, Unavailable
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
@@ -490,6 +490,17 @@ NESTED: dict[str, Any] = functools.reduce(lambda inner, _: {"not": inner}, range
 def test_an_output_schema_is_a_dict_of_json(client: Client, schema: Any) -> None:
     with pytest.raises(TypeError, match="output_schema: must"):
         client.conversation(NAME).send("Who?", output_schema=schema)
+
+
+def test_json_that_no_message_can_hold_is_told_by_its_name(client: Client) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(60):  # each level is three of a message, which has a hundred
+        nested = {"a": nested}
+    for given, why in ((nested, "nested"), (0.5, "a dict"), ({"a": object()}, "JSON only")):
+        with pytest.raises(TypeError, match=f"json: must .*{why}"):
+            client.conversation(NAME).submit_tool_result("toolu_1", json=given)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"input_schema: must .*{why}"):
+            ClientTool("find", input_schema=given)  # type: ignore[arg-type]
 
 
 def test_settings_of_generation_go_with_a_message_and_with_an_update(client: Client, fake: FakeBedrock) -> None:
