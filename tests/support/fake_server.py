@@ -611,6 +611,8 @@ class FakeBedrock:
             return answer
 
     def ResolveApproval(self, request: v1.ResolveApprovalRequest) -> v1.ResolveApprovalResponse:
+        if self.deleted:
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "NOT_FOUND", "there is no such conversation")
         if not self.resolve(request.name, request.decision, request.note):
             raise Refusal(grpc.StatusCode.ABORTED, "UNKNOWN_OR_DECIDED", "decided already")
         if request.rule.WhichOneof("subject"):

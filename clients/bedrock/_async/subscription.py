@@ -125,7 +125,7 @@ class AsyncRunWatch:
 
     async def _resolve(self, approval: Approval, decision: ApprovalDecision, note: str) -> None:
         request = requests.resolve(self._cursor.name, approval, decision, note)
-        with suppress(*ANSWERED):
+        with suppress(*ANSWERED, NotFound):  # or deleted meanwhile
             await self._insist(self._transport.conversations.ResolveApproval, request)
 
     async def _fill_in(self, question: Question) -> None:
@@ -149,7 +149,7 @@ class AsyncRunWatch:
             raise
 
     async def _reply(self, request: v1.AnswerQuestionRequest) -> None:
-        with suppress(*ANSWERED):
+        with suppress(*ANSWERED, NotFound):  # or deleted meanwhile
             await self._insist(self._transport.conversations.AnswerQuestion, request)
 
     async def _is_asked(self, question: Question) -> bool:

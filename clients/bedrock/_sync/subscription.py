@@ -125,7 +125,7 @@ class RunWatch:
 
     def _resolve(self, approval: Approval, decision: ApprovalDecision, note: str) -> None:
         request = requests.resolve(self._cursor.name, approval, decision, note)
-        with suppress(*ANSWERED):
+        with suppress(*ANSWERED, NotFound):  # or deleted meanwhile
             self._insist(self._transport.conversations.ResolveApproval, request)
 
     def _fill_in(self, question: Question) -> None:
@@ -149,7 +149,7 @@ class RunWatch:
             raise
 
     def _reply(self, request: v1.AnswerQuestionRequest) -> None:
-        with suppress(*ANSWERED):
+        with suppress(*ANSWERED, NotFound):  # or deleted meanwhile
             self._insist(self._transport.conversations.AnswerQuestion, request)
 
     def _is_asked(self, question: Question) -> bool:
