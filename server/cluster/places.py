@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from server.auth.authorization import CATALOG, CONVERSATIONS
+from server.auth.authorization import CATALOG, CONVERSATIONS, NEEDED
+from server.auth.principals import Role
 
 URGENT = frozenset({"CancelConversation", "SetMode"})
 """Methods whose calls are accepted and forwarded before all other waiting calls."""
@@ -25,62 +26,17 @@ class ServingNode(Enum):
     """As DIRECTORY, for the directory of the conversation to fork."""
 
 
-PLACES: dict[str, ServingNode] = {
-    **dict.fromkeys(
-        (
-            f"{CATALOG}GetModel",
-            f"{CATALOG}GetQuotas",
-            f"{CATALOG}GetServerInfo",
-            f"{CATALOG}GetTool",
-            f"{CATALOG}ListModels",
-            f"{CATALOG}ListNodes",
-            f"{CATALOG}ListTools",
-            f"{CONVERSATIONS}DownloadAttachment",
-            f"{CONVERSATIONS}ExportConversation",
-            f"{CONVERSATIONS}GetApproval",
-            f"{CONVERSATIONS}GetApprovalRule",
-            f"{CONVERSATIONS}GetAttachment",
-            f"{CONVERSATIONS}GetMessage",
-            f"{CONVERSATIONS}GetQuestion",
-            f"{CONVERSATIONS}GetRequestCycle",
-            f"{CONVERSATIONS}ListApprovalRules",
-            f"{CONVERSATIONS}ListApprovals",
-            f"{CONVERSATIONS}ListAuditEntries",
-            f"{CONVERSATIONS}ListConversations",
-            f"{CONVERSATIONS}ListMessages",
-            f"{CONVERSATIONS}ListQuestions",
-            f"{CONVERSATIONS}ListQueue",
-            f"{CONVERSATIONS}ListRequestCycles",
-            f"{CONVERSATIONS}ReplayConversation",
-            f"{CONVERSATIONS}VerifyConversation",
-            f"{CONVERSATIONS}WatchConversations",
-        ),
-        ServingNode.HERE,
-    ),
-    **dict.fromkeys(
-        (
-            f"{CONVERSATIONS}AnswerQuestion",
-            f"{CONVERSATIONS}ArchiveConversation",
-            f"{CONVERSATIONS}CancelConversation",
-            f"{CONVERSATIONS}ContinueConversation",
-            f"{CONVERSATIONS}CreateApprovalRule",
-            f"{CONVERSATIONS}DeleteApprovalRule",
-            f"{CONVERSATIONS}DeleteConversation",
-            f"{CONVERSATIONS}GetConversation",
-            f"{CONVERSATIONS}ResolveApproval",
-            f"{CONVERSATIONS}SendMessage",
-            f"{CONVERSATIONS}SetMode",
-            f"{CONVERSATIONS}SpawnSubAgents",
-            f"{CONVERSATIONS}SubmitToolResult",
-            f"{CONVERSATIONS}TriggerContinuation",
-            f"{CONVERSATIONS}UnarchiveConversation",
-            f"{CONVERSATIONS}UpdateConversation",
-            f"{CONVERSATIONS}WithdrawMessage",
-        ),
-        ServingNode.OWNER,
-    ),
-    **dict.fromkeys((f"{CATALOG}BrowseDirectory", f"{CONVERSATIONS}CreateConversation"), ServingNode.DIRECTORY),
+_OF_THEIR_OWN: dict[str, ServingNode] = {
+    f"{CATALOG}BrowseDirectory": ServingNode.DIRECTORY,
+    f"{CONVERSATIONS}CreateConversation": ServingNode.DIRECTORY,
     f"{CONVERSATIONS}ForkConversation": ServingNode.FORK,
-    **dict.fromkeys((f"{CONVERSATIONS}Subscribe", f"{CONVERSATIONS}WaitRequestCycle"), ServingNode.WATCHED),
+    f"{CONVERSATIONS}GetConversation": ServingNode.OWNER,
+    f"{CONVERSATIONS}Subscribe": ServingNode.WATCHED,
+    f"{CONVERSATIONS}WaitRequestCycle": ServingNode.WATCHED,
 }
-"""The serving node of each method, by the method's full name."""
+
+PLACES: dict[str, ServingNode] = {
+    method: ServingNode.OWNER if role is Role.USER else ServingNode.HERE for method, role in NEEDED.items()
+} | _OF_THEIR_OWN
+"""Which node serves each method, by the method's full name. What only users may do changes a conversation, whose owner
+does it; the rest is read, which any node can. Those of _OF_THEIR_OWN need more."""

@@ -11,11 +11,12 @@ from bedrock.v1 import catalog_service_pb2, conversation_service_pb2
 from actors.ports.cluster import Node, OneNode
 from actors.ports.store.audit import CommandOrigin
 from actors.ports.telemetry import Telemetry
-from server.auth.authorization import NEEDED
+from server.auth.authorization import CONVERSATIONS, NEEDED
 from server.cluster.node_marks import TOKEN, NodeMarks
 from server.cluster.places import PLACES, URGENT, ServingNode
 from server.cluster.router import REPEATABLE, CallRouter, NodeAccess, directory_in
 from server.contract.resource_names import conversation_in
+from server.services.interceptors import READS
 from tests.unit.server.test_checks import GOOD, made
 
 REQUESTS = {
@@ -26,9 +27,15 @@ REQUESTS = {
 }
 
 
-def test_every_method_has_a_place() -> None:
-    """Without one its commands would be carried out by any node."""
+def test_what_changes_a_conversation_is_never_done_by_any_node() -> None:
+    """It has an actor on its owner only. A creation has none yet: its directory decides."""
     assert PLACES.keys() == REQUESTS.keys() == NEEDED.keys()
+    changing = {method for method in PLACES if not method.rpartition("/")[2].startswith(READS)}
+    here = {method for method, place in PLACES.items() if place is ServingNode.HERE}
+    assert changing
+    assert not changing & here
+    owned = {method for method, place in PLACES.items() if place is ServingNode.OWNER}
+    assert owned - changing == {f"{CONVERSATIONS}GetConversation"}
 
 
 @pytest.mark.parametrize(
