@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bedrock.local_server import NotPrivateError
 
@@ -61,10 +61,13 @@ from server.settings.setting_values import Listen
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+    from pathlib import Path
 
+    from actors.adapters.llm.catalog import Catalog
+    from actors.adapters.sandbox.toolhost_sandbox import ToolHostSandbox
     from actors.ports.mcp import McpServers
     from actors.ports.telemetry import Telemetry
-    from server.app.store_choice import OpenedStore
+    from server.app.store_choice import OpenedCluster, OpenedStore
     from server.config import Config
 
 log = logging.getLogger(__name__)
@@ -122,69 +125,124 @@ def wire(config: Config) -> Generator[Wiring]:
         opened.callback(timers.close)
         models = model_catalog(config, timers)
         opened.callback(models.close)
-        access = None if config.cluster is None else node_access(config.cluster)
-        if access is not None:
-            check_listener(config, access)
-        with _refusing_start():
-            claim_directory(config.data_dir)
-            written = telemetry.written if exported else None
-            store, cluster = opened_store(config, opened, clock, active=active, written=written)
-            authentication = authentication_of(config, opened)
-            socket = socket_path(config.data_dir, config.environ)
-        threads = ThreadPool()
-        opened.callback(threads.close)
-        sandbox = tool_sandbox(config, socket, tool_cpus, threads, cluster.lease)
-        opened.callback(sandbox.close)
-        hub, toolbox = EventHub(), StandardToolbox(threads)
-        mcp = mcp_servers(config, sandbox, threads, authentication.permissions)
-        opened.callback(mcp.close)
-        services = Services(
-            store=store,
-            bus=hub,
-            models=models,
-            toolbox=toolbox,
-            sandbox=sandbox,
-            clock=clock,
-            ids=RandomIds(),
-            faults=NoFaultPoints(),
-            workspace=LocalWorkspace(lambda: (*sandbox.protected, *sandbox.unreadable)),
-            timers=timers,
-            threads=threads,
-            images=SandboxedImages(store, sandbox, FairSlots(IMAGE_DECODERS).turn),
-            idle_seconds=config.idle_seconds,
-            approval_rules=operator_rules(config, toolbox.prepared_rule),
-            titles=config.titles,
-            mcp=mcp,
-            permissions=authentication.permissions,
-            telemetry=telemetry,
-            cluster=cluster,
-            node=_name_of(cluster.me),
-            quotas=quota_book(config, store, clock, telemetry),
+        data = _data(config, opened, clock, active=active, written=telemetry.written if exported else None)
+        tools = _tools(config, opened, data, tool_cpus)
+        hub = EventHub()
+        services = _services(
+            config, data, tools, hub=hub, models=models, clock=clock, timers=timers, telemetry=telemetry
         )
         if telemetry.on or exported:
             services = _observed(services, telemetry)
         supervisor = Supervisor(services)
         supervisors.append(supervisor)
-        cluster.on_taken = functools.partial(_take_over, supervisor, telemetry)
+        data.cluster.on_taken = functools.partial(_take_over, supervisor, telemetry)
         if exported:
-            for observer in exporters(config, clock, _gauges(supervisor, hub, store, services)):
+            for observer in exporters(config, clock, _gauges(supervisor, hub, data.store, services)):
                 telemetry.add(observer)
         _trim_memory(opened)
-        housekeeper = Housekeeper(store, supervisor, clock, retention(config))
+        housekeeper = Housekeeper(data.store, supervisor, clock, retention(config))
         opened.callback(housekeeper.close)
         yield Wiring(
             services,
             hub,
             supervisor,
             housekeeper,
-            authentication,
-            Listen(path=str(socket)),
-            "" if config.database else store.engine_version,
-            cluster,
-            access,
-            functools.partial(_load, toolbox, mcp),
-            sandbox.exposed,
+            data.authentication,
+            Listen(path=str(data.socket)),
+            "" if config.database else data.store.engine_version,
+            data.cluster,
+            data.access,
+            functools.partial(_load, tools.toolbox, tools.mcp),
+            tools.sandbox.exposed,
         )
+
+
+class _Data(NamedTuple):
+    """What a server has to itself, or shares with its cluster: the store, the tokens and the socket."""
+
+    store: OpenedStore
+    cluster: OpenedCluster
+    access: NodeAccess | None
+    authentication: Authentication
+    socket: Path
+
+
+def _data(
+    config: Config,
+    opened: ExitStack,
+    clock: SystemClock,
+    *,
+    active: Callable[[], int],
+    written: Callable[[int, float], None] | None,
+) -> _Data:
+    """Open the store, and read who may call. Raises CannotStartError or ConfigError."""
+    access = None if config.cluster is None else node_access(config.cluster)
+    if access is not None:
+        check_listener(config, access)
+    with _refusing_start():
+        claim_directory(config.data_dir)
+        store, cluster = opened_store(config, opened, clock, active=active, written=written)
+        authentication = authentication_of(config, opened)
+        socket = socket_path(config.data_dir, config.environ)
+    return _Data(store, cluster, access, authentication, socket)
+
+
+class _Tools(NamedTuple):
+    """What runs the tools of agents."""
+
+    threads: ThreadPool
+    sandbox: ToolHostSandbox
+    toolbox: StandardToolbox
+    mcp: McpServers
+
+
+def _tools(config: Config, opened: ExitStack, data: _Data, cpus: frozenset[int] | None) -> _Tools:
+    """Open the sandbox and the MCP servers; `cpus` is what tools may use. Raises CannotStartError or ConfigError."""
+    threads = ThreadPool()
+    opened.callback(threads.close)
+    sandbox = tool_sandbox(config, data.socket, cpus, threads, data.cluster.lease)
+    opened.callback(sandbox.close)
+    mcp = mcp_servers(config, sandbox, threads, data.authentication.permissions)
+    opened.callback(mcp.close)
+    return _Tools(threads, sandbox, StandardToolbox(threads), mcp)
+
+
+def _services(
+    config: Config,
+    data: _Data,
+    tools: _Tools,
+    *,
+    hub: EventHub,
+    models: Catalog,
+    clock: SystemClock,
+    timers: Timers,
+    telemetry: Telemetry,
+) -> Services:
+    """Return what the actors use. Raises ConfigError."""
+    sandbox = tools.sandbox
+    return Services(
+        store=data.store,
+        bus=hub,
+        models=models,
+        toolbox=tools.toolbox,
+        sandbox=sandbox,
+        clock=clock,
+        ids=RandomIds(),
+        faults=NoFaultPoints(),
+        workspace=LocalWorkspace(lambda: (*sandbox.protected, *sandbox.unreadable)),
+        timers=timers,
+        threads=tools.threads,
+        images=SandboxedImages(data.store, sandbox, FairSlots(IMAGE_DECODERS).turn),
+        idle_seconds=config.idle_seconds,
+        approval_rules=operator_rules(config, tools.toolbox.prepared_rule),
+        titles=config.titles,
+        mcp=tools.mcp,
+        permissions=data.authentication.permissions,
+        telemetry=telemetry,
+        cluster=data.cluster,
+        node=_name_of(data.cluster.me),
+        quotas=quota_book(config, data.store, clock, telemetry),
+    )
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             return handler
         guarded = self._guarded.get(method)
         if guarded is None:
-            guarded = self._guarded[method] = _guard(
+            guarded = self._guarded[method] = GuardedMethod(
                 method,
                 handler,
                 self._live,
@@ -133,7 +133,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                 client_of=self._client_of,
                 further=self._authentication if self._authentication.looks_further else None,
                 route=self._route(method, handler),
-            )
+            ).handler()
         return guarded
 
     def _route(self, method: str, handler: Handler) -> RoutedMethod | None:
@@ -165,7 +165,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             trace_parent.set(_trace_parent_in(call.invocation_metadata))
         guarded = self._forwarded.get(method)
         if guarded is None:
-            guarded = self._forwarded[method] = _guard(
+            guarded = self._forwarded[method] = GuardedMethod(
                 method,
                 handler,
                 self._live,
@@ -173,7 +173,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                 unlimited(),
                 note=self._refusals.note,
                 route=ForwardedMethod(router, method, _behaviour_of(handler)),
-            )
+            ).handler()
         return guarded
 
     def _refusing(self, method: str, *, stranger: bool = False) -> Handler:
@@ -234,46 +234,57 @@ def _trace_parent_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
     return found if isinstance(found, str) and TRACE_PARENT.fullmatch(found) else ""
 
 
-def _guard(
-    method: str,
-    handler: Handler,
-    live: LiveCalls,
-    telemetry: Telemetry,
-    quotas: QuotaBook,
-    *,
-    note: Callable[[CommandOrigin, str, str], None],
-    client_of: Callable[[Context], str] = peer_of,
-    further: Authentication | None = None,
-    route: RoutedMethod | ForwardedMethod | None = None,
-) -> Handler:
-    behaviour = _behaviour_of(handler)
-    decode: Any = handler.request_deserializer
-    name = _name_of(method)
-    lasts = handler.response_streaming or name.startswith(WAITS)
+class GuardedMethod:
+    """One method of the services, and what is checked and counted before and after each of its calls."""
 
-    async def serve(_requests: Any, context: Context) -> Any:
-        call = _Observed(name, lasts, functools.partial(client_of, context))
+    def __init__(
+        self,
+        method: str,
+        handler: Handler,
+        live: LiveCalls,
+        telemetry: Telemetry,
+        quotas: QuotaBook,
+        *,
+        note: Callable[[CommandOrigin, str, str], None],
+        client_of: Callable[[Context], str] = peer_of,
+        further: Authentication | None = None,
+        route: RoutedMethod | ForwardedMethod | None = None,
+    ) -> None:
+        """`note` keeps a refusal for the audit trail; `further` knows callers, and refuses them, by more than tokens.
+
+        `route` is how a node finds the owner of the call's conversation; None: each call is served here.
+        """
+        self._method = method
+        self._name = _name_of(method)
+        self._behaviour = _behaviour_of(handler)
+        self._decode: Any = handler.request_deserializer
+        self._streaming = bool(handler.response_streaming)
+        self._lasts = self._streaming or self._name.startswith(WAITS)
+        self._live = live
+        self._telemetry = telemetry
+        self._quotas = quotas
+        self._note = note
+        self._client_of = client_of
+        self._further = further
+        self._route = route
+
+    def handler(self) -> Handler:
+        """Return what gRPC calls."""
+        return reading_handler(self._serve, as_bytes, response_streaming=self._streaming)
+
+    async def _serve(self, _requests: Any, context: Context) -> Any:
+        """Serve a call, and report its end."""
+        call = _Observed(self._name, self._lasts, functools.partial(self._client_of, context))
         try:
-            return await answer(context, call)
+            return await self._ended(context, call)
         finally:
-            if telemetry.on:
-                telemetry.rpc_ended(call.ended())
+            if self._telemetry.on:
+                self._telemetry.rpc_ended(call.ended())
 
-    async def answer(context: Context, call: _Observed) -> Any:
+    async def _ended(self, context: Context, call: _Observed) -> Any:
+        """Return the response of a call, or end it with the status of what was raised."""
         try:
-            who = caller.get() if further is None else await _looked_further(further, context)
-            check_role(method, who.role)
-            if name not in UNCOUNTED:
-                quotas.take_call(who.principal)
-            with live.serving(who), quotas.stream(who.principal) if lasts else nullcontext():
-                raw = await read_request(context, limits.REQUEST_SECONDS)
-                call.arrived()
-                request = _decoded(decode, raw)
-                call.asked(request)
-                if further is not None:
-                    await _authorize(further, who, method, request)
-                serving = behaviour if route is None else route.behaviour(raw, call.origin)
-                response = await _call(serving, request, context, call)
+            response = await self._answer(context, call)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             call.outcome = "CANCELLED"
             raise
@@ -284,12 +295,27 @@ def _guard(
             status = _status_of(error, reading=not call.command)
             call.outcome = _CODES.get(status.code, "UNKNOWN")
             if call.outcome not in FAILURES:
-                note(call.origin(), subject.get(), _reason_in(status))
-            return await _within_time(abort(context, status, () if route is None else route.trailers(error)))
+                self._note(call.origin(), subject.get(), _reason_in(status))
+            trailers = () if self._route is None else self._route.trailers(error)
+            return await _within_time(abort(context, status, trailers))
         call.answered(response)
         return response
 
-    return reading_handler(serve, as_bytes, response_streaming=bool(handler.response_streaming))
+    async def _answer(self, context: Context, call: _Observed) -> Any:
+        """Check who calls and what; read the request only then, and carry it out. Raises what refuses it."""
+        who = caller.get() if self._further is None else await _looked_further(self._further, context)
+        check_role(self._method, who.role)
+        if self._name not in UNCOUNTED:
+            self._quotas.take_call(who.principal)
+        with self._live.serving(who), self._quotas.stream(who.principal) if self._lasts else nullcontext():
+            raw = await read_request(context, limits.REQUEST_SECONDS)
+            call.arrived()
+            request = _decoded(self._decode, raw)
+            call.asked(request)
+            if self._further is not None:
+                await _authorize(self._further, who, self._method, request)
+            serving = self._behaviour if self._route is None else self._route.behaviour(raw, call.origin)
+            return await _call(serving, request, context, call)
 
 
 def _behaviour_of(handler: Handler) -> Any:

@@ -16,7 +16,7 @@ from actors.ports.telemetry import Rpc, Telemetry
 from actors.runtime.quotas.quota_book import unlimited
 from server.auth.authentication import OWN_USER, Authentication, caller
 from server.auth.live_calls import LiveCalls
-from server.services.interceptors import _guard, address_of
+from server.services.interceptors import GuardedMethod, address_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -72,9 +72,9 @@ def ended_with(error: Exception) -> grpc.StatusCode:
     caller.set(OWN_USER)
     handler = grpc.unary_stream_rpc_method_handler(subscribe, v1.SubscribeRequest.FromString, bytes)
     live = LiveCalls(Authentication("t" * 43))
-    guarded: Any = _guard(
+    guarded: Any = GuardedMethod(
         "/bedrock.v1.ConversationService/Subscribe", handler, live, Telemetry(), unlimited(), note=not_noted
-    )
+    ).handler()
     request = v1.SubscribeRequest(name="conversations/c").SerializeToString()
     context = SimpleNamespace(abort_with_status=abort_with_status, read=reading(request))
     with pytest.raises(Ended):
@@ -120,13 +120,13 @@ def test_a_call_that_waits_is_observed_as_a_stream(method: str, lasts: bool) -> 
 
     ends = Ends()
     handler = grpc.unary_unary_rpc_method_handler(answer, v1.GetRequestCycleRequest.FromString, bytes)
-    guarded: Any = _guard(
+    guarded: Any = GuardedMethod(
         f"/bedrock.v1.ConversationService/{method}",
         handler,
         LiveCalls(Authentication("t" * 43)),
         ends,
         unlimited(),
         note=not_noted,
-    )
+    ).handler()
     asyncio.run(call())
     assert ends.calls == [(method, lasts)]
