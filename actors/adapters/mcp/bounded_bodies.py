@@ -1,4 +1,4 @@
-"""Answers over HTTP whose body has a maximum size, for clients that read it whole."""
+"""Size limits for the bodies of HTTP answers that the caller reads whole."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def check_uncompressed(response: httpx2.Response) -> None:
-    """Raise httpx2.DecodingError for an answer that is compressed, unasked: nobody knows how large it is."""
+    """Raise httpx2.DecodingError if an answer is compressed: its uncompressed size could not be bounded."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("it compresses its answers, unasked")
 
 
 def bound_body(response: httpx2.Response, most: int) -> None:
-    """Make reading an answer of more bytes raise httpx2.ReadError; call it before anything is read."""
+    """Make reading more than `most` bytes of the answer raise httpx2.ReadError. Call this before reading anything."""
     body: Any = response.stream
     response.stream = _BoundedBody(body, body.aclose, most)
 

@@ -1,7 +1,8 @@
-"""The messages of an MCP server, before the protocol's library makes objects of them: what is too large is an error.
+"""Limits on the messages of an MCP server, applied before the MCP library parses them.
 
-A server that asks on without reading the answers is not listened to until it does: the library would keep them all. One
-that notifies without end is listened to slowly: one thread reads what all servers say.
+An answer that is too large becomes an error. While a server sends requests without reading the answers, nothing more is
+read from it, because the library would hold all these answers in memory. A server that sends notifications without end
+is read slowly, because one thread reads the messages of all servers.
 """
 
 from __future__ import annotations
@@ -14,28 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
 MAX_PARTS = 5_000
-"""Maximum length of each list of a result, such as the parts of its content. More would hold up all other servers."""
+"""Maximum length of each list of a result, such as the parts of its content.
+
+Longer lists would hold up all other servers.
+"""
 
 MAX_UNSENT = 8
-"""Maximum number of messages that wait for a server to read them, before nothing more is read of it."""
+"""Maximum number of messages that wait for a server to read them; above it, nothing more is read from that server."""
 
 
 NOTIFICATIONS = 1_000
-"""How many notifications a server may send at once."""
+"""How many notifications a server may send in one burst."""
 
 NOTIFICATIONS_A_SECOND = 200
-"""How many notifications a second are read of a server that has done so."""
+"""How many notifications per second are read from a server that has used up its burst."""
 
 
 class Pace:
-    """How fast notifications are read: as many at once as come after a pause, then so many a second."""
+    """Limits how fast notifications are read: a burst after a pause, then a constant rate (token bucket)."""
 
     def __init__(self) -> None:
         self._left = float(NOTIFICATIONS)
         self._since = 0.0
 
     def seconds_after_one(self, now: float) -> float:
-        """Count a notification, and return for how long nothing more is to be read, in seconds; `now` as well."""
+        """Count one notification at the time `now` and return how long to wait before reading on.
+
+        Both are in seconds.
+        """
         self._left = min(NOTIFICATIONS, self._left + (now - self._since) * NOTIFICATIONS_A_SECOND) - 1
         self._since = now
         return max(0.0, -self._left / NOTIFICATIONS_A_SECOND)
@@ -43,14 +50,14 @@ class Pace:
 
 @asynccontextmanager
 async def bounded_transport(transport: Any) -> AsyncGenerator[tuple[Any, Any]]:
-    """Yield the streams of a transport; an answer with too many parts arrives as the error of its call."""
+    """Yield the two streams of a transport, bounded. An answer with too many parts arrives as the error of its call."""
     async with transport as (received, sent):
         sending = _Sending(sent)
         yield _Bounded(received, sending), sending
 
 
 class _Wrapped:
-    """A stream of the library, with what it has besides messages. Loop's thread only."""
+    """A stream of the MCP library; attributes that are not defined here come from it. Loop's thread only."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -71,7 +78,7 @@ class _Wrapped:
 
 
 class _Sending(_Wrapped):
-    """A stream of messages that are sent (mcp.shared WriteStream)."""
+    """The stream of messages to the server (mcp.shared WriteStream)."""
 
     def __init__(self, sent: Any) -> None:
         super().__init__(sent)
@@ -79,7 +86,7 @@ class _Sending(_Wrapped):
         self._fewer = asyncio.Event()
 
     async def until_few_wait(self) -> None:
-        """Wait until the server has read enough of what is sent."""
+        """Wait until fewer than MAX_UNSENT messages wait for the server to read them."""
         while self._waiting >= MAX_UNSENT:
             self._fewer.clear()
             await self._fewer.wait()
@@ -94,7 +101,7 @@ class _Sending(_Wrapped):
 
 
 class _Bounded(_Wrapped):
-    """A stream of messages that are read (mcp.shared ReadStream)."""
+    """The stream of messages from the server (mcp.shared ReadStream)."""
 
     def __init__(self, received: Any, sending: _Sending) -> None:
         super().__init__(received)
@@ -132,7 +139,7 @@ def _bounded(item: Any) -> Any:
 
 
 def error_of(request_id: Any, text: str) -> Any:
-    """Return the error of a request, in place of its answer."""
+    """Return an error message that replaces the answer to a request."""
     from mcp.shared.message import SessionMessage  # noqa: PLC0415 -- loaded by the connection already
     from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError  # noqa: PLC0415 -- loaded by the connection already
 

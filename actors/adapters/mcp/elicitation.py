@@ -1,7 +1,8 @@
-"""What an MCP server asks a person in the middle of a call (elicitation), as a question that every client can show.
+"""Questions that an MCP server asks a person in the middle of a call (MCP elicitation).
 
-The words, the form and the address are the server's own: they are bounded, and what no person should be asked that way
-is refused. Of a form only the keywords are kept that the protocol has for it.
+Each is turned into a question that every client can show. The message, the form and the URL are the server's own text:
+their sizes are bounded, and questions that must not be asked in this way, such as for passwords, are refused. Forms
+keep only the JSON schema keywords that the protocol defines.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from actors.ports import PersonAnswer
 
 MESSAGE_CHARACTERS = 4_096
-"""Maximum characters of a question; the rest is cut off."""
+"""Maximum characters of a question's message; the rest is cut off."""
 
 SCHEMA_BYTES = 16 << 10
 """Maximum size of a form; a larger one is refused."""
@@ -36,10 +37,10 @@ MAX_FIELDS = 32
 """Maximum number of fields of a form."""
 
 MAX_CHOICES = 2_048
-"""Maximum number of choices of a field; so many that a form with more would be too large in any case."""
+"""Maximum number of choices of a field; a form with more would exceed SCHEMA_BYTES in any case."""
 
 URL_CHARACTERS = 2_048
-"""Maximum characters of an address."""
+"""Maximum characters of a URL that a person is asked to visit."""
 
 _SHOWN = ("title", "description", "default")
 _KEYWORDS: Mapping[str, tuple[str, ...]] = {
@@ -49,35 +50,35 @@ _KEYWORDS: Mapping[str, tuple[str, ...]] = {
     "boolean": _SHOWN,
     "array": (*_SHOWN, "minItems", "maxItems", "items"),
 }
-"""By the type of a field: the keywords that it keeps."""
+"""The JSON schema keywords that are kept in a form's field, by the type of the field."""
 
 _SECRET = re.compile(
     r"\b(password|passphrase|passwd|secret|api ?key|private ?key|(access|auth|bearer|refresh|api) token|credentials?"
     r"|credit card|card number|cvv|cvc)\b"
 )
-"""What people must not be asked by a form, in small letters and single words."""
+"""Matches what a form must not ask for, in a name written as lower-case words."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class RefusedQuestionError(Exception):
-    """A server asks what cannot be asked; the text is for the server."""
+    """A server's question must not be put to a person; the text tells the server why."""
 
 
 class TimedCall:
-    """A call that runs, with its time limit, which stands still while a person is asked. Loop's thread only."""
+    """A running call with its time limit, which is suspended while a person is asked. Loop's thread only."""
 
     def __init__(self, ask: Callable[[PersonQuestion], Future[PersonAnswer]], seconds: float) -> None:
         self.ask = ask
         self.limit = asyncio.timeout(seconds)
-        """To be entered around the call."""
+        """The time limit; the call runs within `async with call.limit`."""
         self._questions = 0
         self._left = 0.0
-        """Seconds that are left when no question waits any more."""
+        """Seconds that the call still has once no question waits for an answer any more."""
 
     @contextmanager
     def standing_still(self) -> Generator[None]:
-        """Stop the clock of the call for the duration of a question."""
+        """Suspend the time limit of the call while a question waits for its answer."""
         now = asyncio.get_running_loop().time
         if not self._questions and (when := self.limit.when()) is not None:
             self._left = when - now()
@@ -100,7 +101,7 @@ class TimedCall:
 async def put_to_person(
     server: McpServer, call: TimedCall | None, params: ElicitRequestParams
 ) -> ElicitResult | ErrorData:
-    """Ask a person what a server wants to know, and return the answer for the server."""
+    """Ask a person what a server wants to know, and return the answer to send to the server."""
     from mcp_types import ElicitResult  # noqa: PLC0415 -- loaded by the connection already
 
     if call is None:
@@ -127,7 +128,7 @@ def _refusal(text: str) -> ErrorData:
 
 
 def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestion:
-    """Return the question of a server. Raises RefusedQuestionError."""
+    """Return the question to show for a server's request. Raises RefusedQuestionError."""
     message, time = _clean(params.message)[:MESSAGE_CHARACTERS], round(server.question_seconds * 1000)
     if params.mode == "url":
         url = params.url
@@ -142,7 +143,7 @@ def question_of(server: McpServer, params: ElicitRequestParams) -> PersonQuestio
 
 
 def form_of(given: Mapping[str, Any]) -> str:
-    """Return the schema of a form as JSON, with nothing but what forms can have. Raises RefusedQuestionError."""
+    """Return the JSON schema of a form with only the keywords that forms may have. Raises RefusedQuestionError."""
     properties = given.get("properties", {})
     if given.get("type", "object") != "object" or not isinstance(properties, dict):
         raise RefusedQuestionError("requestedSchema must be an object with properties")
@@ -162,7 +163,7 @@ def form_of(given: Mapping[str, Any]) -> str:
         text = json.dumps(schema, ensure_ascii=False)
         size = len(text.encode())
         if size <= SCHEMA_BYTES:
-            JsonSchema(parse_json(text))  # which also refuses numbers that no message can hold
+            JsonSchema(parse_json(text))  # also refuses numbers that no message can hold
     except (ValueError, RecursionError, InvalidSchemaError) as error:
         raise RefusedQuestionError(f"requestedSchema is no schema of a form: {shortened(str(error))}") from None
     if size > SCHEMA_BYTES:
@@ -171,7 +172,7 @@ def form_of(given: Mapping[str, Any]) -> str:
 
 
 def _field(name: str, given: Any) -> dict[str, Any]:
-    """Return the schema of a field, with the keywords that it can have. Raises RefusedQuestionError."""
+    """Return the schema of a field with only the keywords that it may have. Raises RefusedQuestionError."""
     kind = str(given.get("type")) if isinstance(given, dict) else ""
     if not name or len(name) > 128 or _CONTROLS.search(name) or kind not in _KEYWORDS:
         where = shortened(repr(name))
@@ -193,7 +194,7 @@ def _field(name: str, given: Any) -> dict[str, Any]:
 
 
 def _choices(name: str, given: Any) -> dict[str, Any]:
-    """Return the schema of the items of a list of choices. Raises RefusedQuestionError."""
+    """Return the schema of the items of a field with several choices. Raises RefusedQuestionError."""
     if isinstance(given, dict) and given.get("type", "string") == "string" and _is_list_of_texts(given.get("enum")):
         return {"type": "string", "enum": given["enum"]}
     if isinstance(given, dict) and "anyOf" in given:
@@ -202,7 +203,7 @@ def _choices(name: str, given: Any) -> dict[str, Any]:
 
 
 def _titled(name: str, given: Any) -> list[dict[str, str]]:
-    """Return choices with titles. Raises RefusedQuestionError."""
+    """Return the choices that have titles, checked. Raises RefusedQuestionError."""
     if isinstance(given, list) and len(given) <= MAX_CHOICES and all(isinstance(each, dict) for each in given):
         choices = [{key: each[key] for key in ("const", "title") if key in each} for each in given]
         if all("const" in each and _is_list_of_texts([*each.values()]) for each in choices):
@@ -215,11 +216,11 @@ def _is_list_of_texts(value: Any) -> bool:
 
 
 def _words(text: str) -> str:
-    """Return the words of a name in small letters: apiKey, api_key and API-Key are "api key"."""
+    """Return a name as lower-case words: apiKey, api_key and API-Key all give "api key"."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text[:1_000])
     return re.sub(r"[\W_]+", " ", parted).lower()
 
 
 def _clean(text: str) -> str:
-    """Replace what cannot be stored or shown: control characters, and halves of surrogate pairs."""
+    """Replace characters that cannot be stored or shown: control characters, and halves of surrogate pairs."""
     return _CONTROLS.sub("\ufffd", text[: 2 * MESSAGE_CHARACTERS])

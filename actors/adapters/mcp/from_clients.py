@@ -1,4 +1,4 @@
-"""Which MCP servers clients may name for a conversation: the operator's settings, and what they make of a choice."""
+"""MCP servers that clients name for a conversation: the operator's rules for them, and their validation."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 SETTING = "mcp_from_clients"
 REFERENCE = "secret:"
-"""How the value of a header begins: the name of a secret of the operator follows."""
+"""A header value that begins with this refers to a secret of the operator; the secret's name follows."""
 
 MAX_SERVERS = 8
 MAX_TEXT = 4096
-"""Maximum characters of an argument, a value or a URL."""
+"""Maximum characters of an argument, a variable's value or a URL."""
 MAX_ENTRIES = 64
-"""Maximum number of arguments, variables, headers and read-only tools."""
+"""Maximum number each of arguments, variables, headers and read-only tools of a server."""
 
 _SETTINGS = ("programs", "urls", "secrets")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,7 +33,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class BoundSecret(Struct, frozen=True):
-    """A text of the operator that is sent to one place only."""
+    """A secret of the operator that is sent to one origin (scheme, host and port) only."""
 
     value: str
     origin: str
@@ -43,17 +43,20 @@ class BoundSecret(Struct, frozen=True):
 
 
 class FromClients(Struct, frozen=True):
-    """Which servers clients may name; none by default."""
+    """The operator's rules for MCP servers that clients name; by default clients may name none."""
 
     programs: bool = False
-    """Whether they may name programs. These run like the tools of their conversation."""
+    """Whether clients may name programs. Such a program runs under the same limits as the tools of its conversation."""
     origins: frozenset[str] = frozenset()
-    """Where URLs may lead to: scheme, host and port."""
+    """The origins (scheme, host and port) that the URLs of clients may lead to."""
     secrets: Mapping[str, BoundSecret] = {}
 
 
 def from_clients(table: Mapping[str, Any], environ: Mapping[str, str]) -> FromClients:
-    """Read the table [mcp_from_clients]. Raises ValueError that begins with the setting's name and shows no secret."""
+    """Read the table [mcp_from_clients].
+
+    Raises ValueError whose text begins with the setting's name and shows no secret.
+    """
     check_keys(SETTING, table, _SETTINGS)
     programs, urls, secrets = table.get("programs", False), table.get("urls", []), table.get("secrets", {})
     if not isinstance(programs, bool):
@@ -86,13 +89,13 @@ def _secret(where: str, given: Any, origins: frozenset[str], environ: Mapping[st
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL that has no fault."""
+    """Return scheme, host and port of a valid URL."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{(parts.hostname or '').lower()}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: frozenset[str]) -> tuple[McpServer, ...]:
-    """Return the servers that a client names. `taken`: the names of the operator's.
+    """Return the servers that a client names, checked. `taken` are the names of the operator's servers.
 
     Raises McpNotAllowedError or McpServerInvalidError.
     """
@@ -112,7 +115,7 @@ def servers_of(chosen: tuple[ChosenMcpServer, ...], rules: FromClients, taken: f
 
 
 def server_of(chosen: ChosenMcpServer, rules: FromClients, position: int = 0) -> McpServer:
-    """Return a server that a client names, with the secrets it refers to. Raises as `servers_of`."""
+    """Return one server that a client names, with the secrets it refers to. Raises the same errors as `servers_of`."""
 
     def invalid(field: str, text: str) -> McpServerInvalidError:
         return McpServerInvalidError(position, field, text)

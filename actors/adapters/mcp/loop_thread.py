@@ -1,4 +1,4 @@
-"""The one thread with an event loop on which all MCP connections live: the protocol's library is asynchronous."""
+"""The thread with the asyncio event loop that runs all MCP connections, because the MCP library is asynchronous."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 END_SECONDS = 3.0
-"""Seconds in which the coroutines must have ended when the loop is closed, and again after they were cancelled."""
+"""Seconds that coroutines get to end when the loop is closed, and again after they were cancelled."""
 
 
 class LoopThread:
-    """Runs coroutines on a thread of its own, which is started by the first one. Any thread."""
+    """Runs coroutines on a thread of its own, which starts with the first coroutine. Safe to call from any thread."""
 
     def __init__(self, threads: Threads) -> None:
-        """Start nothing yet. `threads`: for blocking work of the coroutines."""
+        """Keep `threads`, which are used for the blocking work of coroutines. Nothing is started yet."""
         self._threads = threads
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,7 +39,7 @@ class LoopThread:
             raise
 
     async def blocking(self, work: Callable[[], Found]) -> Found:
-        """Run blocking work on another thread and return its result. It goes on if this is cancelled."""
+        """Run blocking work on another thread and return its result. The work goes on if the caller is cancelled."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Found] = loop.create_future()
 
@@ -64,7 +64,7 @@ class LoopThread:
         return await done
 
     def close(self) -> None:
-        """Wait some seconds for all coroutines, cancel those that remain, and end the thread. Idempotent."""
+        """Wait some seconds for all coroutines, cancel those that still run, and end the thread; idempotent."""
         with self._lock:
             self._closed = True
             loop, thread, self._loop = self._loop, self._thread, None
@@ -98,6 +98,6 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
-    """Run until all tasks have ended, for some seconds at most."""
+    """Run the loop until all tasks have ended, for END_SECONDS at most."""
     if tasks := asyncio.all_tasks(loop):
         loop.run_until_complete(asyncio.wait(tasks, timeout=END_SECONDS))

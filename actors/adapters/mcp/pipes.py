@@ -1,4 +1,4 @@
-"""The transport of MCP over the stdin and stdout of a program: one JSON-RPC message a line."""
+"""The transport of MCP over the stdin and stdout of a program: one JSON-RPC message per line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 
 ID_WITHIN = 256
-"""How far from the beginning or the end of a line the id of an unreadable answer is looked for, in bytes."""
+"""Within how many bytes of the beginning or the end of an unreadable answer its id is searched."""
 
 _ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15}|"[^"\\\x00-\x1f]{1,64}")')
 
@@ -39,7 +39,7 @@ async def pipe_transport(
 ]:
     """Yield the streams of messages from and to a program, through non-blocking descriptors that the caller closes.
 
-    `ended` is set when the program can no longer be spoken with.
+    `ended` is set when the program can no longer be reached.
     """
     arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
@@ -53,7 +53,7 @@ async def pipe_transport(
         async def write() -> None:
             try:
                 await _write(stdin, leaving)
-            except OSError:  # the program reads no more, so that no request would ever be answered
+            except OSError:  # the program reads no more, so no further request would be answered
                 await arriving.aclose()
                 ended.set()
 
@@ -66,7 +66,7 @@ async def pipe_transport(
 
 
 async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-    """Pass on the messages of a program until it ends, sends too long a line, or nobody listens any more."""
+    """Pass on the messages of a program until it ends, sends too long a line, or the receiver is closed."""
     waiting = bytearray()
     while chunk := await _chunk(stdout):
         *lines, rest = chunk.split(b"\n")
@@ -92,7 +92,10 @@ async def _read(stdout: int, arriving: MemoryObjectSendStream[SessionMessage | E
 
 
 async def _chunk(stdout: int) -> bytes:
-    """Return what a program wrote, b"" at its end. Others get their turn first, however much it writes."""
+    """Return what a program wrote; b"" at its end.
+
+    Lets other tasks run first, even if the program writes all the time.
+    """
     await anyio.lowlevel.checkpoint()
     while True:
         try:
@@ -104,7 +107,7 @@ async def _chunk(stdout: int) -> bytes:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Return the message of a line; None for a line that is none: some programs print other text, too."""
+    """Return the message of a line; None for a line that is not a message: some programs print other text, too."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -114,15 +117,15 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 def _unreadable(line: bytes) -> SessionMessage | None:
-    """Return an error in place of an answer that cannot be read, so that its call need not wait; None for other lines.
+    """Return an error for an answer that cannot be read, so that its call need not wait; None for other lines.
 
-    An answer is known by its id, near the beginning or the end of the line.
+    The id of the answer is searched near the beginning and near the end of the line.
     """
     return _answer_error(line[:ID_WITHIN] + b"\n" + line[-ID_WITHIN:], "its answer is no valid JSON-RPC")
 
 
 def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
-    """Return the error of the request that is answered by what begins, or begins and ends, so; None for other lines."""
+    """Return an error for the answer whose beginning, or beginning and end, are `ends`; None if it has no id."""
     found = _ID.search(ends)
     if found is None or b'"method"' in ends or not (b'"result"' in ends or b'"error"' in ends):
         return None
@@ -131,7 +134,7 @@ def _answer_error(ends: bytes, why: str) -> SessionMessage | None:
 
 
 async def _write(stdin: int, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    """Write messages to a program. Raises OSError if it reads no more."""
+    """Write messages to a program. Raises OSError if the program does not read any more."""
     async for each in leaving:
         data = memoryview(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
         while data:

@@ -1,4 +1,4 @@
-"""The result of a tool of an MCP server, as the model gets it."""
+"""Turns the result of an MCP tool into the output that the model gets."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from actors.core.content import Image
 
 TEXT_CHARACTERS = 128 * 1024
-"""Maximum characters of a result; of a longer one, the beginning and the end are kept."""
+"""Maximum characters of a result; of a longer result the beginning and the end are kept."""
 
 MAX_IMAGES = 8
-"""Maximum number of images of a result that are looked at, each by a process of its own."""
+"""Maximum number of images of a result that are decoded, each by a process of its own."""
 
 
 def output_of(result: CallToolResult, keep_image: Callable[[bytes], Image], note: str = "") -> ToolOutput:
-    """Return a result with its texts joined and its images stored (tool thread). `note` comes first.
+    """Return a tool's result with its texts joined and its images stored (tool thread).
 
-    An image that cannot be stored is named in the text instead.
+    `note` comes first. An image that cannot be stored is named in the text instead.
     """
     texts = [note] if note else []
     images: list[Image] = []
@@ -73,7 +73,7 @@ def _resource(resource: TextResourceContents | BlobResourceContents) -> str:
 
 
 def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
-    """Store an image; return why it cannot be shown, in brackets, if so."""
+    """Store an image and return it; if it cannot be shown, return the reason in brackets."""
     try:
         return keep_image(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError):
@@ -85,7 +85,7 @@ def _image(data: str, keep_image: Callable[[bytes], Image]) -> Image | str:
 
 
 def _cut(text: str) -> str:
-    """Return a text of bounded length."""
+    """Return a text, with its middle cut out if it is too long."""
     over = len(text) - TEXT_CHARACTERS
     if over <= 0:
         return text
@@ -94,5 +94,5 @@ def _cut(text: str) -> str:
 
 
 def _well_formed(text: str) -> str:
-    """Replace what cannot be stored: NUL and halves of surrogate pairs."""
+    """Replace characters that cannot be stored: NUL and halves of surrogate pairs."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The settings of MCP servers, as the operator's file has them."""
+"""Reads the settings of MCP servers from the operator's configuration file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HANDSHAKE_PROTOCOL = "2025-11-25"
-"""The last version of the protocol that begins with a handshake: with it, a server can ask on its own."""
+"""The last version of the MCP protocol that begins with a handshake: with it, servers can send requests, too."""
 PROTOCOLS = ("auto", HANDSHAKE_PROTOCOL)
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
@@ -45,20 +45,20 @@ _KINDS: Mapping[Any, str] = {
     bool: "true or false",
     float: "a number",
 }
-"""What people call these types."""
+"""The names of these types in error messages."""
 _PLAIN = ("connect_seconds", "call_seconds", "question_seconds", "protocol")
-"""Keys whose values are taken as they are."""
+"""Keys of a server's table whose values are used unchanged."""
 _OAUTH = ("client_id", "client_secret", "issuer", "scope")
-"""Keys of `oauth`, and of `login`."""
+"""Keys of the tables `oauth` and `login`."""
 
 
 class OAuth(Struct, frozen=True):
-    """Credentials of this server itself for an MCP server, by the OAuth grant of client credentials."""
+    """Bedrock's own credentials for an MCP server, by the OAuth grant of client credentials."""
 
     client_id: str
     client_secret: str
     issuer: str
-    """The authorization server that these credentials belong to; no other one gets them."""
+    """The authorization server that issued these credentials; they are sent to no other one."""
     scope: str = ""
 
     def __repr__(self) -> str:
@@ -66,7 +66,10 @@ class OAuth(Struct, frozen=True):
 
 
 class Login(Struct, frozen=True):
-    """How a person logs in at an MCP server; by default the server says where, and the client registers there."""
+    """How a person logs in at an MCP server.
+
+    By default the server names the authorization server, and Bedrock registers there.
+    """
 
     client_id: str = ""
     client_secret: str = ""
@@ -79,48 +82,48 @@ class Login(Struct, frozen=True):
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """One MCP server: a program that speaks over stdin and stdout, or a URL."""
+    """The settings of one MCP server: a program that communicates over stdin and stdout, or a URL."""
 
     name: str
     command: tuple[str, ...] = ()
     """The program and its arguments; () for a server with a URL. It runs in the conversation's working directory."""
     environment: Mapping[str, str] = {}
-    """Variables for the program beside those that every tool gets. May hold secrets."""
+    """Environment variables for the program, in addition to those that every tool gets. May hold secrets."""
     url: str = ""
     headers: Mapping[str, str] = {}
     """Headers of every request. May hold secrets."""
     oauth: OAuth | None = None
     login: Login | None = None
-    """How the operator logs in if the server asks for it; None: it cannot be logged in to."""
+    """How the operator logs in if the server asks for a login; None: logging in is not possible."""
     read_only: bool | frozenset[str] = False
-    """The tools that change nothing, by their own names; True: all. Only they run in restricted mode."""
+    """The names of the server's tools that change nothing; True: all tools. In restricted mode only these run."""
     connect_seconds: float = 60.0
-    """Time limit for the start of the program and the first exchange."""
+    """Time limit in seconds for starting the program and for the first exchange."""
     call_seconds: float = 300.0
-    """Time limit of a call; it stands still while a person is asked."""
+    """Time limit of a call in seconds; it is suspended while a person is asked."""
     question_seconds: float = 300.0
-    """How long a person has to answer what the server asks in the middle of a call. 0: it may not ask."""
+    """How many seconds a person has to answer what the server asks in the middle of a call. 0: it may not ask."""
     protocol: str = "auto"
-    """The newest version of the protocol that is offered, one of PROTOCOLS; "auto": the newest that both speak."""
+    """The newest protocol version that is offered, one of PROTOCOLS; "auto": the newest that both sides support."""
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r})"
 
     def changes_nothing(self, tool: str) -> bool:
-        """Return whether the operator calls a tool read-only."""
+        """Return whether the operator declared a tool read-only."""
         return self.read_only if isinstance(self.read_only, bool) else tool in self.read_only
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return the texts that must never be shown."""
+        """Return the values of these settings that must never be shown."""
         clients = tuple(each.client_secret for each in (self.oauth, self.login) if each)
         return tuple(text for text in (*self.environment.values(), *self.headers.values(), *clients) if len(text) > 3)
 
 
 def servers_from_tables(tables: Iterable[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[McpServer, ...]:
-    """Read the tables [[mcp_servers]], without those that are not enabled. Values may refer to `environ` and to files.
+    """Read the tables [[mcp_servers]], without disabled ones. Values may refer to variables in `environ` and to files.
 
-    Raises ValueError that begins with the setting's name and contains no value of a variable or a file.
+    Raises ValueError whose text begins with the setting's name and contains no value of a variable or a file.
     """
     found: list[McpServer] = []
     names: set[str] = set()
@@ -172,7 +175,7 @@ def _server(name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapping[str, Any]) -> None:
-    """Check that there is either a command or a URL, with the settings that belong to it."""
+    """Check that a table has either a command or a URL, and only settings that fit it."""
     if bool(command) == bool(url):
         raise ValueError(f"{where}.command: give either command, for a program, or url")
     if command and not command[0]:
@@ -187,7 +190,7 @@ def _check_transport(where: str, command: tuple[str, ...], url: str, given: Mapp
 
 
 def url_fault(url: str) -> str:
-    """Return why a URL cannot be that of a server; "" if it can."""
+    """Return why a URL cannot be used for a server; "" if it can."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0

@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from actors.ports.mcp import McpLogins
 
 IDLE_SECONDS = 30 * 60.0
-"""Seconds without a call after which a connection is ended."""
+"""Seconds without a call after which a connection is closed."""
 
 AGAIN_SECONDS = 30.0
-"""Seconds after which a server that failed is asked for its tools again when a run begins."""
+"""Seconds after which the start of a run asks a server that failed for its tools again."""
 
 PAUSE_SECONDS = 5.0
-"""Seconds after a failed attempt to connect in which calls fail at once."""
+"""Seconds after a failed attempt to connect during which calls fail immediately."""
 
 MAX_CONVERSATIONS = 1_000
-"""Number of conversations whose own servers are remembered while no connection is open: others connect again."""
+"""Maximum number of conversations whose own servers are remembered without an open connection; others connect again."""
 
 RESTARTED = "(The MCP server was started again since the last call: what it kept in memory is lost.)"
 
 
 class McpServerHub:
-    """Implements McpServers. Any thread. `start` asks all servers for their tools; `close` ends everything.
+    """Implements McpServers: the connections to MCP servers, and the tools they offer. Safe to call from any thread.
 
-    A connection belongs to one conversation and one server. Connections of no conversation, with the key "", only learn
-    which tools the operator's servers have. A server is known by its owner, a conversation or "" for the operator, and
-    its name.
+    `start` asks all servers for their tools; `close` ends everything. Each connection belongs to one conversation and
+    one server. Connections with "" as the conversation only list the tools of the operator's servers. A server is
+    identified by its owner, which is a conversation or "" for the operator, and its name.
     """
 
     def __init__(
@@ -67,9 +67,10 @@ class McpServerHub:
         logins: McpLogins | None = None,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Connect to nothing yet.
+        """Keep the arguments; nothing is connected yet.
 
-        `environment`: the variables of every program. `rules`: for servers of clients. `logins`: those of the operator.
+        `environment` are the variables of every program, `rules` apply to servers that clients name, `logins` are those
+        of the operator.
         """
         self._operators = {server.name: server for server in servers}
         self._rules = rules or FromClients()
@@ -90,9 +91,9 @@ class McpServerHub:
         self._all: tuple[ToolSpec, ...] = ()
         self._offered: dict[str, tuple[ToolSpec, ...]] = {}
         self._confined: dict[tuple[str, str], tuple[McpState, str]] = {}
-        """What programs became among the files of a principal, by principal and name; the latest ones."""
+        """State and error of programs confined to a principal's files, by principal and server; the latest only."""
 
-    # --- what there is -------------------------------------------------------------------------------------------
+    # --- offers and states ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to ask the operator's servers for their tools, in the background."""
@@ -103,7 +104,7 @@ class McpServerHub:
             self._watching = self._loop.run(self._logins.watch())
 
     def close(self) -> None:
-        """End all connections and kill their programs; idempotent."""
+        """Close all connections and kill their programs; idempotent."""
         if self._watching is not None:
             self._watching.cancel()
         with self._lock:
@@ -140,7 +141,7 @@ class McpServerHub:
     def _own(
         self, record: ConversationRecord
     ) -> tuple[dict[tuple[str, str], McpServer], dict[tuple[str, str], tuple[McpState, str]]]:
-        """Return the servers that a conversation has chosen, and the states of those that are not allowed any more."""
+        """Return the servers that a conversation has chosen, and the states of those that are no longer allowed."""
         own: dict[tuple[str, str], McpServer] = {}
         refused: dict[tuple[str, str], tuple[McpState, str]] = {}
         confined = self._permissions(record.principal) != EVERYTHING
@@ -159,7 +160,10 @@ class McpServerHub:
         return own, refused
 
     def _make_room(self) -> None:
-        """Forget the servers of the conversation that chose them first, if there are too many (under the lock)."""
+        """Forget the servers of the conversation that chose them first, if there are too many.
+
+        The caller holds the lock.
+        """
         owners = dict.fromkeys(owner for owner, _ in self._servers if owner)
         if len(owners) < MAX_CONVERSATIONS:
             return
@@ -187,8 +191,9 @@ class McpServerHub:
             tools = (*operators, *(tool for key in own for tool in self._tools.get(key, ())))
             self._offered[record.id] = tools
             unknown = [("", name) for name in self._operators if ("", name) not in self._tools]
-        # Its program reads what no principal may, and its tools are offered to others: it never runs among the files of
-        # one of them, where it could be made to run another program.
+        # A principal limited to some directories must not influence this server: its program can read more than that
+        # principal may, and its tools are offered to others, too. So it does not run in the principal's directory,
+        # where files could make it run another program.
         where = (record.cwd, record.mode) if permissions.roots is None else ("/", Mode.RESTRICTED)
         for key in unknown:
             if permissions.allows_mcp_server(key[1]):
@@ -196,16 +201,19 @@ class McpServerHub:
         return tools
 
     def _tools_of(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
-        """Return the known tools of these servers of the operator, in the order of the settings (under the lock)."""
+        """Return the known tools of these operator's servers, in the order of the settings.
+
+        The caller holds the lock.
+        """
         wanted = set(names)
         return tuple(tool for name in self._operators if name in wanted for tool in self._tools.get(("", name), ()))
 
     def offered(self, conversation_id: str) -> tuple[ToolSpec, ...]:
-        """Return what `offer` returned last."""
+        """Return the tools that `offer` returned last for this conversation."""
         return self._offered.get(conversation_id, ())
 
     def release(self, conversation_id: str) -> None:
-        """Forget what a conversation was offered."""
+        """Forget which tools a conversation was offered."""
         with self._lock:
             self._offered.pop(conversation_id, None)
 
@@ -217,14 +225,17 @@ class McpServerHub:
             return tuple(self._among_files_of(principal, each) if confined else each for each in found)
 
     def _among_files_of(self, principal: str, status: McpServerStatus) -> McpServerStatus:
-        """Return a status with what the program became for a principal that has only some directories (locked)."""
+        """Return a status with the state of the program that runs for a principal limited to some directories.
+
+        The caller holds the lock.
+        """
         if status.url:
             return status
         state, error = self._confined.get((principal, status.name), (McpState.STOPPED, ""))
         return replace(status, state=state, error=error)
 
     def statuses_of(self, record: ConversationRecord) -> tuple[McpServerStatus, ...]:
-        """Return the servers that a conversation has chosen, in its order."""
+        """Return the servers that a conversation has chosen, in the order of its choice."""
         with self._lock:
             chosen = record.profile.mcp_servers
             return tuple(self._status((record.id, each.name), each.command, each.url) for each in chosen)
@@ -234,7 +245,7 @@ class McpServerHub:
         return McpServerStatus(key[1], state, command, url, error, self._tools.get(key, ()))
 
     def _learn(self, key: tuple[str, str], cwd: str, mode: Mode) -> None:
-        """Ask a server for its tools, unless that has failed only just now or is under way."""
+        """Begin to ask a server for its tools, unless that is under way or was tried in the last AGAIN_SECONDS."""
         with self._lock:
             server, session = self._servers.get(key), self._sessions.get(key)
             if server is None or (session is not None and not session.over):
@@ -248,7 +259,7 @@ class McpServerHub:
     # --- connections -----------------------------------------------------------------------------------------------
 
     def session(self, key: tuple[str, str], server: McpServer, context: ToolContext) -> McpSession:
-        """Return the connection of a conversation, a new one if there is none. Raises ServerError."""
+        """Return the connection of a conversation to a server; a new one if there is none. Raises ServerError."""
         place = context.conversation_id, server.name
         with self._lock:
             session = before = self._sessions.get(place)
@@ -277,9 +288,10 @@ class McpServerHub:
         *,
         principal: str = "",
     ) -> McpSession:
-        """Connect in the background, with directory and mode in `where` (under the lock). Raises ServerError.
+        """Connect in the background. The caller holds the lock. Raises ServerError.
 
-        What a program says that is confined to the files of a principal is for that conversation only.
+        `where` is the directory and the mode. The tools of a program that is confined to the files of a principal are
+        not shared with other conversations.
         """
         cwd, mode = where
         shared = bool(server.url) or not isinstance(sandbox, ConfinedSandbox)
@@ -307,7 +319,7 @@ class McpServerHub:
         return session
 
     def _changed(self, conversation_id: str, key: tuple[str, str], session: McpSession) -> None:
-        """Note what a connection has become (thread of the loop)."""
+        """Note the new state of a connection (thread of the loop)."""
         place = conversation_id, key[1]
         with self._lock:
             if self._servers.get(key) is session.server:
@@ -322,7 +334,7 @@ class McpServerHub:
             session.stop()
 
     def _changed_among_files(self, principal: str, session: McpSession) -> None:
-        """Note what a program has become that is confined to the files of a principal (thread of the loop)."""
+        """Note the new state of a program that is confined to the files of a principal (thread of the loop)."""
         if session.state is McpState.STOPPED:
             return
         with self._lock:
@@ -332,7 +344,7 @@ class McpServerHub:
                 del self._confined[next(iter(self._confined))]
 
     def _login_changed(self, name: str, logged_in: bool) -> None:
-        """Connect with a login that is new, or end what used one that is gone (thread of the loop)."""
+        """Connect with a new login, or close the connections that used a login that is gone (thread of the loop)."""
         key = "", name
         with self._lock:
             used = {place: each for place, each in self._sessions.items() if each.server is self._operators[name]}
@@ -347,7 +359,7 @@ class McpServerHub:
             self._learn(key, "/", Mode.RESTRICTED)
 
     def restart_for(self, record: ConversationRecord) -> tuple[str, ...]:
-        """End the programs that run in another mode than the conversation; see ports.McpServers."""
+        """End programs that were started in another mode than the conversation now has; see ports.McpServers."""
         with self._lock:
             ended = [session for session in self._of(record.id) if session.mode is not record.mode]
             ended = [session for session in ended if not session.server.url and not session.over]
@@ -358,7 +370,7 @@ class McpServerHub:
         return tuple(session.server.name for session in ended)
 
     def stop(self, conversation_id: str, wider_than: Mode | None = None) -> None:
-        """End the connections of a conversation; see ports.McpServers."""
+        """Close the connections of a conversation; see ports.McpServers."""
         with self._lock:
             ended = self._of(conversation_id)
             if wider_than is None:
@@ -366,7 +378,7 @@ class McpServerHub:
                     del self._sessions[conversation_id, session.server.name]
                 for key in [key for key in self._servers if key[0] == conversation_id]:
                     self._forget(key)
-            else:  # they are kept as ended ones, so that the next call tells the model
+            else:  # ended connections stay listed, so that the next call informs the model
                 ended = [each for each in ended if not each.server.url and wider(each.mode, wider_than)]
         for session in ended:
             session.stop()
@@ -377,7 +389,7 @@ class McpServerHub:
     # --- tools -----------------------------------------------------------------------------------------------------
 
     def tool(self, name: str, conversation_id: str) -> Tool | None:
-        """Return the tool of this name; None for tools of no server."""
+        """Return the tool with this full name; None if no MCP server has it."""
         parts = parted(name)
         if parts is None:
             return None
@@ -385,7 +397,7 @@ class McpServerHub:
         return McpTool(self, key, self._servers.get(key), parts[1])
 
     def spec(self, key: tuple[str, str], name: str) -> ToolSpec:
-        """Return a tool's specification as its server listed it last; a bare one if it did not."""
+        """Return a tool's specification as its server last listed it; a minimal one if it was not listed."""
         listed = [tool for tool in self._tools.get(key, ()) if tool.name == name]
         return listed[0] if listed else ToolSpec("", {"type": "object"}, ToolTraits(name, ToolGroup.OTHER, writes=True))
 
@@ -401,11 +413,14 @@ class McpTool:
 
     @property
     def spec(self) -> ToolSpec:
-        """Return the tool's specification as it was listed last; a bare one if it was not."""
+        """Return the tool's specification as its server last listed it; a minimal one if it was not listed."""
         return self._hub.spec(self._key, full_name(self._key[1], self._tool))
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolOutput:
-        """Call the tool at its server, connecting if necessary. A cancel cancels the call; the server goes on."""
+        """Call the tool at its server, connecting if necessary.
+
+        A cancel cancels this call only: the server goes on running.
+        """
         if self._server is None:
             return _error(f"There is no MCP server {self._key[1]} any more. Tell the person.")
         if refusal := self._refusal(self._server, context.mode):
@@ -434,8 +449,8 @@ class McpTool:
         return output_of(result, context.keep_image, note)
 
     def _refusal(self, server: McpServer, mode: Mode) -> str:
-        """Return why the mode does not allow this tool; "" if it does."""
-        held = mode is Mode.WORKSPACE and not server.url  # a program changes nothing but the working directory
+        """Return why the mode does not allow this tool; "" if the mode allows it."""
+        held = mode is Mode.WORKSPACE and not server.url  # a program can write only in the working directory
         if mode is Mode.UNRESTRICTED or held or server.changes_nothing(self._tool):
             return ""
         return (

@@ -1,4 +1,4 @@
-"""One connection to an MCP server: its program, what it offers, its calls, its end."""
+"""One connection to an MCP server: starts its program or opens its URL, lists its tools, and calls them."""
 
 from __future__ import annotations
 
@@ -35,38 +35,39 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
-"""Seconds for saying goodbye to a server that ends."""
+"""Seconds for ending the protocol session with a server when a connection is closed."""
 
 GRACE_SECONDS = 0.5
-"""Seconds in which a program may end by itself once its stdin is closed; then its tree is killed."""
+"""Seconds that a program gets to end by itself once its stdin is closed; then its processes are killed."""
 
 LISTEN_SECONDS = 30.0
-"""Seconds after which a server that stopped telling of changes is asked for them again."""
+"""Seconds after which Bedrock subscribes again if a server has stopped reporting changes of its tools."""
 
 ERROR_BYTES = 2048
-"""How much is kept of what a program last wrote to stderr, to say why it failed; in bytes."""
+"""How many of the last bytes that a program wrote to stderr are kept, to explain why it failed."""
 
 ENDED = frozenset({McpState.FAILED, McpState.NEEDS_LOGIN, McpState.STOPPED})
-"""The states in which a connection is over."""
+"""The states in which a connection has ended."""
 
 MAX_QUESTIONS = 100
-"""More than a call can ask a person: the library's own time limit must not come before that of the call."""
+"""A limit that no call can reach: the time limit of the library must not expire before that of the call."""
 
 REASON_CHARACTERS = 500
-"""Maximum characters of why a call or a server failed."""
+"""Maximum characters of the reason why a call or a server failed."""
 
 LIMITS = ProcessLimits()
-"""Those of a tool call, without a wall clock."""
+"""The resource limits of a tool call, without a limit on running time."""
 
 
 class ServerError(Exception):
-    """A server cannot be used, or a call failed; the text is for the model and for people."""
+    """A server cannot be used, or a call failed; the text is written for the model and for users."""
 
 
 class McpSession:
-    """A connection for one conversation. Created, called and stopped from any thread; the rest is the loop's.
+    """One connection to a server, for one conversation.
 
-    It connects at once, in the background. Its calls wait for that. `changed` is called on the loop's thread after each
+    `__init__`, `call` and `stop` are safe to call from any thread; the rest runs on the loop's thread. The connection
+    is opened at once, in the background, and calls wait for it. `changed` is called on the loop's thread after each
     change of `state`, `error` or `tools`.
     """
 
@@ -83,20 +84,20 @@ class McpSession:
         changed: Callable[[McpSession], None],
         logins: KeptLogins | None = None,
     ) -> None:
-        """Start to connect. Raises RuntimeError if no thread can be started, or at shutdown."""
+        """Begin to connect. Raises RuntimeError if no thread can be started, or during shutdown."""
         self.server = server
         self.mode = mode
-        """The mode that its program has been started in."""
+        """The mode that the server's program has been started in."""
         self.state = McpState.CONNECTING
         self.error = ""
-        """Why it failed."""
+        """Why the connection failed; "" if it did not."""
         self.failed_at = 0.0
-        """When it failed, in monotonic seconds."""
+        """When the connection failed, in monotonic seconds."""
         self.served = False
-        """Whether it was ever connected."""
+        """Whether the connection was ever established."""
         self.tools: tuple[ToolSpec, ...] = ()
         self.note = ""
-        """What the model is told with the result of the next call."""
+        """A note for the model that is added to the result of the next call."""
         self._loop = loop
         self._sandbox = sandbox
         self._environment = environment
@@ -109,11 +110,11 @@ class McpSession:
         self._stopping = self._killing = False
         self._client: Client | None = None
         self._calls: list[TimedCall] = []
-        """Calls that have begun and not ended: one, and those before it that were cancelled only just now."""
+        """Running calls: at most one, and earlier ones that were cancelled a moment ago."""
         self._activity = 0
-        """Counts the begin and the end of each call, so that time without one can be told."""
+        """Counts the begin and the end of each call; no change during a period means that no tool was called."""
         self._words = b""
-        """The last words of its program, or the last refusal of its URL."""
+        """The last bytes that the program wrote to stderr, or the last error that its URL answered with."""
         self._over: anyio.Event | None = None
         self._settled: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -121,23 +122,29 @@ class McpSession:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended or failed, so that a call needs another one. Any thread."""
+        """Whether the connection has ended or failed, so that a call needs another one.
+
+        Safe to call from any thread.
+        """
         return self._stopping or self.state in ENDED
 
     def unreachable_since(self, when: float) -> bool:
-        """Return whether it could not connect, and learned that after `when`, in monotonic seconds. Any thread."""
+        """Return whether connecting failed after `when` (monotonic seconds). Safe to call from any thread."""
         return bool(self.error) and not self.served and self.failed_at > when
 
     def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Future[CallToolResult]:
-        """Call a tool. Cancelling the future cancels the call at the server, which goes on. Any thread.
+        """Call a tool. Safe to call from any thread. Cancelling the future cancels the call; the server keeps running.
 
-        `context` is told what the server says meanwhile, and asked what the server wants to know from a person. The
-        future raises ServerError. Raises RuntimeError at shutdown.
+        `context` receives the progress that the server reports, and questions of the server to a person. The future
+        raises ServerError. Raises RuntimeError at shutdown.
         """
         return self._loop.run(self._call(tool, arguments, context))
 
     def stop(self) -> None:
-        """End the connection; what a program has started is killed now. Any thread; never blocks; idempotent."""
+        """End the connection and kill everything that the server's program has started.
+
+        Safe to call from any thread; never blocks; idempotent.
+        """
         self._stopping = self._killing = True
         if (process := self._process) is not None:
             process.kill()
@@ -153,7 +160,7 @@ class McpSession:
             self._task.cancel()
 
     async def _live(self) -> None:
-        """Connect, list the tools, and stay until the end."""
+        """Connect, list the tools, and stay connected until the end."""
         import anyio  # noqa: PLC0415 -- a second of imports, for those who use MCP
 
         self._task = asyncio.current_task()
@@ -178,7 +185,7 @@ class McpSession:
             self._client, self._stopping = None, True
             with anyio.CancelScope(shield=True):
                 await self._close(stack)
-            if why:  # told last, because the last words of its program may come after its end
+            if why:  # reported last: the program's last words may come after its end
                 self._fail(why)
             else:
                 self._become(McpState.STOPPED)
@@ -220,7 +227,7 @@ class McpSession:
         return await http_transport(self.server, stack, self._logins, refused, needs_login)
 
     async def _program(self, stack: AsyncExitStack) -> Any:
-        """Start the server's program in a tool host, and return the transport over its pipes."""
+        """Start the server's program in the sandbox, and return the transport over its pipes."""
         from actors.adapters.mcp.pipes import pipe_transport  # noqa: PLC0415 -- see _live
 
         theirs_in, ours_in = os.pipe()
@@ -249,7 +256,7 @@ class McpSession:
         return pipe_transport(ours_in, ours_out, self._over)
 
     def _start(self, launch: Launch) -> None:
-        """Start the program (thread of its own). Raises ServerError."""
+        """Start the program (on a thread of its own, because this blocks). Raises ServerError."""
         if not os.path.isdir(launch.cwd):
             raise ServerError(f"the working directory {launch.cwd} no longer exists")
         try:
@@ -260,13 +267,13 @@ class McpSession:
             self._process.kill()
 
     def _hear(self, output: bytes) -> None:
-        """Keep the last words of the program (thread of the sandbox)."""
+        """Keep the end of what the program writes to stderr (thread of the sandbox)."""
         self._words = (self._words + output)[-ERROR_BYTES:]
 
     async def _listen(self, client: Client, relist: asyncio.Event) -> None:
-        """Ask to be told of changes of the tools, as protocols from 2026-07-28 on want it; others tell without.
+        """Subscribe to changes of the tools, as protocol versions from 2026-07-28 on require; older ones need none.
 
-        What changed before, or while nobody listened, is not told: the tools are listed again whenever this begins.
+        Changes before the subscription are not reported, so the tools are listed again whenever one begins.
         """
         from mcp.client.subscriptions import ListenNotSupportedError  # noqa: PLC0415 -- see _live
 
@@ -284,13 +291,13 @@ class McpSession:
             await asyncio.sleep(LISTEN_SECONDS)
 
     async def _relist_when(self, wanted: asyncio.Event) -> None:
-        """List the tools again whenever the server has said that they have changed, once however often it says so."""
+        """List the tools again after the server reported a change; reports that come together cause one listing."""
         while await wanted.wait():
             wanted.clear()
             await self._relist()
 
     async def _relist(self) -> None:
-        """List the tools again, since the server says that they have changed."""
+        """List the tools again, since the server reported that they have changed."""
         client = self._client
         if client is None:
             return
@@ -302,7 +309,7 @@ class McpSession:
             self._changed(self)
 
     async def _until_over(self) -> None:
-        """Wait for the end: by `stop`, of the program, or because no tool was called for a long time."""
+        """Wait until the connection ends: by `stop`, by the end of the program, or after a long time without a call."""
         assert self._over is not None  # noqa: S101 -- set by _live
         while not self._over.is_set():
             activity = self._activity
@@ -315,7 +322,7 @@ class McpSession:
                     return
 
     async def _close(self, stack: AsyncExitStack) -> None:
-        """End the connection and the program. The stack closes the pipes, and with them stdin, first."""
+        """End the connection and the program. Closing `stack` first closes the pipes, including the program's stdin."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await stack.aclose()
@@ -350,7 +357,7 @@ class McpSession:
         self._changed(self)
 
     async def _asked(self, context: object, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        """Put what the server asks to a person. It does not say by which call: tools run one at a time."""
+        """Put a question of the server to a person. The server does not name the call; tools run one at a time."""
         del context  # the library's signature
 
         return await put_to_person(self.server, self._calls[-1] if self._calls else None, params)
@@ -391,16 +398,16 @@ class McpSession:
 
 
 def needs_login(name: str) -> str:
-    """Return what an operator has to do for a server."""
+    """Return a short text that a server needs a login, with the command for it."""
     return f"needs login: bedrock mcp login {name}"
 
 
 _NOT_FOR_PEOPLE = re.compile(r" \[type=\w+, input_value=.*?, input_type=\w+\]| For further information visit \S+")
-"""What the library of the protocol adds to what is wrong with an answer."""
+"""Text of the validation library that is removed from error messages."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what happened in one line, for people; of several errors the first."""
+    """Return what happened in one line of readable text; of several errors, the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = _NOT_FOR_PEOPLE.sub("", " ".join(str(error).split()))
@@ -408,7 +415,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def first_words(text: str) -> str:
-    """Return the beginning of a text in one line, of bounded length, to the end of a word if there is one."""
+    """Return the beginning of a text in one line of at most REASON_CHARACTERS, cut between words if possible."""
     if len(text) <= REASON_CHARACTERS:
         return text
     begin = text[:REASON_CHARACTERS]
@@ -416,7 +423,7 @@ def first_words(text: str) -> str:
 
 
 def last_words(text: str) -> str:
-    """Return the end of a text in one line, of bounded length, from the beginning of a word on if there is one."""
+    """Return the end of a text in one line of at most REASON_CHARACTERS, cut between words if possible."""
     if len(text) <= REASON_CHARACTERS:
         return text
     end = text[-REASON_CHARACTERS:]

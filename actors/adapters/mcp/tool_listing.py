@@ -1,6 +1,7 @@
-"""The tools of an MCP server, as models are offered them.
+"""Lists the tools of an MCP server as the models are offered them.
 
-A tool that a provider does not take would fail every request that offers it, in all conversations: it is left out.
+Tools that providers do not accept are left out: they would make every request that offers them fail, in all
+conversations.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_TOOLS = 128
 """Maximum number of tools of one server; further ones are not offered."""
 
 MAX_PAGES = 100
-"""Maximum number of pages that a server is asked for."""
+"""Maximum number of pages of the tool list that are requested from a server."""
 
 DESCRIPTION_CHARACTERS = 4_096
 """Maximum characters of a description; the rest is cut off."""
@@ -39,25 +40,28 @@ SCHEMA_BYTES = 64 << 10
 """Maximum size of an input schema; a tool with a larger one is not offered."""
 
 LIST_BYTES = 512 << 10
-"""Maximum size of all schemas and descriptions of one server: a request that offers more fills a model's window."""
+"""Maximum size in bytes of all schemas and descriptions of one server, to leave room in a model's context window."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""What providers take as the name of a parameter."""
+"""The parameter names that providers accept."""
 _REFERENCES = ("$ref", "$dynamicRef")
 
 
 class _NotOfferedError(Exception):
-    """This tool cannot be offered; the text says why."""
+    """A tool cannot be offered; the text says why."""
 
 
 def full_name(server: str, tool: str) -> str:
-    """Return the name that models call a tool by."""
+    """Return the name by which models call a tool."""
     return f"{PREFIX}{server}__{tool}"
 
 
 def parted(name: str) -> tuple[str, str] | None:
-    """Return server and tool of a full name; None for other names. Names of servers contain no underscore."""
+    """Return the server and the tool in a full name; None for names of other tools.
+
+    Server names contain no underscore.
+    """
     if not name.startswith(PREFIX):
         return None
     server, _, tool = name.removeprefix(PREFIX).partition("__")
@@ -67,7 +71,7 @@ def parted(name: str) -> tuple[str, str] | None:
 async def tools_of(client: Client, server: McpServer) -> tuple[ToolSpec, ...]:
     """Ask a server for its tools, and return those that can be offered, in its order. Raises what the library raises.
 
-    A description is the server's own words: it may be wrong or hostile, and is bounded.
+    Descriptions are the server's own text: they may be wrong or hostile, and their length is bounded.
     """
     found: dict[str, ToolSpec] = {}
     left = LIST_BYTES
@@ -86,7 +90,7 @@ async def tools_of(client: Client, server: McpServer) -> tuple[ToolSpec, ...]:
             else:
                 found[spec.name] = spec
                 left -= size
-            await asyncio.sleep(0)  # others get their turn
+            await asyncio.sleep(0)  # lets other tasks run
         cursor = page.next_cursor
         if cursor is None or len(found) == MAX_TOOLS:
             break
@@ -94,7 +98,7 @@ async def tools_of(client: Client, server: McpServer) -> tuple[ToolSpec, ...]:
 
 
 def _spec(server: McpServer, tool: Tool) -> tuple[ToolSpec, int]:
-    """Return a tool as models see it, and its size in bytes. Raises _NotOfferedError."""
+    """Return a tool's specification for models, and its size in bytes. Raises _NotOfferedError."""
     name = full_name(server.name, tool.name)
     if not _NAME.fullmatch(name) or not tool.name:
         raise _NotOfferedError("no tool can have this name")
@@ -105,7 +109,7 @@ def _spec(server: McpServer, tool: Tool) -> tuple[ToolSpec, int]:
 
 
 def _schema(given: Any) -> tuple[dict[str, Any], int]:
-    """Return the schema of an input as models see it, and its size in bytes. Raises _NotOfferedError."""
+    """Return the input schema for models, and its size in bytes. Raises _NotOfferedError."""
     try:
         text = json.dumps(given)
         if len(text) > SCHEMA_BYTES:
@@ -114,7 +118,7 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
     except (ValueError, RecursionError) as error:
         raise _NotOfferedError(f"its schema cannot be sent: {error}") from None
     schema = {"type": "object", **schema}
-    schema.pop("$schema", None)  # most say an earlier draft, and hold to the one that providers take as well
+    schema.pop("$schema", None)  # most schemas name an older draft, but also fit the one that providers accept
     if not is_schema(schema):
         raise _NotOfferedError("its schema is none of draft 2020-12")
     if any(not _PROPERTY.fullmatch(parameter) for parameter in schema.get("properties", ())):
@@ -125,7 +129,7 @@ def _schema(given: Any) -> tuple[dict[str, Any], int]:
 
 
 def _refers_elsewhere(value: Any) -> bool:
-    """Return whether a schema, whose nesting is bounded, has a reference that leads out of it."""
+    """Return whether a schema (of bounded nesting) has a $ref to something outside of itself."""
     if isinstance(value, dict):
         named = [value[key] for key in _REFERENCES if isinstance(value.get(key), str)]
         return any(not each.startswith("#") for each in named) or any(map(_refers_elsewhere, value.values()))
@@ -133,7 +137,7 @@ def _refers_elsewhere(value: Any) -> bool:
 
 
 def _cleaned(value: Any) -> Any:
-    """Return text, or a JSON value of bounded nesting, that pretends to be no notice and has no NUL."""
+    """Return a text, or a JSON value of bounded nesting, without NUL and without text like a system notice's."""
     if isinstance(value, str):
         return escape(value.replace("\0", "\ufffd"))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The transport of MCP over HTTP: streamable HTTP with headers, a login, or OAuth by client credentials."""
+"""The transport of MCP over HTTP (streamable HTTP), with headers, a login, or OAuth by client credentials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for _name in ("httpx2", "httpcore2", "mcp"):
 
 
 class _LoginAuth(httpx2.Auth):
-    """Sends the access token of the operator's login, and a newer one if that is refused."""
+    """Sends the access token of the operator's login with each request, and a newer token if that one is refused."""
 
     def __init__(
         self, name: str, logins: KeptLogins, on_refusal: Callable[[str], None], on_needs_login: Callable[[], None]
@@ -37,7 +37,7 @@ class _LoginAuth(httpx2.Auth):
         self._on_needs_login = on_needs_login
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Yield the request, and once more if it was answered with 401 and there is another token."""
+        """Yield the request; once more with another token if the answer was 401 and there is another token."""
         token, trouble = await self._asked(self._logins.token(self._name))
         for _ in range(2):
             if token:
@@ -56,7 +56,7 @@ class _LoginAuth(httpx2.Auth):
 
     @staticmethod
     async def _asked(asking: Awaitable[str]) -> tuple[str, str]:
-        """Return a token, and why there is none now."""
+        """Return the access token, and the reason if there is none now."""
         try:
             return await asking, ""
         except LoginUnavailableError as error:
@@ -70,10 +70,10 @@ async def http_transport(
     on_refusal: Callable[[str], None],
     on_needs_login: Callable[[], None],
 ) -> Any:
-    """Return the transport to a server's URL; `stack` closes its connections.
+    """Return the transport to a server's URL; closing `stack` closes its connections.
 
-    `on_refusal` is called with what each answer that is an error says, since the library's own errors do not name it,
-    `on_needs_login` if the server answers only after a person has logged in.
+    `on_refusal` is called with the text of each error answer, since the library's errors do not contain it.
+    `on_needs_login` is called if the server answers only after a person has logged in.
     """
 
     async def look(response: httpx2.Response) -> None:

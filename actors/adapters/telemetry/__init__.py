@@ -1,1 +1,1 @@
-"""Observers of the server's work: lines in the log, metrics, traces; and the ports that are observed."""
+"""Observers of the server's work, which write log lines, metrics and traces; and ports wrapped to report to them."""

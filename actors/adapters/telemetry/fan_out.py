@@ -1,4 +1,4 @@
-"""Several observers as one."""
+"""Passes each observation on to several observers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _METHODS = tuple(name for name, member in vars(Telemetry).items() if callable(me
 
 
 class FanOut(Telemetry):
-    """Passes each observation to the observers that take it.
+    """Passes each observation to the observers whose classes override its method.
 
-    One that fails disturbs neither the others nor what is observed. What nobody takes costs a call and no more: most
-    observers take few of the observations, and those come many times a turn.
+    The failure of one observer affects neither the others nor the observed work. An observation that no observer takes
+    costs one call: most observers take few kinds of observations, and a turn makes many.
     """
 
     def __init__(self, observers: Sequence[Telemetry]) -> None:
         self._takers: dict[str, tuple[Callable[..., Any], ...]] = dict.fromkeys(_METHODS, ())
-        """By method: those of the observers whose classes have one of their own."""
+        """For each method, the bound methods of the observers whose classes override it."""
         self._failed = False
         for observer in observers:
             self.add(observer)
 
     def add(self, observer: Telemetry) -> None:
-        """Add an observer; call before anything is observed."""
+        """Add an observer. Call this before anything is observed."""
         for name in _METHODS:
             if getattr(type(observer), name) is not getattr(Telemetry, name):
                 self._takers[name] += (getattr(observer, name),)
@@ -46,7 +46,7 @@ class FanOut(Telemetry):
             try:
                 take(*facts)
             except Exception:
-                if not self._failed:  # once is enough: it would be said for each event
+                if not self._failed:  # logged once only: each further event would fail, too
                     log.exception("what is observed could not be passed on; this is said once")
                 self._failed = True
 

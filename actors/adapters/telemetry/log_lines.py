@@ -1,4 +1,4 @@
-"""One line in the log for each command, stream, run, model request and tool call: what, how long, and how it ended."""
+"""Writes one log line for each command, stream, run, model request and tool call: what, how long, and how it ended."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ LINES: dict[str, tuple[str, ...]] = {
     ),
     "tool call ended": ("conversation", "run", "call", "tool", "outcome", "duration_ms"),
 }  # fmt: skip
-"""The message of each line, and its fields. A field without a value is left out."""
+"""The message of each log line, and the names of its fields. A field without a value is left out."""
 
 
 class LogLines(Telemetry):
-    """Writes the lines: reads and refused calls at level debug, everything else at info."""
+    """Writes the log lines: reads and refused calls at level debug, everything else at info."""
 
     on = True
 
     def __init__(self) -> None:
         self._runs: dict[str, str] = {}
-        """The runs under way, by conversation."""
+        """The ids of the runs that are under way, by conversation."""
 
     def rpc_ended(self, rpc: Rpc) -> None:
         if rpc.stream:
@@ -117,7 +117,7 @@ class LogLines(Telemetry):
 
 def _write(level: int, line: str, values: tuple[object, ...]) -> None:
     if log.isEnabledFor(level):
-        fields = zip(LINES[line], values, strict=False)  # the last ones may be unknown
+        fields = zip(LINES[line], values, strict=False)  # a line may have fewer values: the last fields may be unknown
         log.log(level, line, extra={name: value for name, value in fields if value not in {"", None}})
 
 

@@ -1,4 +1,4 @@
-"""The metrics: one table for every exporter, and the observer that fills them."""
+"""Defines the metrics, in one table for every exporter, and the observer that updates them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from actors.ports.telemetry import AttemptEnd, AttemptStart, Rpc, RunEnd, RunStart, ToolEnd, ToolStart
 
 MODELS = 50
-"""How many names of models and providers are counted apart; further ones are counted as OTHER."""
+"""How many names of models and providers get a label value of their own; further ones are counted as OTHER."""
 OTHER = "other"
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -38,17 +38,17 @@ class Metric(Struct, frozen=True, eq=False):
     """One metric; it equals itself only, so that it is found quickly in tables."""
 
     name: str
-    """Its name in OpenTelemetry."""
+    """The metric's name in OpenTelemetry."""
     kind: Kind
     unit: str
-    """As UCUM has it: "s", "{token}" and so on."""
+    """The unit as UCUM writes it: "s", "{token}" and so on."""
     labels: tuple[str, ...]
     help: str
     buckets: tuple[float, ...] = ()
 
     @property
     def prometheus(self) -> str:
-        """Its name in Prometheus."""
+        """The metric's name in Prometheus."""
         unit = {"s": "_seconds", "USD": "_dollars"}.get(self.unit, "")
         total = "_total" if self.kind is Kind.COUNTER else ""
         return self.name.replace(".", "_") + unit + total
@@ -154,29 +154,32 @@ METRICS = (
 
 
 class Exporter(Protocol):
-    """Where metrics go. Any thread; neither method blocks."""
+    """Exports the values of metrics. Safe to call from any thread; `add` and `gauge` do not block."""
 
     def add(self, metric: Metric, value: float, labels: tuple[str, ...]) -> None:
-        """Add a value to a counter, or to a histogram; `labels` are the values of the metric's labels."""
+        """Add a value to a counter or a histogram; `labels` are the values of the metric's labels."""
         ...
 
     def gauge(self, metric: Metric, read: Callable[[], float]) -> None:
-        """Let a gauge be read whenever it is asked for. Call once per metric."""
+        """Register the function that returns a gauge's value; it is called at each export.
+
+        Call this once per metric.
+        """
         ...
 
     def close(self) -> None:
-        """Export what is left, and end; idempotent. May block for some seconds."""
+        """Export the remaining values, and end; idempotent. May block for some seconds."""
         ...
 
 
 class Metrics(Telemetry):
-    """Fills the metrics of one exporter."""
+    """Updates the metrics of one exporter."""
 
     on = True
     measures = True
 
     def __init__(self, exporter: Exporter, clock: Clock, gauges: Mapping[Metric, Callable[[], float]]) -> None:
-        """`gauges` are those that this object does not count itself."""
+        """`gauges` are the gauges whose values other objects supply."""
         self._exporter = exporter
         self._clock = clock
         self._models: set[str] = set()
@@ -267,7 +270,7 @@ class Metrics(Telemetry):
         self._exporter.add(LOOP, max(0.0, seconds), ())
 
     def _bounded(self, model: str) -> str:
-        """Return the name of a model, or OTHER if too many others were counted before."""
+        """Return the name of a model, or OTHER if MODELS other names were counted before."""
         if model in self._models or len(self._models) < MODELS:
             self._models.add(model)
             return model

@@ -1,4 +1,4 @@
-"""The event bus, observed: what is published after its commit says when runs begin and end, and what was killed."""
+"""The event bus, wrapped for telemetry: derives from the published events when runs begin and end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANCEL = "CancelConversationCommand"
 
 
 class _Open:
-    """What is under way in a conversation."""
+    """The live run of a conversation."""
 
     __slots__ = ("began", "begun", "calls", "cancelled_at", "names", "run")
 
@@ -35,19 +35,19 @@ class _Open:
         self.run = run
         self.began = began
         self.cancelled_at: float | None = None
-        """When the first cancel was asked for, monotonic seconds."""
+        """When the first cancel of the run was requested, in monotonic seconds."""
         self.calls: dict[str, float] = {}
-        """Calls that wait for a client, and since when."""
+        """The ids of the calls that wait for a client, and since when, in monotonic seconds."""
         self.names: dict[str, str] = {}
-        """The tools of the calls of the latest answer, by the ids of the calls."""
+        """The names of the tools that the latest answer calls, by the ids of the calls."""
         self.begun: set[str] = set()
-        """Calls that were carried out, or given to a client."""
+        """The ids of the calls that were carried out, or given to a client."""
 
 
 class ObservedBus(EventBus, Telemetry):
-    """Implements EventBus by another one, and is told of commands, which may be why a run begins or stops.
+    """Implements EventBus by another bus, and observes commands, which may be why a run begins or stops.
 
-    The events and commands of one conversation come one after the other.
+    The events and commands of one conversation must be reported one after the other.
     """
 
     on = True
@@ -60,7 +60,7 @@ class ObservedBus(EventBus, Telemetry):
         self._clock = clock
         self._open: dict[str, _Open] = {}
         self._trace_parents: dict[str, str] = {}
-        """Of the commands that are being handled, by conversation."""
+        """The trace parents of the commands that are being handled, by conversation."""
 
     @property
     def open_runs(self) -> int:
@@ -109,7 +109,7 @@ class ObservedBus(EventBus, Telemetry):
                     self._begin(record, state.run)
             case RunStop(reason=reason, detail=detail, run=run):
                 open_ = self._open.get(conversation_id)
-                if open_ is not None and open_.run.run == run:  # else a follow-up that was never begun
+                if open_ is not None and open_.run.run == run:  # else a follow-up that never began
                     self._end(conversation_id, reason.value, detail)
             case ToolTreeReaped(milliseconds=milliseconds, leaked=leaked):
                 self._telemetry.reaped(conversation_id, milliseconds / 1000, leaked)
@@ -142,7 +142,7 @@ class ObservedBus(EventBus, Telemetry):
             self._telemetry.cancelled(conversation_id, now - open_.cancelled_at)
 
     def _look_for_calls(self, record: ConversationRecord, message: Message) -> None:
-        """Note the calls of an answer; tell of a result that no tool has made."""
+        """Note the calls of an answer; report results of calls that were never carried out."""
         open_ = self._open.get(record.id)
         if open_ is None:
             return

@@ -1,4 +1,4 @@
-"""A catalog of models whose attempts are observed: those of conversations, and side queries."""
+"""A catalog of models that reports each attempt of a request to telemetry, for conversations and side queries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ObservedModels:
-    """Implements ModelCatalog by another one."""
+    """Implements ModelCatalog by another catalog."""
 
     def __init__(self, models: ModelCatalog, telemetry: Telemetry, clock: Clock) -> None:
         self._models = models
@@ -64,7 +64,7 @@ class ObservedModels:
 
 
 class ObservedModel:
-    """Implements Model by another one."""
+    """Implements Model by another model."""
 
     def __init__(self, model: Model, telemetry: Telemetry, clock: Clock) -> None:
         self._model = model
@@ -78,7 +78,7 @@ class ObservedModel:
     def respond(self, request: ModelRequest, sink: ModelSink, cancel: CancelToken) -> ModelAnswer:
         info = self._model.info
         attempt = AttemptStart(
-            conversation=request.conversation_id.partition(":")[0],  # that of a side query has its purpose behind it
+            conversation=request.conversation_id.partition(":")[0],  # side queries append ":" and their purpose
             request=request.request_id,
             attempt=request.attempt,
             model=info.name,
@@ -103,12 +103,12 @@ class ObservedModel:
             seconds = self._clock.monotonic() - began
             first = None if observed.started_at is None else observed.started_at - began
             if first is None and answer is not None:
-                first = seconds  # it came in one piece
+                first = seconds  # the whole answer came at once
             self._telemetry.attempt_ended(attempt, AttemptEnd(outcome, seconds, first, usage), request, answer)
 
 
 class _ObservedSink:
-    """Implements ModelSink by another one, and notes when the answer begins."""
+    """Implements ModelSink by another sink, and notes when the answer begins."""
 
     def __init__(self, sink: ModelSink, clock: Clock) -> None:
         self._sink = sink

@@ -1,4 +1,4 @@
-"""Tools whose calls are observed: those of the toolbox, and those of MCP servers."""
+"""Toolboxes that report each tool call to telemetry: the server's own tools, and those of MCP servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ObservedToolbox:
-    """Implements Toolbox by another one."""
+    """Implements Toolbox by another toolbox."""
 
     def __init__(self, toolbox: Toolbox, telemetry: Telemetry, clock: Clock) -> None:
         self._toolbox = toolbox
@@ -58,7 +58,7 @@ class ObservedToolbox:
 
 
 class ObservedMcpServers:
-    """Implements McpServers by another one."""
+    """Implements McpServers by another implementation."""
 
     def __init__(self, servers: McpServers, telemetry: Telemetry, clock: Clock) -> None:
         self._servers = servers
@@ -104,7 +104,7 @@ class ObservedMcpServers:
 
 
 class ObservedTool:
-    """Implements Tool by another one."""
+    """Implements Tool by another tool."""
 
     def __init__(self, tool: Tool, group: str, telemetry: Telemetry, clock: Clock) -> None:
         self._tool = tool

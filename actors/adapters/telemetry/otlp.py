@@ -1,4 +1,4 @@
-"""OpenTelemetry's SDK with exporters for OTLP over gRPC (extra `otel`)."""
+"""Sets up OpenTelemetry's SDK with exporters for OTLP over gRPC (extra `otel`)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def otlp(
     endpoint: str, contents: Iterable[str], clock: Clock, gauges: Mapping[Metric, Callable[[], float]]
 ) -> tuple[Telemetry, ...]:
-    """Return observers that export traces and metrics to a collector; they share nothing global.
+    """Return observers that export traces and metrics to a collector, without setting OpenTelemetry's global providers.
 
-    Everything but the endpoint is set by the variables of OpenTelemetry, such as OTEL_EXPORTER_OTLP_HEADERS,
+    Everything but the endpoint is set by OpenTelemetry's environment variables, such as OTEL_EXPORTER_OTLP_HEADERS,
     OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL.
     """
     plain = endpoint.startswith("http://")

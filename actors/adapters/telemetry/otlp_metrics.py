@@ -1,7 +1,7 @@
-"""Metrics for OpenTelemetry (extra `otel`).
+"""Exports metrics over OTLP (extra `otel`).
 
-They are summed up here, and handed to the exporter as the SDK's own readers would: its instruments cost five times as
-much for each value.
+They are summed here, and handed to the exporter in the form that the SDK's own readers produce: the SDK's instruments
+cost five times as much for each value.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class _Series:
 
 
 class OtlpMetrics:
-    """Implements Exporter: passes the sums since its start on, in an interval and at `close`."""
+    """Implements Exporter: every `seconds`, and at `close`, it exports the sums since its start."""
 
     def __init__(self, exporter: MetricExporter, resource: Resource, seconds: float) -> None:
-        """Start the thread that exports every so many seconds."""
+        """Start the thread that exports every `seconds`."""
         self._exporter = exporter
         self._resource = resource
         self._seconds = seconds

@@ -1,7 +1,7 @@
-"""Spans for OpenTelemetry (extra `otel`): those inside of a trace, and how they are encoded.
+"""Makes and encodes spans for OpenTelemetry (extra `otel`), in place of the SDK's slower code.
 
-The SDK begins each trace, decides whether it is recorded, and sends it. What is in a trace is made and encoded here,
-because the SDK takes three times as long for it.
+The SDK starts each trace, decides whether it is recorded, and sends it. The spans inside of a trace are made and
+encoded here, because the SDK takes three times as long for that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KINDS = {kind: SentSpan.SpanKind.Value(f"SPAN_KIND_{kind.name}") for kind in Sp
 
 
 class OpenSpan:
-    """A span that has begun. It has no events and no links."""
+    """A span that has begun and not ended. It has no events and no links."""
 
     __slots__ = ("attributes", "began_ns", "context", "kind", "name", "parent", "recorded")
 
@@ -53,21 +53,27 @@ class OpenSpan:
         *,
         recorded: bool,
     ) -> None:
-        """`begun`: its name and kind."""
+        """`begun` is the name and the kind of the span."""
         self.name, self.kind = begun
         self.attributes = attributes
         self.context = context
         self.parent = parent
         self.recorded = recorded
-        """Whether the trace that it is part of is."""
+        """Whether the span's trace is recorded."""
         self.began_ns = time.time_ns()
 
 
 class Spans:
-    """Begins spans, and hands them to a processor when they end. Any thread; spans may end on another one."""
+    """Begins spans, and hands them to a processor when they end.
+
+    Safe to call from any thread; a span may end on another thread than it began on.
+    """
 
     def __init__(self, provider: TracerProvider, processor: SpanProcessor) -> None:
-        """Take the settings of a provider, which says what traces are recorded; `close` shuts both down."""
+        """Take the settings of a provider, which decides which traces are recorded.
+
+        `close` shuts the processor down, too.
+        """
         self._provider = provider
         self._processor = processor
         self._tracer = provider.get_tracer(SCOPE)
@@ -77,7 +83,7 @@ class Spans:
         self._longest = limits.max_span_attribute_length
 
     def close(self) -> None:
-        """Export what is left. May block for some seconds."""
+        """Export the remaining spans, and shut down. May block for some seconds."""
         self._processor.shutdown()
         self._provider.shutdown()
 
@@ -88,18 +94,18 @@ class Spans:
         attributes: dict[str, AttributeValue],
         parent: OpenSpan | SpanContext | None = None,
     ) -> OpenSpan:
-        """Begin a span in an open one, or a trace: of its own, or going on one that somebody else has begun."""
+        """Begin a span inside an open one; with a span context, inside a trace of another program; else a new trace."""
         if isinstance(parent, OpenSpan):
             above = parent.context
             number = self._provider.id_generator.generate_span_id()
             context = SpanContext(above.trace_id, number, False, above.trace_flags, above.trace_state)
             return OpenSpan((name, kind), attributes, context, above, recorded=parent.recorded)
         asked = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent))
-        begun = self._tracer.start_span(name, asked, kind, attributes)  # its samplers and numbers; it is not ended
+        begun = self._tracer.start_span(name, asked, kind, attributes)  # samples, makes ids; never ended
         return OpenSpan((name, kind), attributes, begun.get_span_context(), parent, recorded=begun.is_recording())
 
     def end(self, span: OpenSpan, facts: Mapping[str, AttributeValue], error: str = "") -> None:
-        """End a span, with further attributes; `error`: the kind of its failure."""
+        """End a span, with further attributes; `error` is the kind of its failure, "" for none."""
         if not span.recorded:
             return
         attributes = span.attributes
@@ -122,7 +128,7 @@ class Spans:
         )
 
     def _limited(self, attributes: dict[str, AttributeValue]) -> Attributes:
-        """Return what the operator's limits leave of the attributes."""
+        """Return the attributes, cut to the limits that the operator has set for OpenTelemetry."""
         within = self._most is None or len(attributes) <= self._most
         if within and self._longest is None:
             return attributes
@@ -133,7 +139,7 @@ _UNSET, _FAILED = Status(), Status(StatusCode.ERROR)
 
 
 def trace_parent(span: OpenSpan) -> str:
-    """Return what W3C has as `traceparent` for what is done in this span; "" if there is no trace."""
+    """Return the W3C header `traceparent` for work done within this span; "" if there is no trace."""
     carrier: dict[str, str] = {}
     if span.context.is_valid:
         _PROPAGATOR.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(span.context)))
@@ -141,20 +147,23 @@ def trace_parent(span: OpenSpan) -> str:
 
 
 def context_of(trace_parent: str) -> SpanContext | None:
-    """Return the span that a `traceparent` names; None if it names none."""
+    """Return the span context that a `traceparent` header names; None if the header is not valid."""
     named = trace.get_current_span(_PROPAGATOR.extract({"traceparent": trace_parent})).get_span_context()
     return named if named.is_valid else None
 
 
 class SpanSender(OTLPSpanExporter):
-    """Sends spans as the SDK's exporter does, whose encoding it replaces; if that asks another way, it encodes."""
+    """The SDK's exporter with a faster encoding.
+
+    It overrides a private method of the SDK; a version of the SDK that does not call this method uses its own encoding.
+    """
 
     def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
         return encoded(data)
 
 
 def encoded(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
-    """Return a request with spans of one resource and scope, at least one, without events and links."""
+    """Return the export request for at least one span; all have the same resource and scope, no events and no links."""
     request = encode_spans(spans[:1])
     sent = request.resource_spans[0].scope_spans[0]
     for span in spans[1:]:
@@ -163,7 +172,10 @@ def encoded(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
 
 
 def _add(sent: ScopeSpans, span: ReadableSpan) -> None:
-    """Add a span, in place: messages that are built by themselves are copied, which takes three times as long."""
+    """Add a span to the request in place.
+
+    A message that is built separately is copied, which takes three times as long.
+    """
     context, parent = span.context or trace.INVALID_SPAN_CONTEXT, span.parent
     one = sent.spans.add(
         trace_id=context.trace_id.to_bytes(16, "big"),

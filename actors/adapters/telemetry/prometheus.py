@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, on a port of their own (extra `metrics`)."""
+"""Serves metrics to Prometheus over HTTP, on a port of their own (extra `metrics`)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_READERS = 8
-"""Maximum number of connections at a time: more are closed at once, so that they take no descriptors from clients."""
+"""Maximum number of connections at a time: more are closed at once, so that file descriptors are left for clients."""
 
 READ_SECONDS = 5.0
 """Seconds after which a connection that sends nothing is closed."""
 
 
 class _Handler(WSGIRequestHandler):
-    """Answers one request, and writes nothing of it to stderr."""
+    """Answers one HTTP request, and logs nothing to stderr."""
 
     timeout = READ_SECONDS
 
     def log_message(self, format: str, *_: Any) -> None:  # noqa: A002 -- the name of the base class
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers each of a few connections on a thread of its own."""
+    """Answers each connection on a thread of its own, up to MAX_READERS at a time."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -60,7 +60,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a connection that broke off."""
+        """Ignore a connection that broke off."""
 
 
 class _Server6(_Server):
@@ -68,10 +68,10 @@ class _Server6(_Server):
 
 
 class Prometheus:
-    """Implements Exporter: serves the metrics by HTTP, on threads of its own, until `close`."""
+    """Implements Exporter: serves the metrics over HTTP, on threads of its own, until `close`."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Listen; port 0: any free one. Raises OSError."""
+        """Listen on `port`; 0 means any free one. Raises OSError."""
         self._registry = CollectorRegistry()
         self._families: dict[Metric, Any] = {metric: self._family(metric) for metric in METRICS}
         self._adders: dict[tuple[Metric, tuple[str, ...]], Callable[[float], None]] = {}
@@ -81,7 +81,7 @@ class Prometheus:
         self._thread = threading.Thread(target=self._server.serve_forever, name="bedrock-metrics", daemon=True)
         self._thread.start()
         self.port: int = self._server.server_port
-        """The port that was chosen."""
+        """The port that is listened on."""
 
     def add(self, metric: Metric, value: float, labels: tuple[str, ...]) -> None:
         key = metric, labels

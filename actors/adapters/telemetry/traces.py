@@ -1,7 +1,7 @@
-"""Traces as OpenTelemetry's GenAI conventions have them (extra `otel`): one per run, with those of its sub-agents.
+"""Traces by OpenTelemetry's GenAI conventions (extra `otel`): one per run, which includes the runs of its sub-agents.
 
-A run is a span `invoke_agent`, which has a span `chat` for each attempt of a model request and a span `execute_tool`
-for each tool call. Contents are left out, but for the attributes that the operator has named.
+A run is a span `invoke_agent`. It contains a span `chat` for each attempt of a model request and a span `execute_tool`
+for each tool call. Contents of messages are left out, except in the attributes that the operator has named.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGENT, SUB_AGENT = "bedrock", "bedrock.sub_agent"
 
 
 class _OpenRun:
-    """The span of a run, and what its answers used."""
+    """The span of a run, and the tokens that its answers used."""
 
     __slots__ = ("provider", "span", "usage")
 
@@ -39,16 +39,16 @@ class _OpenRun:
 
 
 class Traces(Telemetry):
-    """Makes the spans of what it is told."""
+    """Makes a span for each run, attempt of a model request and tool call."""
 
     on = True
 
     def __init__(self, spans: Spans, contents: Iterable[str] = ()) -> None:
-        """`contents` are names of CONTENTS."""
+        """`contents` are the names, from CONTENTS, of the attributes with contents that spans get."""
         self._spans = spans
         self._contents = frozenset(contents)
         self._runs: dict[str, _OpenRun] = {}
-        """By conversation."""
+        """The runs that are under way, by conversation."""
         self._attempts: dict[AttemptStart, OpenSpan] = {}
         self._calls: dict[ToolStart, OpenSpan] = {}
 
@@ -149,13 +149,13 @@ class Traces(Telemetry):
         self._spans.end(span, facts, "" if end.outcome in {"ok", "sub_agents", "answered"} else end.outcome)
 
     def _span_of(self, conversation: str) -> OpenSpan | None:
-        """Return the span of the run that is under way in a conversation."""
+        """Return the span of the run that is under way in a conversation; None if there is none."""
         open_ = self._runs.get(conversation)
         return None if open_ is None else open_.span
 
 
 def _tokens(usage: Usage) -> dict[str, AttributeValue]:
-    """Return the attributes of a usage; the conventions count tokens of the cache as input, too."""
+    """Return the attributes for the tokens used. By the conventions, input tokens include those read from the cache."""
     counted = {
         "gen_ai.usage.input_tokens": usage.context_tokens - usage.output_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
@@ -174,7 +174,7 @@ def _finish_reason(answer: ModelAnswer) -> str:
 
 
 def _messages(role: str, content: Iterable[Content]) -> str:
-    """Return one message as the JSON of the conventions; only its text and its tool calls."""
+    """Return one message as JSON in the form of the conventions; it contains only its texts and tool calls."""
     parts: list[dict[str, str]] = []
     for each in content:
         if isinstance(each, Text):

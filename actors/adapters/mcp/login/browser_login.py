@@ -1,4 +1,4 @@
-"""A login at an MCP server in a browser: OAuth 2.1 with an authorization code and PKCE, by the official library."""
+"""Logs in at an MCP server in a browser: OAuth 2.1 with an authorization code and PKCE, by the official MCP library."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
     from actors.adapters.mcp.server_settings import McpServer
 
 SECONDS = 300.0
-"""Time limit for the person."""
+"""How long the person may take in the browser, in seconds."""
 
 ALL_SECONDS = 60.0
-"""Time limit of all requests before the person is led away, and again of all that follow."""
+"""Time limit in seconds for all requests before the person is sent to the browser, and again for all that follow."""
 
 ANSWER_BYTES = 1 << 20
-"""Maximum size of an answer."""
+"""Maximum size of an answer, in bytes."""
 
 EARLY_SECONDS = 3600
-"""How long before its end a registration is made anew: the tokens are renewed in its name."""
+"""A client registration is replaced this many seconds before it expires, because renewing tokens needs a valid one."""
 
 _METHOD = "S256"
 
 
 class LoggedIn(NamedTuple):
-    """What a login has brought."""
+    """The result of a login."""
 
     login: McpLogin
     registration: McpRegistration | None
-    """The client that was registered for it, now or before; None if the settings name one."""
+    """The OAuth client that was registered for the login, now or earlier; None if the settings name a client."""
 
 
 async def log_in(
@@ -69,11 +69,13 @@ async def log_in(
 ) -> LoggedIn:
     """Log in at a server that has `login`, and return the tokens.
 
-    `show` is called with the address that a browser is to open, with whose answer `paste` returns the address that the
-    browser is led to in the end; without it, the browser is led to `port` of this machine. `known`: a registration that
-    is used if it is for this server and the way back. Raises LoginError; ClientRefusedError if that is refused.
+    `show` is called with the address that the person is to open in a browser. With `paste`, the person copies the
+    address that the browser is redirected to in the end, and `paste` returns it; without `paste`, the browser is
+    redirected to `port` of this machine. `known` is an earlier client registration, which is used if it was made for
+    this server and this redirect address. Raises LoginError; ClientRefusedError if the authorization server refuses the
+    client.
     """
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what it also raises
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # the library logs the errors that it raises
     limit = asyncio.timeout(ALL_SECONDS)
     rather = (urlsplit(known.redirect_uri).port or 0) if known else 0
     try:
@@ -81,7 +83,8 @@ async def log_in(
             provider = _Provider(server, listener, show, paste, _Waiting(seconds, limit), known=known)
             hooks: Any = {"request": [provider.check], "response": [_bound]}
             async with httpx2.AsyncClient(auth=provider, timeout=None, event_hooks=hooks) as client:
-                # Without a login every request is answered with where to log in; this one begins nothing.
+                # Without a login every request is answered with 401 and where to log in. A ping changes nothing at the
+                # server.
                 answer = await client.post(
                     server.url,
                     json={"jsonrpc": "2.0", "id": 1, "method": "ping"},
@@ -105,13 +108,13 @@ async def log_in(
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Refuse an answer that nobody should read whole. Called for every one."""
+    """Bound the size of an answer before it is read. Called for every answer."""
     check_uncompressed(response)
     bound_body(response, ANSWER_BYTES)
 
 
 class _Waiting:
-    """How long a person may take, while the time limit of the requests stands still."""
+    """How long a person may take. Within `with`, the time limit of the requests is suspended."""
 
     def __init__(self, seconds: float, limit: asyncio.Timeout) -> None:
         self.seconds = seconds
@@ -125,7 +128,7 @@ class _Waiting:
 
 
 class _Provider(OAuthClientProvider):
-    """The library's flow, for one login, with the checks that it leaves to others."""
+    """The OAuth flow of the MCP library for one login, with checks that the library leaves to its users."""
 
     def __init__(
         self,
@@ -153,7 +156,7 @@ class _Provider(OAuthClientProvider):
         super().__init__(server.url, metadata, TokensInMemory(), self._lead, self._led)
 
     async def check(self, request: httpx2.Request) -> None:
-        """Refuse to send anything where others can read it. Called for every request."""
+        """Refuse to send a request where others could read it. Called for every request."""
         self._check_endpoint(str(request.url))
 
     def _is_safe(self, url: str) -> bool:
@@ -165,7 +168,7 @@ class _Provider(OAuthClientProvider):
             raise LoginError(f"{shown}: must be an https URL of another machine than this one")
 
     async def _initialize(self) -> None:
-        """Begin anew, whatever is stored."""
+        """Start with no tokens, whatever is stored."""
         if self._settings.client_id:
             self.context.client_info = OAuthClientInformationFull(
                 client_id=self._settings.client_id,
@@ -186,7 +189,7 @@ class _Provider(OAuthClientProvider):
         self._initialized = True
 
     def _is_for_this(self, known: McpRegistration) -> bool:
-        """Return whether a registration can be used: that it is for this issuer, too, is seen to by the library."""
+        """Return whether an earlier registration can be used. The library itself checks that it is for this issuer."""
         lasts = not known.expires_at or known.expires_at > time.time() + EARLY_SECONDS
         return lasts and (known.url, known.redirect_uri) == (self._server.url, self._listener.address)
 
@@ -200,7 +203,7 @@ class _Provider(OAuthClientProvider):
         raise LoginError(f"the server names another authorization server than {wanted}: {advertised[0]}")
 
     async def _perform_authorization_code_grant(self) -> tuple[str, str]:
-        """Check what was found before the person is led there."""
+        """Check the discovered addresses before the person is sent there, then run the library's flow."""
         metadata, client = self.context.oauth_metadata, self.context.client_info
         if metadata is None or client is None:
             raise LoginError("the server does not say where to log in")
@@ -217,17 +220,17 @@ class _Provider(OAuthClientProvider):
         return await super()._perform_authorization_code_grant()
 
     async def _lead(self, address: str) -> None:
-        """Show the person where to log in."""
+        """Show the person the address at which to log in."""
         metadata = self.context.oauth_metadata
         endpoint = str(metadata.authorization_endpoint) if metadata else ""
-        if urlsplit(endpoint).query:  # which is to be kept; the library puts a second ? behind it
+        if urlsplit(endpoint).query:  # kept, because the library would append its own with a second ?
             address = f"{endpoint}&{address.removeprefix(f'{endpoint}?')}"
         self._state = parse_qs(urlsplit(address).query)["state"][-1]
         self._listener.expect(self._state)
         self._show(address)
 
     async def _led(self) -> AuthorizationCodeResult:
-        """Return what the browser came back with."""
+        """Return what the authorization server's redirect of the browser contained."""
         with self._waiting:
             found = self._pasted(self._paste()) if self._paste else await self._listener.answer(self._waiting.seconds)
         return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.issuer)
@@ -240,7 +243,10 @@ class _Provider(OAuthClientProvider):
             raise LoginError(f"this is not the address that this login leads to: that begins with {begins}") from None
 
     def login(self, status: int) -> McpLogin:
-        """Return the login once the server has answered with `status`. Raises LoginError."""
+        """Return the finished login; `status` is the HTTP status of the server's answer to the ping.
+
+        Raises LoginError.
+        """
         context = self.context
         if context.current_tokens is None or context.client_info is None or context.oauth_metadata is None:
             raise LoginError(f"the server asks for no login: it answered HTTP {status}")
@@ -262,7 +268,7 @@ class _Provider(OAuthClientProvider):
         return with_tokens(empty, context.current_tokens)
 
     def registration(self) -> McpRegistration | None:
-        """Return the client that was registered; None for that of the settings, and one of no known issuer."""
+        """Return the client that was registered; None if the settings name the client, or if its issuer is unknown."""
         client = self.context.client_info
         if client is None or self._settings.client_id or not client.issuer:
             return None

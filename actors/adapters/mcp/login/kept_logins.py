@@ -1,4 +1,4 @@
-"""The logins that the server uses: read again when they change, renewed before they expire."""
+"""The MCP logins that this server uses: read again when other programs change them, renewed before they expire."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""Seconds after which a change by another program is noticed."""
+"""Seconds between two looks at whether another program has changed the stored logins."""
 
 AGAIN_SECONDS = 30.0
 """Seconds between attempts to renew tokens in the background."""
@@ -29,19 +29,19 @@ PAUSE_SECONDS = 5.0
 
 
 class LoginUnavailableError(Exception):
-    """The tokens cannot be had now; the text says why."""
+    """No access token can be had now; the text says why."""
 
 
 class KeptLogins:
-    """The logins of the servers in `urls`, by their names, as they are stored. Everything on the loop's thread.
+    """The stored logins at the MCP servers in `urls`, by the servers' names. Loop's thread only.
 
-    `changed` is called with the name of a server that has another login than before (True), or none any more (False).
+    `changed` is called with the name of a server when its login was replaced by another one (True) or is gone (False).
     """
 
     def __init__(
         self, stored: McpLogins, loop: LoopThread, urls: Mapping[str, str], changed: Callable[[str, bool], None]
     ) -> None:
-        """Read nothing yet."""
+        """Keep the arguments; nothing is read yet."""
         self._stored = stored
         self._loop = loop
         self._urls = urls
@@ -52,13 +52,13 @@ class KeptLogins:
         self._fault = ""
         self._renewing: dict[str, asyncio.Future[None]] = {}
         self._failed: dict[str, tuple[float, str]] = {}
-        """When renewing failed last, in monotonic seconds, and why."""
+        """When renewing a login last failed, in monotonic seconds, and why; by the server's name."""
         self._storing = asyncio.Lock()
         self._unsaved: dict[str, McpLogin] = {}
-        """What is stored of logins whose renewal could not be stored: their tokens are spent."""
+        """Logins as they are still stored although their tokens are used up: the renewed ones could not be stored."""
 
     async def watch(self) -> None:
-        """Follow changes by other programs, and renew tokens before they expire, until it is cancelled."""
+        """Follow changes by other programs, and renew tokens before they expire, until this task is cancelled."""
         while True:
             await self._look()
             now = time.time() * 1000
@@ -72,7 +72,7 @@ class KeptLogins:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def token(self, name: str) -> str:
-        """Return the access token of a server, a new one if it has expired; "" if there is no login.
+        """Return the access token of a server, renewed if it has expired; "" if there is no login.
 
         Raises LoginUnavailableError.
         """
@@ -85,7 +85,7 @@ class KeptLogins:
         return login.access_token if login else ""
 
     async def another(self, name: str, refused: str) -> str:
-        """Return another access token than one that was refused; "" if a person has to log in for it.
+        """Return another access token than the one that was refused; "" if a person has to log in to get one.
 
         Raises LoginUnavailableError.
         """
@@ -108,7 +108,7 @@ class KeptLogins:
             first, self._version = self._version is None, version
             try:
                 found = await self._loop.blocking(self._stored.read)
-            except McpLoginsError as error:  # those that are known stay in use
+            except McpLoginsError as error:  # the logins read before stay in use
                 log.warning("logins at MCP servers: %s", error)
                 self._fault = str(error)
                 return
@@ -116,7 +116,7 @@ class KeptLogins:
             self._take(found, tell=not first)
 
     def _take(self, found: Mapping[str, McpLogin], *, tell: bool = True) -> None:
-        """Use these logins, but for those whose tokens are spent: the new ones stay, until they can be stored."""
+        """Use the logins that were read, except those in `_unsaved`: for these, the renewed logins stay in use."""
         before = self._logins
         self._unsaved = {name: spent for name, spent in self._unsaved.items() if found.get(name) == spent}
         kept = {name: login for name, login in before.items() if name in self._unsaved}
@@ -133,7 +133,7 @@ class KeptLogins:
         return time.monotonic() - when >= pause
 
     def _renew(self, name: str, login: McpLogin) -> asyncio.Future[None]:
-        """Begin to renew the tokens of a login, once at a time however many want it."""
+        """Begin to renew the tokens of a login, or join the renewal that is under way."""
         under_way = self._renewing.get(name)
         if under_way is None:
             under_way = self._renewing[name] = asyncio.ensure_future(self._renewed(name, login))
@@ -163,16 +163,16 @@ class KeptLogins:
         async with self._storing:
             replaced = await self._store(name, login, after)
         if not replaced and after is not None:
-            await revoked(after)  # there was a logout meanwhile, or another login: nobody knows of these
+            await revoked(after)  # after a logout or another login meanwhile, nobody uses these tokens
 
     async def _store(self, name: str, login: McpLogin, after: McpLogin | None) -> bool:
-        """Store what becomes of a login, now or later; return False if it is not the one that is stored."""
+        """Store the renewed login, or its end, now or later; return False if another login was stored meanwhile."""
         spent = self._unsaved.get(name, login)
         try:
             replaced = await self._loop.blocking(functools.partial(self._stored.replace, name, spent, after))
         except McpLoginsError as error:
             now = self._logins.get(name)
-            if now is not None and now.id != login.id:  # another login was stored only just before
+            if now is not None and now.id != login.id:  # another login was stored just before
                 return False
             if name not in self._unsaved:
                 log.error("logins at MCP servers: %s", error)

@@ -1,4 +1,4 @@
-"""Where the browser comes back to after a login: an address of this machine that is asked once."""
+"""The HTTP listener on this machine to which the browser is redirected at the end of an OAuth login."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _UNKNOWN = "This is not the answer to the login that is under way."
 
 
 class LoginError(Exception):
-    """There is no login; the text says why."""
+    """The login failed; the text says why."""
 
 
 class ClientRefusedError(LoginError):
-    """The authorization server does not know the client, or no longer as it was registered."""
+    """The authorization server does not know the OAuth client, or not with its present registration any more."""
 
 
 CLIENT_REFUSALS = frozenset({"invalid_client", "invalid_scope", "unauthorized_client"})
-"""The errors of an authorization server that mean this."""
+"""The OAuth error codes that mean that the client was refused."""
 
 
 class Redirected(Struct, frozen=True):
-    """What the authorization server told by leading the browser back."""
+    """What the authorization server reported in the redirect of the browser."""
 
     code: str
     state: str
@@ -49,7 +49,10 @@ class Redirected(Struct, frozen=True):
 
 
 def redirected(address: str, state: str) -> Redirected:
-    """Read the address that a browser was led to. Raises LoginError; LookupError if it is not about this login."""
+    """Read the address that a browser was redirected to.
+
+    Raises LoginError; LookupError if it belongs to another login.
+    """
     try:
         asked = parse_qs(urlsplit(address.strip()).query, keep_blank_values=True, max_num_fields=32)
     except ValueError:
@@ -67,10 +70,13 @@ def redirected(address: str, state: str) -> Redirected:
 
 
 class RedirectListener:
-    """Listens on 127.0.0.1 within `async with`, until the browser has come back with the state of this login."""
+    """Listens on 127.0.0.1 within `async with`, until the browser has come back with the `state` of this login."""
 
     def __init__(self, port: int = 0, *, rather: int = 0) -> None:
-        """`port`: 0 for any free one, `rather` this one. Entering raises OSError if `port` is in use."""
+        """Choose the port: `port` if it is not 0, else `rather` if that is free, else any.
+
+        Entering raises OSError if `port` is in use.
+        """
         self._port = port
         self._rather = rather
         self._server: asyncio.Server | None = None
@@ -79,15 +85,18 @@ class RedirectListener:
 
     @property
     def address(self) -> str:
-        """Return the address that the browser is to be led back to."""
+        """Return the redirect address, to which the browser is sent after the login."""
         return f"http://127.0.0.1:{self._port}{PATH}"
 
     def expect(self, state: str) -> None:
-        """Accept the answer with this state; before, none is."""
+        """Accept the redirect with this `state`; before this call none is accepted."""
         self._state = state
 
     async def answer(self, seconds: float) -> Redirected:
-        """Wait for the answer. Raises LoginError if it is a refusal, or if none comes in time."""
+        """Wait for the redirect, at most `seconds`.
+
+        Raises LoginError if the login was refused, or if no redirect came in time.
+        """
         try:
             async with asyncio.timeout(seconds):
                 return await self._answer
@@ -96,7 +105,7 @@ class RedirectListener:
 
     async def __aenter__(self) -> Self:
         if self._rather and not self._port:
-            with suppress(OSError):  # somebody else has it
+            with suppress(OSError):  # another program has the port
                 self._server = await self._listen(self._rather)
         self._server = self._server or await self._listen(self._port)
         self._port = self._server.sockets[0].getsockname()[1]
@@ -109,7 +118,7 @@ class RedirectListener:
         if self._server is not None:
             self._server.close()
         if self._answer.done() and not self._answer.cancelled():
-            self._answer.exception()  # it may not have been waited for
+            self._answer.exception()  # avoids asyncio's warning if nobody waited for the answer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError):
@@ -126,7 +135,7 @@ class RedirectListener:
         writer.close()
 
     def _take(self, line: str) -> tuple[str, str]:
-        """Take the first line of a request; return the status and the text of the answer to it."""
+        """Handle the first line of an HTTP request; return the status and the text to answer with."""
         method, _, rest = line.partition(" ")
         target = rest.partition(" ")[0]
         if method != "GET" or target.partition("?")[0] != PATH:

@@ -1,4 +1,4 @@
-"""New tokens for a login, from its authorization server, and the end of all of them."""
+"""Renews and revokes the tokens of a login at its authorization server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from actors.ports.mcp import McpLogin
 
 SECONDS = 30.0
-"""Time limit of a request, with its whole answer."""
+"""Time limit for a request and its whole answer, in seconds."""
 
 ANSWER_BYTES = 1 << 20
-"""Maximum size of an answer."""
+"""Maximum size of an answer, in bytes."""
 
 _REFUSALS = frozenset({400, 401, 403})
 
@@ -30,11 +30,11 @@ for _name in ("httpx2", "httpcore2", "mcp"):
 
 
 class RenewalRefusedError(Exception):
-    """The authorization server wants the person to log in again."""
+    """The authorization server refuses to renew the tokens: a person has to log in again."""
 
 
 class RenewalFailedError(Exception):
-    """There are no new tokens now; the text says why. It can be tried again."""
+    """There are no new tokens now; the text says why. Renewing can be tried again."""
 
 
 async def renewed(login: McpLogin) -> McpLogin:
@@ -55,7 +55,7 @@ async def renewed(login: McpLogin) -> McpLogin:
 
 
 async def revoked(login: McpLogin) -> bool:
-    """Make the tokens of a login invalid; return whether its authorization server has done it."""
+    """Make the tokens of a login invalid; return whether the authorization server confirmed it."""
     if not login.revocation_endpoint:
         return False
     hint = "refresh_token" if login.refresh_token else "access_token"
@@ -64,14 +64,14 @@ async def revoked(login: McpLogin) -> bool:
         async with asyncio.timeout(SECONDS):
             status, _ = await _answer(login, login.revocation_endpoint, form)
     except (OAuthTokenError, RenewalFailedError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError):
-        return False  # a ValueError is about what is stored
+        return False  # ValueError: the stored login has an unusable address
     return status == httpx2.codes.OK
 
 
 async def _answer(login: McpLogin, url: str, form: dict[str, str]) -> tuple[int, bytes]:
-    """Send a form in the client's name; return the status and the body of the answer.
+    """Send a form as the OAuth client of the login; return the status and the body of the answer.
 
-    Raises RenewalFailedError if it is too large, and what the libraries raise.
+    Raises RenewalFailedError if the answer is too large, and what the libraries raise.
     """
     metadata = OAuthClientMetadata(redirect_uris=[AnyUrl(login.url)])
     context = OAuthContext(login.url, metadata, TokensInMemory(), None, None)

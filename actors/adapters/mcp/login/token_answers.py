@@ -1,4 +1,4 @@
-"""What token endpoints answer, and what is kept of it."""
+"""Reads the answers of OAuth token endpoints into logins."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from actors.ports.mcp import McpLogin
 
 RENEWED_AT = 0.8
-"""The part of its lifetime after which an access token is renewed."""
+"""The fraction of its lifetime after which an access token is renewed."""
 
 MIN_SECONDS = 30
-"""A shorter lifetime is not relied on: such a token is used until it is refused, and not renewed all the time."""
+"""Shorter lifetimes, in seconds, are ignored: to avoid constant renewals, such a token is used until it is refused."""
 
 MAX_SECONDS = 10 * 365 * 86_400
 
@@ -25,11 +25,11 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,16384}")
 
 
 class TokenAnswerError(Exception):
-    """A token endpoint answered something that is no token; the text says what, and holds none of it."""
+    """A token endpoint's answer holds no usable token; the text says what is wrong, and shows nothing of the answer."""
 
 
 class TokensInMemory:
-    """Keeps the tokens of one connection (mcp.client.auth.TokenStorage), and nothing of the client."""
+    """Keeps the tokens of one connection in memory (mcp.client.auth.TokenStorage); data of the client is not kept."""
 
     def __init__(self) -> None:
         self._tokens: OAuthToken | None = None
@@ -48,7 +48,7 @@ class TokensInMemory:
 
 
 def with_tokens(login: McpLogin, answer: OAuthToken) -> McpLogin:
-    """Return a login with new tokens; what the answer leaves out stays. Raises TokenAnswerError."""
+    """Return a login with new tokens; fields that the answer leaves out keep their values. Raises TokenAnswerError."""
     if not _TOKEN.fullmatch(answer.access_token) or not _TOKEN.fullmatch(answer.refresh_token or "x"):
         raise TokenAnswerError("it answered a token that cannot be sent")
     now, renew_at, expires_at = int(time.time() * 1000), 0, 0
